@@ -72,11 +72,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _RUN[suite.name](parser, options, console)
     except (StreamsError, PeerEnvironmentError, NoBrokerError, TopicError) as error:
-        told = str(error)
+        text = str(error)
     except (KafkaException, TimeoutError) as error:
         place = f"at {options.bootstrap_servers}" if options.bootstrap_servers else "started here"
-        told = f"the broker {place} failed, or no longer answers: {error!r}"
-    console.print(told, style="red", markup=False, soft_wrap=True)
+        text = f"the broker {place} failed, or no longer answers: {error!r}"
+    console.print(text, style="red", markup=False, soft_wrap=True)
     return 1
 
 
@@ -201,23 +201,23 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def _why_nothing(selection: Selection) -> str:
-    told: list[str] = []
+    reasons: list[str] = []
     for job in (plan.JOBS[name] for name in selection.jobs):
         able = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
         if not able:
             lacking = ", ".join(f"{name} ({job.lacking[name]})" for name in selection.systems)
-            told.append(f"{job.name} is not for {lacking}")
+            reasons.append(f"{job.name} is not for {lacking}")
         elif not any(set(selection.guarantees) & set(system.guarantees) for system in able):
             names = ", ".join(system.name for system in able)
-            told.append(f"{job.name} has no {' or '.join(selection.guarantees)} on {names}")
+            reasons.append(f"{job.name} has no {' or '.join(selection.guarantees)} on {names}")
         elif not set(selection.caches) & set(job.caches):
-            told.append(f"{job.name} runs with --caches {','.join(job.caches)} only")
+            reasons.append(f"{job.name} runs with --caches {','.join(job.caches)} only")
         elif "0" not in selection.caches and not any(system.cache for system in able):
             names = ", ".join(system.name for system in able)
-            told.append(f"{job.name} runs with --caches 0 only on {names}")
+            reasons.append(f"{job.name} runs with --caches 0 only on {names}")
         else:
-            told.append(f"{job.name} has no rows of own defaults of these systems")
-    return "; ".join(told)
+            reasons.append(f"{job.name} has no rows of own defaults of these systems")
+    return "; ".join(reasons)
 
 
 def _run_throughput(

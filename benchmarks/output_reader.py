@@ -26,7 +26,9 @@ class OutputReader(WatchedThread):
                 "log_level": 3,
             }
         )
-        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+        self._consumer.assign(
+            [TopicPartition(topic, partition, 0) for partition in range(partitions)]
+        )
 
     @abstractmethod
     def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:

@@ -72,21 +72,21 @@ class OutputTally:
 
 
 def differences(found: Mapping[bytes, int], expected: Mapping[bytes, int]) -> list[str]:
-    told: list[str] = []
+    texts: list[str] = []
     missing = [key for key in expected if key not in found]
     unknown = [key for key in found if key not in expected]
     wrong = [key for key, count in expected.items() if found.get(key, count) != count]
     if missing:
-        told.append(f"{len(missing)} keys have no output, e.g. {_shown(missing)}")
+        texts.append(f"{len(missing)} keys have no output, e.g. {_shown(missing)}")
     if unknown:
-        told.append(f"{len(unknown)} keys are not in the input, e.g. {_shown(unknown)}")
+        texts.append(f"{len(unknown)} keys are not in the input, e.g. {_shown(unknown)}")
     if wrong:
         key = wrong[0]
-        told.append(
+        texts.append(
             f"{len(wrong)} keys end with a wrong value, e.g. {_shown(wrong)}"
             f" ({found[key]} instead of {expected[key]})"
         )
-    return told
+    return texts
 
 
 def decoder(name: str) -> Callable[[bytes], int] | None:

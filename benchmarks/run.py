@@ -63,7 +63,7 @@ class RunRequest:
 
     @property
     def records(self) -> int:
-        return sum(each.records for each in self.work)
+        return sum(source.records for source in self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,8 +81,8 @@ def cases() -> dict[str, Case]:
         {"id": n, "name": f"name-{n}", "cents": n * 100, "weight": n + 0.5, "paid": (True, None)[n % 2]}
         for n in range(_VALUES)
     ]  # fmt: skip
-    structs, data = [Order(**each) for each in fields], [DataOrder(**each) for each in fields]
-    models = [ModelOrder(**each) for each in fields]
+    structs, data = [Order(**row) for row in fields], [DataOrder(**row) for row in fields]
+    models = [ModelOrder(**row) for row in fields]
     at = datetime(2026, 1, 2, tzinfo=UTC)
     baskets = [
         Basket(UUID(int=n), at, f"name-{n}", [Item("a", n), Item("b", 2)], {"x": "y", "z": str(n)})

@@ -82,7 +82,7 @@ def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for figures in figures_by_setting(result):
         baseline = figures.get(BASELINE)
-        lines.extend(_line(each, baseline) for each in figures.values())
+        lines.extend(_line(figure, baseline) for figure in figures.values())
         lines.extend(_lacking_lines(next(iter(figures.values())).rate, figures))
     return lines
 
@@ -197,7 +197,7 @@ def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
 
 def _setting_text(row: Row) -> str:
     cells = setting_cells(row) if "commit_interval_ms" in row.parameters else (row.job,)
-    return ", ".join(each.replace("_", " ") for each in cells if each != NONE)
+    return ", ".join(cell.replace("_", " ") for cell in cells if cell != NONE)
 
 
 def marked(text: str, suite: str, table: str) -> str:

@@ -117,7 +117,7 @@ def settings(selection: Selection) -> Iterator[Setting]:
                 if own_ms is not None and own_ms not in COMMON_INTERVALS_MS:
                     intervals.setdefault(own_ms, []).append(system)
             for interval_ms, running in intervals.items():
-                for name in (each for each in selection.caches if each in job.caches):
+                for name in (cache for cache in selection.caches if cache in job.caches):
                     fit = tuple(each for each in running if each.cache or name == "0")
                     if fit:
                         yield Setting(
@@ -147,7 +147,7 @@ def right_result(
 
 def untimed_records(*work: InputSpec) -> int:
     """Return the records of the warm-up: a quarter, at most a million."""
-    return min(sum(each.records for each in work) // 4, 1_000_000)
+    return min(sum(source.records for source in work) // 4, 1_000_000)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class ThroughputSuite:
                 self._failed(label, failure)
                 continue
             results[system.name] = result
-            self.console.print(f"{label}: {_told(result)}", highlight=False, soft_wrap=True)
+            self.console.print(f"{label}: {_run_text(result)}", highlight=False, soft_wrap=True)
         return None if wrong else results
 
     def _failed(self, label: str, failure: RunFailedError) -> None:
@@ -325,7 +325,7 @@ class ThroughputSuite:
         )
 
 
-def _told(result: RunResult) -> str:
+def _run_text(result: RunResult) -> str:
     slope = result.slope
     return (
         f"{slope.records_per_s:,.0f} records/s ({slope.end.records - slope.start.records:,.0f}"

@@ -79,7 +79,7 @@ def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> 
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     admin = quiet_admin(bootstrap_servers)  # must live until its answer
     answers = admin.list_offsets(
-        {TopicPartition(topic, each): latest for each in partitions},
+        {TopicPartition(topic, partition): latest for partition in partitions},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=READ_TIMEOUT_S,
     )

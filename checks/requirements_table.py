@@ -113,7 +113,9 @@ def _functions(path: Path) -> dict[str, bool]:
     )
     return {
         node.name: whole
-        or any(ast.unparse(each).startswith(_NIGHTLY_MARK) for each in node.decorator_list)
+        or any(
+            ast.unparse(decorator).startswith(_NIGHTLY_MARK) for decorator in node.decorator_list
+        )
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

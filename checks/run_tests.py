@@ -50,14 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compile_tests() -> None:
     """Otherwise each pytest process compiles all tests, for 30 s of processor time."""
-    files = sorted(str(each) for each in _TESTS.rglob("test_*.py"))
+    files = sorted(str(path) for path in _TESTS.rglob("test_*.py"))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
     compiling = [
         subprocess.Popen([*command, *half], stdout=subprocess.DEVNULL)
         for half in (files[::2], files[1::2])
     ]
-    for each in compiling:
-        each.wait()  # the round reports collection errors
+    for process in compiling:
+        process.wait()  # the round reports collection errors
 
 
 if __name__ == "__main__":

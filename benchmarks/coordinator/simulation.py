@@ -179,7 +179,7 @@ class SimulatedGroup:
         """Return the size of the whole state, which a new leader writes first."""
         records = snapshot(self._group, self._group.leader_epoch + 1)
         return sum(map(len, record_keys(records))) + sum(
-            len(encode_record(each)) for each in records
+            len(encode_record(record)) for record in records
         )
 
     def start(self, name: str) -> None:
@@ -309,7 +309,7 @@ class SimulatedGroup:
 
     def _append(self, records: Sequence[AnyRecord]) -> None:
         """Write one transaction, and apply it once, as every process would."""
-        values = [encode_record(each) for each in records]
+        values = [encode_record(record) for record in records]
         self.costs.log_bytes += sum(map(len, values)) + sum(map(len, record_keys(records)))
         self.costs.log_records += len(values)
         self._log_end += len(values) + 1

@@ -47,8 +47,8 @@ class CoordinatorSuite:
                 continue
             rows: list[Row] = []
             for job in JOBS:
-                rows += self._rows(job, members, tasks, [each[job] for each in rounds])
-            self.console.print(f"{label}: {_told(rows)}", highlight=False, soft_wrap=True)
+                rows += self._rows(job, members, tasks, [round_[job] for round_ in rounds])
+            self.console.print(f"{label}: {_run_text(rows)}", highlight=False, soft_wrap=True)
             yield [row for row in rows if row.job in self.jobs]
 
     def _rows(
@@ -114,7 +114,7 @@ def _figures(costs: Costs) -> dict[str, float]:
     }
 
 
-def _told(rows: Sequence[Row]) -> str:
+def _run_text(rows: Sequence[Row]) -> str:
     slowest = max(row.value for row in rows if row.metric == "decide_ms_p99")
     busy = next(row.value for row in rows if row.metric == "leader_ms_per_s")
     beat = next(row.value for row in rows if row.metric == "beat_bytes")

@@ -95,7 +95,7 @@ class Observer(OutputReader):
         """Return the writer of each partition's last result; None without a recent one."""
         now_s = time.monotonic()
         found: list[str | None] = []
-        for each in self.arrivals:
-            late = not each.times_s or now_s - each.times_s[-1] > within_s
-            found.append(None if late else each.writers[-1])
+        for arrival in self.arrivals:
+            late = not arrival.times_s or now_s - arrival.times_s[-1] > within_s
+            found.append(None if late else arrival.writers[-1])
         return found

@@ -85,7 +85,10 @@ class EventFigures:
 
 def quiet_median_ms(partitions: Sequence[Arrivals], quiet: Sequence[Stretch]) -> float:
     found = [
-        gap for each in partitions for part in quiet for gap in each.gaps(part.from_s, part.until_s)
+        gap
+        for partition in partitions
+        for part in quiet
+        for gap in partition.gaps(part.from_s, part.until_s)
     ]
     return statistics.median(found) * 1000 if found else 0.0
 
@@ -93,15 +96,15 @@ def quiet_median_ms(partitions: Sequence[Arrivals], quiet: Sequence[Stretch]) ->
 def event_figures(partitions: Sequence[Arrivals], part: Stretch, quiet: Stretch) -> EventFigures:
     moved: list[float] = []
     unmoved_ms, quiet_ms = 0.0, 0.0
-    for each in partitions:
-        moves = each.moves(part.from_s, part.until_s)
-        moved += [each.gap_around(at_s) * 1000 for at_s in moves]
+    for partition in partitions:
+        moves = partition.moves(part.from_s, part.until_s)
+        moved += [partition.gap_around(at_s) * 1000 for at_s in moves]
         if not moves:
             unmoved_ms = max(
-                unmoved_ms, max(each.gaps(part.from_s, part.until_s), default=0.0) * 1000
+                unmoved_ms, max(partition.gaps(part.from_s, part.until_s), default=0.0) * 1000
             )
             quiet_ms = max(
-                quiet_ms, max(each.gaps(quiet.from_s, quiet.until_s), default=0.0) * 1000
+                quiet_ms, max(partition.gaps(quiet.from_s, quiet.until_s), default=0.0) * 1000
             )
     return EventFigures(
         event=part.event,

@@ -109,8 +109,8 @@ class HandoffRun:
                 raise RunFailedError(
                     f"not reached within {limit_s:.0f} s; writers: {self.observer.writers(ALIVE_S)}"
                 )
-            for each in instances:
-                each.check()
+            for instance in instances:
+                instance.check()
             time.sleep(LOOK_S)
 
     def shared_by(self, *names: str) -> Callable[[], bool]:
@@ -233,11 +233,11 @@ def _happening(part: Stretch, partitions: list[Arrivals]) -> str:
     lines = [f"{now_s - ago_s:.3f} {part.event}, {part.until_s - part.from_s:.1f} s"]
     for number, each in enumerate(partitions):
         gaps = each.longest(part.from_s, part.until_s, 3)
-        told = ", ".join(f"{gap * 1000:.0f} ms from {at - part.from_s:.2f} s" for gap, at in gaps)
+        text = ", ".join(f"{gap * 1000:.0f} ms from {at - part.from_s:.2f} s" for gap, at in gaps)
         moved = ", ".join(
             f"moved at {at - part.from_s:.2f} s" for at in each.moves(part.from_s, part.until_s)
         )
-        lines.append(f"  partition {number}: {told}{'; ' if moved else ''}{moved}")
+        lines.append(f"  partition {number}: {text}{'; ' if moved else ''}{moved}")
     return "\n".join(lines)
 
 
@@ -351,16 +351,16 @@ class HandoffSuite:
             first.terminate()
             first.wait_ended()
         finally:
-            for each in run.started:
-                each.destroy()
+            for instance in run.started:
+                instance.destroy()
         check = run.observer.counts
         missing = check.missing(run.feeder.written, run.size.keys)
         if run.guarantee == "exactly_once" and (check.repeated or missing):
             raise WrongResultError(f"{missing} results lost, {check.repeated} repeated")
 
     def _rows(self, run: HandoffRun, job: str, extra: Mapping[str, str]) -> list[Row]:
-        events = [each for each in run.events if each.event == job]
-        moved = [gap for each in events for gap in each.moved_ms]
+        events = [event for event in run.events if event.event == job]
+        moved = [gap for event in events for gap in event.moved_ms]
         check = run.observer.counts
         quiet_ms = quiet_median_ms(run.observer.arrivals, run.quiet)
         parameters: dict[str, Any] = {
@@ -373,16 +373,16 @@ class HandoffSuite:
             "events": len(events),
             "untimed_cycles": UNTIMED_CYCLES,
             "moved_ms": [round(gap) for gap in moved],
-            "unmoved_ms": [round(each.unmoved_ms) for each in events],
-            "quiet_ms": [round(each.quiet_longest_ms) for each in events],
+            "unmoved_ms": [round(event.unmoved_ms) for event in events],
+            "quiet_ms": [round(event.quiet_longest_ms) for event in events],
             "quiet_median_ms": round(quiet_ms, 1),
             "quiet_longest_ms": round(
-                max((each.quiet_longest_ms for each in events), default=0.0), 1
+                max((event.quiet_longest_ms for event in events), default=0.0), 1
             ),
             "date": self.date,
         }
         metrics: dict[str, list[float]] = {
-            "gap_ms_unmoved_max": [max((each.unmoved_ms for each in events), default=0.0)],
+            "gap_ms_unmoved_max": [max((event.unmoved_ms for event in events), default=0.0)],
             "lost": [float(check.missing(run.feeder.written, run.size.keys))],
             "repeated": [float(check.repeated)],
         }
@@ -400,11 +400,11 @@ class HandoffSuite:
         )
 
     def _tell(self, label: str, job: str, rows: list[Row]) -> None:
-        told = ", ".join(f"{row.metric} {row.value:g}" for row in rows)
+        text = ", ".join(f"{row.metric} {row.value:g}" for row in rows)
         first = rows[0].parameters
         self.console.print(
             f"{label}: {job}: {first['moves']} moves, quiet median {first['quiet_median_ms']} ms,"
-            f" quiet longest {first['quiet_longest_ms']} ms, {told}",
+            f" quiet longest {first['quiet_longest_ms']} ms, {text}",
             highlight=False,
             soft_wrap=True,
         )

@@ -11,7 +11,7 @@ from functools import partial
 
 import orjson
 
-from benchmarks.jobs.expected import fingerprint, of_session, of_window, told_event
+from benchmarks.jobs.expected import event_form, fingerprint, of_session, of_window
 from benchmarks.outputs import OutputTally, Tally, decoder, differences
 
 Reader = Callable[[bytes, bytes | None], tuple[bytes, int | None]]
@@ -100,7 +100,7 @@ def _session_of_dict(key: bytes, value: bytes | None) -> tuple[bytes, int | None
 
 def _event(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
     event = orjson.loads(value or b"")
-    return key, fingerprint(told_event(event["id"], event["kind"], event["cents"]))
+    return key, fingerprint(event_form(event["id"], event["kind"], event["cents"]))
 
 
 def _text(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:

@@ -47,7 +47,7 @@ def joined(left: bytes, right: bytes) -> bytes:
     return left[:12] + b" " + right[:12]
 
 
-def told_event(number: int, kind: str, cents: int) -> bytes:
+def event_form(number: int, kind: str, cents: int) -> bytes:
     """Return the fingerprinted form of an event's result, independent of JSON spacing."""
     return b"%d %b %d" % (number, kind.encode(), cents)
 
@@ -80,8 +80,8 @@ def _stateless_json(events: InputSpec) -> Result:
     for _, value, _, _ in _records(events):
         event = orjson.loads(value)
         if event["cents"] >= LEAST_CENTS:
-            told = told_event(event["id"], event["kind"], event["cents"] * TAX_PERCENT // 100)
-            sums[event["user"].encode()] += fingerprint(told)
+            form = event_form(event["id"], event["kind"], event["cents"] * TAX_PERCENT // 100)
+            sums[event["user"].encode()] += fingerprint(form)
     return sums
 
 

@@ -64,15 +64,17 @@ class Arrivals:
         self.there += count - first + 1
 
     def problems(self, guarantee: str) -> list[str]:
-        told: list[str] = []
+        texts: list[str] = []
         if self.wrong:
             key, count = self.wrong[0]
-            told.append(f"{len(self.wrong)} results belong to no record, e.g. {key!r} with {count}")
+            texts.append(
+                f"{len(self.wrong)} results belong to no record, e.g. {key!r} with {count}"
+            )
         if self.there < self.records:
-            told.append(f"{self.records - self.there} of {self.records} results never came")
+            texts.append(f"{self.records - self.there} of {self.records} results never came")
         if self.repeated and guarantee == "exactly_once":
-            told.append(f"{self.repeated} results came twice")
-        return told
+            texts.append(f"{self.repeated} results came twice")
+        return texts
 
     def latencies_ms(self, begin_s: float, records_per_s: int, skipped: int) -> list[float]:
         """Return the latencies in record order, without the first `skipped` ones."""

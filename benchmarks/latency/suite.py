@@ -155,7 +155,7 @@ class LatencySuite:
                     wrong = wrong or isinstance(failure, WrongResultError)
                     self._failed(label, failure)
                     continue
-                self.console.print(f"{label}: {_told(round_[name])}", highlight=False)
+                self.console.print(f"{label}: {_run_text(round_[name])}", highlight=False)
             for name, run in round_.items() if not wrong else ():
                 found[name][number + 1] = run
         return [
@@ -185,10 +185,10 @@ class LatencySuite:
             except (RunFailedError, TimeoutError) as failure:
                 self._failed(f"choosing threads, {setting}, {name}, {threads}", failure)
         best = min(found, key=lambda each: found[each], default=THREADS[0])
-        told = ", ".join(f"{threads}: {p99_ms:.0f} ms" for threads, p99_ms in found.items())
+        text = ", ".join(f"{threads}: {p99_ms:.0f} ms" for threads, p99_ms in found.items())
         cache = plan.cache_text(cache_bytes)
         self.console.print(
-            f"{name}, {guarantee}, cache {cache}: {best} threads (p99 {told})", highlight=False
+            f"{name}, {guarantee}, cache {cache}: {best} threads (p99 {text})", highlight=False
         )
         return best
 
@@ -343,7 +343,7 @@ def with_pairs(size: LatencySize, pairs: int | None) -> LatencySize:
     return size if pairs is None else replace(size, pairs=pairs)
 
 
-def _told(run: LatencyRun) -> str:
+def _run_text(run: LatencyRun) -> str:
     return (
         f"p50 {run.p50_ms:.0f} ms, p99 {run.p99_ms:.0f} ms, longest {run.longest_ms:.0f} ms,"
         f" feeder late by {run.late_ms_p99:.0f} ms (p99), at most {run.late_ms_max:.0f} ms, {run.rss_mib_max:,.0f} MiB"

@@ -82,7 +82,7 @@ class MemorySuite:
                 self.failures.append(f"{label}: {failure}")
                 self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
                 continue
-            self.console.print(f"{label}: {told(run.found)}", highlight=False, soft_wrap=True)
+            self.console.print(f"{label}: {run_text(run.found)}", highlight=False, soft_wrap=True)
             found += self._rows(name, run)
         if found:
             yield found
@@ -173,7 +173,7 @@ class MemorySuite:
             "slope_mib_per_minute": run.found.slope_mib_per_minute,
             "middle_mib": run.found.middle_mib,
             "flat": run.found.is_flat,
-            "series": [list(each) for each in run.samples],
+            "series": [list(sample) for sample in run.samples],
             "date": self.date,
             **({"threads": self.threads or 1} if SYSTEMS[name].threads else {}),
         }
@@ -186,7 +186,7 @@ class MemorySuite:
         )
 
 
-def told(found: Flatness) -> str:
+def run_text(found: Flatness) -> str:
     return (
         f"{found.largest_mib:,.0f} MiB at most, {found.middle_mib:,.0f} MiB in the middle,"
         f" {found.slope_mib_per_minute:+.1f} MiB a minute after the warm-up:"

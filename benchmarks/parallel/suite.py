@@ -72,7 +72,7 @@ class ParallelSuite:
                 self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
                 continue
             results[variant.name] = result
-            self.console.print(f"{label}: {_told(result)}", highlight=False, soft_wrap=True)
+            self.console.print(f"{label}: {_run_text(result)}", highlight=False, soft_wrap=True)
         return {} if wrong else results
 
     def _run(self, setting: Setting, variant: Variant) -> RunResult:
@@ -130,7 +130,7 @@ class ParallelSuite:
         )
 
 
-def _told(result: RunResult) -> str:
+def _run_text(result: RunResult) -> str:
     slope = result.slope
     return (
         f"{slope.records_per_s:,.0f} records/s ({slope.seconds:.1f} s, {slope.commits} commits),"

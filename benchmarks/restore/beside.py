@@ -33,10 +33,10 @@ _TICK_S: Final = 0.01
 _LOOK_S: Final = 0.25
 _FLUSH_S: Final = 30.0
 
-Told = Mapping[str, Any]
+Outcome = Mapping[str, Any]
 
 
-def to_burn(found: Mapping[str, Told]) -> dict[str, str]:
+def to_burn(found: Mapping[str, Outcome]) -> dict[str, str]:
     """Return the next run's duration and processor time, from the runs before it.
 
     A restore takes the time of its helpers, and that of brokers and worker for it. The run without
@@ -91,14 +91,14 @@ def steady_input(
         reads.set()
 
     threads = [Thread(target=each, name="steady-input") for each in (write, look)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         ended.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
         producer.flush(_FLUSH_S)
 
 
@@ -119,8 +119,8 @@ def _endless(spec: InputSpec) -> Iterator[tuple[bytes, bytes]]:
 
 
 def beside_rows(
-    busy: Mapping[str, Sequence[Told]],
-    steady: Mapping[str, Sequence[Told]],
+    busy: Mapping[str, Sequence[Outcome]],
+    steady: Mapping[str, Sequence[Outcome]],
     *,
     records: int,
     date: str,

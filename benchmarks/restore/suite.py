@@ -88,7 +88,7 @@ class RestoreSuite:
     date: str
     failures: list[str] = field(default_factory=list[str])
     #: Results of slow peers: their replay is equal in all jobs and runs once.
-    _told_once: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    _single_runs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def rows(self) -> Iterator[list[Row]]:
         for system in self.systems:  # no download or compilation between two turns
@@ -160,15 +160,15 @@ class RestoreSuite:
             for system in self.systems:
                 if system == "quix" and number:
                     continue  # it takes many times as long as the others
-                told = self._told_once.get(system) or self._guarded(
+                outcome = self._single_runs.get(system) or self._guarded(
                     f"{job}, {system}, round {number + 1}",
                     partial(self._restore, job, system, changelog, folder),
                 )
-                if told is None:
+                if outcome is None:
                     continue
-                found.setdefault(system, []).append(told)
+                found.setdefault(system, []).append(outcome)
                 if system == "quix":
-                    self._told_once[system] = told
+                    self._single_runs[system] = outcome
         return [
             row
             for system, runs in found.items()
@@ -186,9 +186,9 @@ class RestoreSuite:
     def _checked(
         self, system: str, changelog: Changelog, folder: Path, extra: Mapping[str, str]
     ) -> dict[str, Any]:
-        told = self._run(system, "restore", changelog, folder, extra)
-        _check_content(told, changelog.spec)
-        return told
+        outcome = self._run(system, "restore", changelog, folder, extra)
+        _check_content(outcome, changelog.spec)
+        return outcome
 
     def _rows(
         self, job: str, system: str, runs: list[dict[str, Any]], changelog: Changelog
@@ -198,7 +198,7 @@ class RestoreSuite:
         seconds = [_seconds(run) for run in runs]
         metrics = {
             "seconds": seconds,
-            "records_per_s": [changelog.spec.records / each for each in seconds],
+            "records_per_s": [changelog.spec.records / run_s for run_s in seconds],
             "rss_mib_max": [run["rss_mib_max"] for run in runs],
         }
         return make_rows(metrics, system=system, job=job, guarantee=None, parameters=parameters)
@@ -231,12 +231,12 @@ class RestoreSuite:
                     extra = dict(way.extra)
                     if way.leaves_snapshot or way.uses_snapshot:
                         extra["snapshot_location"] = f"{_snapshots(folder)}-{number}"
-                    told = self._guarded(
+                    outcome = self._guarded(
                         f"growth, {point.records} records, {point.keys} keys, {way.name}, round {number + 1}",
                         partial(self._checked, way.system, changelog, folder, extra),
                     )
-                    if told is not None:
-                        found.setdefault(way.name, []).append(told)
+                    if outcome is not None:
+                        found.setdefault(way.name, []).append(outcome)
             for way in ways:
                 runs = found.get(way.name)
                 if runs:
@@ -259,20 +259,22 @@ class RestoreSuite:
         growing = {"load_topic": f"{changelog.application_id}-steady"}
         for number in range(self.size.pairs):
             label = f"{beside.JOB}, round {number + 1}"
-            told = self._beside_each(f"{label}, busy", changelog, folder, filled, nullcontext)
-            for name, run in told.items():
+            outcome = self._beside_each(f"{label}, busy", changelog, folder, filled, nullcontext)
+            for name, run in outcome.items():
                 busy.setdefault(name, []).append(run)
-            if "restore" in told:
+            if "restore" in outcome:
                 input_of = partial(
                     beside.steady_input,
                     self.bootstrap_servers,
                     growing["load_topic"],
                     load,
-                    told["restore"]["records_per_s"] * beside.STEADY_SHARE,
+                    outcome["restore"]["records_per_s"] * beside.STEADY_SHARE,
                     group=changelog.application_id,
                 )
-                told = self._beside_each(f"{label}, steady", changelog, folder, growing, input_of)
-                for name, run in told.items():
+                outcome = self._beside_each(
+                    f"{label}, steady", changelog, folder, growing, input_of
+                )
+                for name, run in outcome.items():
                     steady.setdefault(name, []).append(run)
         return beside.beside_rows(busy, steady, records=changelog.spec.records, date=self.date)
 
@@ -288,7 +290,7 @@ class RestoreSuite:
         for name in beside.SYSTEM_OF:
             self._forget_counts(changelog)
             with input_of():
-                told = self._guarded(
+                outcome = self._guarded(
                     f"{label}, beside {name}",
                     partial(
                         self._run_beside,
@@ -298,21 +300,21 @@ class RestoreSuite:
                         {**load, **beside.to_burn(found)},
                     ),
                 )
-            if told is None:
+            if outcome is None:
                 break
-            found[name] = told
+            found[name] = outcome
         return found
 
     def _run_beside(
         self, name: str, changelog: Changelog, folder: Path, extra: Mapping[str, str]
     ) -> dict[str, Any]:
         """Run the task with a competing load; check the restored content."""
-        told = self._run(
+        outcome = self._run(
             "tidewheel", "restore_beside", changelog, folder, {**extra, "beside": name}
         )
         if name == "restore":
-            _check_content(told, changelog.spec)
-        return told
+            _check_content(outcome, changelog.spec)
+        return outcome
 
     def _forget_counts(self, changelog: Changelog) -> None:
         """Make the next run count the load from its start, into an empty store."""
@@ -340,14 +342,14 @@ class RestoreSuite:
 
     def _guarded(self, label: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         try:
-            told = run()
+            outcome = run()
         except RunFailedError as failure:
             self.failures.append(f"{label}: {failure}")
             self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
             return None
-        shown = {name: round(value, 2) for name, value in told.items() if name != "digest"}
+        shown = {name: round(value, 2) for name, value in outcome.items() if name != "digest"}
         self._say(f"{label}: {shown}")
-        return told
+        return outcome
 
     def _run(
         self,
@@ -373,8 +375,8 @@ class RestoreSuite:
         lines = out_path.read_text(errors="replace").strip().splitlines()
         if code or not lines:
             raise RunFailedError(f"it ended with exit code {code}\n{tail_of(log_path)}")
-        told: dict[str, Any] = json.loads(lines[-1])
-        return {**told, "rss_mib_max": usage.rss_bytes_max / 2**20}
+        outcome: dict[str, Any] = json.loads(lines[-1])
+        return {**outcome, "rss_mib_max": usage.rss_bytes_max / 2**20}
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -389,11 +391,11 @@ def with_size(size: RestoreSize, *, records: int | None, pairs: int | None) -> R
     return size if pairs is None else dataclasses.replace(size, pairs=pairs)
 
 
-def _check_content(told: Mapping[str, Any], spec: InputSpec) -> None:
+def _check_content(outcome: Mapping[str, Any], spec: InputSpec) -> None:
     expected = expected_content(spec)
-    if (told["rows"], told["digest"]) != (expected.rows, expected.digest):
+    if (outcome["rows"], outcome["digest"]) != (expected.rows, expected.digest):
         raise WrongResultError(
-            f"the result is wrong: {told['rows']} rows with checksum {told['digest']} instead of {expected}"
+            f"the result is wrong: {outcome['rows']} rows with checksum {outcome['digest']} instead of {expected}"
         )
 
 

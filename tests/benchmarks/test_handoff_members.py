@@ -70,7 +70,8 @@ def test_a_group_is_configured() -> None:
     (asked,) = admin.asked
     assert (asked.restype, asked.name) == (ResourceType.GROUP, "g")
     assert [
-        (each.name, each.value, each.incremental_operation) for each in asked.incremental_configs
+        (setting.name, setting.value, setting.incremental_operation)
+        for setting in asked.incremental_configs
     ] == [("streams.session.timeout.ms", "1500", AlterConfigOpType.SET)]
 
 

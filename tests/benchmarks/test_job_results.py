@@ -56,7 +56,7 @@ def our_output(job: Job, inputs: tuple[InputSpec, ...]) -> list[tuple[bytes, byt
         output = driver.create_output_topic("out", key_serde=bytes, value_serde=bytes)
         for topic, (key, value, at_ms, _) in in_order(inputs):
             sources[topic].pipe_input(key, value, at_ms)
-        return [(each.key, each.value) for each in output.read_records()]
+        return [(record.key, record.value) for record in output.read_records()]
 
 
 @pytest.mark.parametrize("name", JOBS)

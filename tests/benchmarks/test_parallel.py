@@ -31,7 +31,7 @@ def found(**selection: object) -> dict[tuple[str, float], Setting]:
 
 
 def variants(setting: Setting) -> list[tuple[str, int]]:
-    return [(each.name, each.factor) for each in setting.variants]
+    return [(variant.name, variant.factor) for variant in setting.variants]
 
 
 def test_every_factor_and_every_peer_takes_its_turn() -> None:
@@ -60,16 +60,18 @@ def test_a_selection_leaves_out_what_has_nothing_to_run() -> None:
 
 
 def test_all_is_one_partition() -> None:
-    sources = [each.source for setting in settings(FULL) for each in setting.variants]
+    sources = [variant.source for setting in settings(FULL) for variant in setting.variants]
     assert {source.partitions for source in sources} == {1}
     assert {source.keys for source in sources if source.value_bytes == 90} == {10_000}
 
 
 def test_a_run_is_as_long_as_its_factor_allows() -> None:
-    by_name = {each.name: each.source.records for each in found()["blocking_10ms", 0.0].variants}
+    by_name = {
+        variant.name: variant.source.records for variant in found()["blocking_10ms", 0.0].variants
+    }
     assert by_name["tidewheel-factor-1"] == by_name["quix"] == by_name["kafka-streams"] == 500
     assert by_name["tidewheel-factor-16"] == 16 * 500
-    assert {each.source.records for each in found()["sleep_0_5ms", 0.0].variants} == {10_000}
+    assert {variant.source.records for variant in found()["sleep_0_5ms", 0.0].variants} == {10_000}
 
 
 def test_the_busiest_key_bounds_what_is_expected() -> None:

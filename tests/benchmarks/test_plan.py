@@ -38,17 +38,17 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
     return Counter(
-        (each.guarantee, each.commit_interval_ms, each.cache_bytes > 0, system.name)
-        for each in settings(selection)
-        for system in each.systems
+        (setting.guarantee, setting.commit_interval_ms, setting.cache_bytes > 0, system.name)
+        for setting in settings(selection)
+        for system in setting.systems
     )
 
 
 def test_nothing_runs_twice() -> None:
     assert set(names(COUNTS).values()) == {1}
     runs = [
-        (each.job.name, each.guarantee, each.commit_interval_ms, each.cache_bytes)
-        for each in settings(Selection())
+        (setting.job.name, setting.guarantee, setting.commit_interval_ms, setting.cache_bytes)
+        for setting in settings(Selection())
     ]
     assert len(set(runs)) == len(runs)
     assert {job for job, *_ in runs} == set(throughput.JOBS)
@@ -110,7 +110,7 @@ def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
 def test_quick_runs_each_job_in_one_setting() -> None:
     parser = program._parser()
     selection = program._selection(parser, parser.parse_args(["throughput", "--quick"]))
-    assert [each.job.name for each in settings(selection)] == list(throughput.JOBS)
+    assert [setting.job.name for setting in settings(selection)] == list(throughput.JOBS)
     wider = ["throughput", "--quick", "--guarantees", "at_least_once,exactly_once", "--caches", "0"]
     selection = program._selection(parser, parser.parse_args(wider))
     assert len(list(settings(selection))) == 2 * len(throughput.JOBS)
@@ -118,8 +118,8 @@ def test_quick_runs_each_job_in_one_setting() -> None:
 
 def test_a_cache_that_changes_nothing_is_no_setting() -> None:
     caches: dict[str, set[int]] = {}
-    for each in settings(Selection()):
-        caches.setdefault(each.job.name, set()).add(each.cache_bytes >> 20)
+    for setting in settings(Selection()):
+        caches.setdefault(setting.job.name, set()).add(setting.cache_bytes >> 20)
     assert caches["stateless_json"] == caches["stream_table_join"] == {0}
     assert caches["count_by_key"] == caches["tumbling_count"] == {0, 64}
     assert caches["count_by_key_large"] == {0, 10}
@@ -127,9 +127,9 @@ def test_a_cache_that_changes_nothing_is_no_setting() -> None:
 
 def test_only_the_count_has_rows_of_own_defaults() -> None:
     own = {
-        each.job.name
-        for each in settings(Selection())
-        if each.commit_interval_ms not in results.COMMON_INTERVALS_MS
+        setting.job.name
+        for setting in settings(Selection())
+        if setting.commit_interval_ms not in results.COMMON_INTERVALS_MS
     }
     assert own == {"count_by_key"}
 
@@ -149,7 +149,7 @@ def test_every_job_has_a_million_records() -> None:
     """For us and for Kafka Streams; rows loaded into a table before do not count."""
     for setting in settings(Selection()):
         inputs = inputs_for(systems.SYSTEMS["kafka-streams"], setting, FULL)
-        assert sum(each.records for each in setting.job.work(inputs)) >= 1_000_000
+        assert sum(source.records for source in setting.job.work(inputs)) >= 1_000_000
 
 
 def test_a_system_that_lacks_a_job_does_not_run_in_it() -> None:
@@ -260,9 +260,9 @@ def test_a_wrong_option_says_what_is_right(
 def test_an_empty_plan_says_why_before_a_broker_is_started(
     arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(arguments, capsys)
-    assert "nothing is left to run: " in told
-    assert why in told
+    text = refused(arguments, capsys)
+    assert "nothing is left to run: " in text
+    assert why in text
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
@@ -308,24 +308,24 @@ def test_a_file_that_is_no_result_is_refused_before_anything_runs(
 ) -> None:
     path = tmp_path / "mine.json"
     path.write_bytes(there)
-    told = refused(["latency", "--json", str(path)], capsys)
-    assert f"--json {path}: " in told
-    assert "name a new file, or one with results of latency" in told
+    text = refused(["latency", "--json", str(path)], capsys)
+    assert f"--json {path}: " in text
+    assert "name a new file, or one with results of latency" in text
     assert path.read_bytes() == there
 
 
 def test_the_rows_of_full_runs_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     path = results.results_path("latency")
-    told = refused(["latency", "--quick", "--json", str(path)], capsys)
-    assert f"--json {path}: rows of full runs are there" in told
+    text = refused(["latency", "--quick", "--json", str(path)], capsys)
+    assert f"--json {path}: rows of full runs are there" in text
 
 
 def test_results_of_another_suite_are_not_written_over(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = results.results_path("latency")
-    told = refused(["memory", "--json", str(path)], capsys)
-    assert f"--json {path} has results of latency: name another file for memory" in told
+    text = refused(["memory", "--json", str(path)], capsys)
+    assert f"--json {path} has results of latency: name another file for memory" in text
 
 
 def test_a_topic_that_cannot_be_had_is_told_in_a_sentence(
@@ -390,9 +390,9 @@ def test_rows_of_fewer_runs_say_what_they_replace(
 ) -> None:
     for more in ([], ["--pairs", "1", "--keep"], ["--pairs", "3", "--keep"]):
         assert program.main(["throughput", *more]) == 0
-    told = capsys.readouterr().out
-    assert told.count("replaces rows") == 1
-    assert f"tidewheel: replaces rows of {FULL.pairs} runs by 1" in told
+    text = capsys.readouterr().out
+    assert text.count("replaces rows") == 1
+    assert f"tidewheel: replaces rows of {FULL.pairs} runs by 1" in text
     found = results.load(kept)
     assert found is not None
     assert [row.runs for row in found.rows] == [3]
@@ -433,5 +433,5 @@ def test_a_document_without_markers_is_left_alone(
 
 
 def test_a_latency_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(["latency", "--systems", "quix", "--caches", "10MiB"], capsys)
-    assert "nothing is left to run: quix runs with --caches 0 only" in told
+    text = refused(["latency", "--systems", "quix", "--caches", "10MiB"], capsys)
+    assert "nothing is left to run: quix runs with --caches 0 only" in text

@@ -28,7 +28,7 @@ SPEC = InputSpec(records=2_500, keys=50)
 CHANGELOG = Changelog(application_id="bench-restore-test", spec=SPEC, tail=25)
 
 
-class SuiteOfTold(RestoreSuite):
+class SuiteOfGivenRuns(RestoreSuite):
     """A suite with given store contents instead of programs; `lost` rows are missing."""
 
     lost = 0
@@ -42,25 +42,25 @@ class SuiteOfTold(RestoreSuite):
         extra: Mapping[str, str],
     ) -> dict[str, Any]:
         expected = expected_content(changelog.spec)
-        told: dict[str, Any] = {"rss_mib_max": 500.0}
+        outcome: dict[str, Any] = {"rss_mib_max": 500.0}
         if extra.get("beside", "restore") == "restore":
-            told |= {"rows": expected.rows - self.lost, "digest": expected.digest}
+            outcome |= {"rows": expected.rows - self.lost, "digest": expected.digest}
         if program == "restore_beside":
-            return told | {
+            return outcome | {
                 "records_per_s": 90_000.0,
                 "pause_ms": 40.0,
                 "window_s": 20.0,
                 "busy_s": 40.0,
                 "helpers_s": 10.0,
             }
-        return told | {"seconds": 2.0, "ready_s": 3.0}
+        return outcome | {"seconds": 2.0, "ready_s": 3.0}
 
     def _forget_counts(self, changelog: Changelog) -> None:
         pass
 
 
-def suite_of_told() -> SuiteOfTold:
-    return SuiteOfTold(
+def suite_of_given_runs() -> SuiteOfGivenRuns:
+    return SuiteOfGivenRuns(
         bootstrap_servers="",
         size=QUICK,
         jobs=(),
@@ -82,22 +82,22 @@ def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
 
 
 def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> None:
-    suite = suite_of_told()
+    suite = suite_of_given_runs()
     for job in ("changelog", "snapshot_and_tail", "spark"):
         found = suite._restores(job, CHANGELOG, tmp_path)
         assert [
             (row.system, row.parameters["how"]) for row in found if row.metric == "seconds"
         ] == [("tidewheel", job), ("kafka-streams", "replay"), ("quix", "replay")]
-    assert set(suite._told_once) == {"quix"}
+    assert set(suite._single_runs) == {"quix"}
     assert not suite.failures
 
 
 def test_a_task_beside_a_restore_has_no_figure_if_a_row_is_missing_from_what_was_restored(
     tmp_path: Path,
 ) -> None:
-    suite = suite_of_told()
-    told = suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext)
-    assert list(told) == ["restore", "nothing", "burner"]
+    suite = suite_of_given_runs()
+    outcome = suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext)
+    assert list(outcome) == ["restore", "nothing", "burner"]
     suite.lost = 1
     assert suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext) == {}
     (failure,) = suite.failures
@@ -170,8 +170,8 @@ def test_pauses_are_those_of_the_steady_input() -> None:
 def test_a_burner_takes_what_the_restore_took_besides_its_helpers_too() -> None:
     restore = {"window_s": 20.0, "busy_s": 40.0, "helpers_s": 10.0, "records_per_s": 100_000.0}
     nothing = {"window_s": 20.0, "busy_s": 38.0, "records_per_s": 152_000.0}
-    told = to_burn({"restore": restore, "nothing": nothing})
-    assert told == {"window_s": "20.0", "helpers_s": "10.0", "rest_s": "5.0"}
+    outcome = to_burn({"restore": restore, "nothing": nothing})
+    assert outcome == {"window_s": "20.0", "helpers_s": "10.0", "rest_s": "5.0"}
     assert to_burn({"restore": restore})["rest_s"] == "0.0"
     assert to_burn({"restore": restore, "nothing": {**nothing, "busy_s": 80.0}})["rest_s"] == "0.0"
     assert set(to_burn({}).values()) == {"0"}

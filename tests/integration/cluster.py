@@ -94,7 +94,7 @@ class Cluster:
 
     def read(self, topic: str) -> list[Received]:
         records = [_received(message) for message in self._messages(topic)]
-        return sorted(records, key=lambda each: (each.partition, each.offset))
+        return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def _messages(self, topic: str) -> Iterator[Message]:
         """Yield committed records by partition and offset, after open transactions have ended.
@@ -152,7 +152,7 @@ class Cluster:
         The order of reads matters: an offset can be visible before its transaction's records are.
         """
         committed = self.committed(application_id)
-        wanted = [each for topic in topics for each in self.partitions(topic)]
+        wanted = [partition for topic in topics for partition in self.partitions(topic)]
         return all(committed.get(each, 0) >= end for each, end in self._log_ends(wanted).items())
 
     def log_ends(self, topic: str) -> dict[TopicPartition, int]:

@@ -42,7 +42,7 @@ class FedWindows(threading.Thread):
 
     def between(self, from_s: float, until_s: float) -> list[int]:
         windows = range(int(from_s * WINDOWS_PER_S) + 1, int(until_s * WINDOWS_PER_S))
-        return [each for each in windows if {2 * each, 2 * each + 1} <= self._halves]
+        return [window for window in windows if {2 * window, 2 * window + 1} <= self._halves]
 
 
 def worked_windows(folder: Path, partition: int) -> set[int]:
@@ -60,9 +60,9 @@ def longest_row(windows: Iterable[int]) -> int:
     """
     longest = row = 0
     last: int | None = None
-    for each in sorted(windows):
-        row = row + 1 if last is not None and each == last + 1 else 1
-        longest, last = max(longest, row), each
+    for window in sorted(windows):
+        row = row + 1 if last is not None and window == last + 1 else 1
+        longest, last = max(longest, row), window
     return longest
 
 
@@ -111,13 +111,13 @@ def grants(records: Iterable[AnyRecord], messages: list[AnyMessage]) -> list[Gra
 
 def _answer(grant: TaskRecord, messages: list[AnyMessage]) -> tuple[GrantedOk | None, Ready | None]:
     ready: Ready | None = None
-    for each in messages:
-        if getattr(each, "task", None) != grant.task or each.incarnation != grant.owner:
+    for message in messages:
+        if getattr(message, "task", None) != grant.task or message.incarnation != grant.owner:
             continue
-        if isinstance(each, Ready):
-            ready = each
-        elif isinstance(each, GrantedOk) and each.task_epoch == grant.task_epoch:
-            return each, ready
+        if isinstance(message, Ready):
+            ready = message
+        elif isinstance(message, GrantedOk) and message.task_epoch == grant.task_epoch:
+            return message, ready
     return None, ready
 
 
@@ -134,7 +134,7 @@ class ChangelogReader:
             }
         )
         self._consumer.assign(
-            [TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)]
+            [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)]
         )
         self._ends = dict.fromkeys(range(partitions), 0)
 

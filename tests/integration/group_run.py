@@ -156,9 +156,9 @@ class GroupRun:
 
     def stop(self, *names: str) -> None:
         ended = [self.members.pop(name) for name in names]
-        for each in ended:
-            each.terminate()
-        assert [each.wait() for each in ended] == [0] * len(ended)
+        for member in ended:
+            member.terminate()
+        assert [member.wait() for member in ended] == [0] * len(ended)
 
     def check(self) -> None:
         for member in self.members.values():
@@ -171,7 +171,8 @@ class GroupRun:
         """Return the writing member of each partition; None for an earlier life or no member."""
         lives = {member.instance: name for name, member in self.members.items()}
         return [
-            None if each is None else lives.get(each) for each in self.observer.writers(_ALIVE_S)
+            None if writer is None else lives.get(writer)
+            for writer in self.observer.writers(_ALIVE_S)
         ]
 
     def until_shared_by(self, shares: Iterable[int], names: Iterable[str], limit_s: float) -> None:
@@ -253,9 +254,9 @@ class GroupRun:
 
     def _promoted(self, known: int, wanted: int) -> str:
         def planned() -> list[Grant]:
-            return [each for each in self.grants()[known:] if each.is_planned]
+            return [grant for grant in self.grants()[known:] if grant.is_planned]
 
-        until(lambda: all(each.granted for each in planned()), "new owners say that they process")
+        until(lambda: all(grant.granted for grant in planned()), "new owners say that they process")
         found = planned()
         assert len(found) == wanted, [each.record for each in found]
         restored: list[int] = []

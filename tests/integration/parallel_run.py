@@ -50,7 +50,7 @@ def ranges_of(commit: CommitRecord) -> tuple[RangeProgress, ...]:
 
 def range_of(commit: CommitRecord, key_hash: int) -> RangeProgress:
     ranges = ranges_of(commit)
-    return ranges[bisect_right(ranges, key_hash, key=lambda each: each.first_hash) - 1]
+    return ranges[bisect_right(ranges, key_hash, key=lambda key_range: key_range.first_hash) - 1]
 
 
 class Life:
@@ -188,7 +188,7 @@ class ParallelRun:
 
 
 def last_commits(commits: Iterable[CommitRecord], *, before_ms: int) -> dict[int, CommitRecord]:
-    return {each.partition: each for each in commits if each.at_ms < before_ms}
+    return {commit.partition: commit for commit in commits if commit.at_ms < before_ms}
 
 
 def is_done(call: Call, last: dict[int, CommitRecord]) -> bool:

@@ -162,7 +162,7 @@ class PassersBy(threading.Thread):
 
 
 def _join_like(app: str, records: Sequence[AnyRecord]) -> JoinGroup:
-    one = [each for each in records if isinstance(each, MemberRecord)][-1]
+    one = [record for record in records if isinstance(record, MemberRecord)][-1]
     folded = replay(records)
     return JoinGroup(
         app=app,

@@ -67,8 +67,8 @@ class WorkerProcess:
         return self.process.poll() is not None
 
     def kill_watchdog(self) -> None:
-        for each in psutil.Process(self.process.pid).children(recursive=True):
-            each.kill()
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            child.kill()
 
     @property
     def is_stopped(self) -> bool:

@@ -118,13 +118,13 @@ def test_frozen_worker_is_fenced_and_comes_back_as_another(run: GroupRun) -> Non
 
 def test_killed_leader_is_replaced_and_nobody_moves(run: GroupRun) -> None:
     _become(run, "a", "b")
-    claim = [each for each in run.records() if isinstance(each, LeaderClaim)][-1]
+    claim = [record for record in run.records() if isinstance(record, LeaderClaim)][-1]
     before = len(run.grants())
     with run.operation("leader killed", unmoved=4, promoted=0):
         for helper in _leading(run, claim).helpers():
             helper.kill()
         until(
-            lambda: max(each.leader_epoch for each in run.records()) > claim.leader_epoch,
+            lambda: max(record.leader_epoch for record in run.records()) > claim.leader_epoch,
             "a new leader claims",
         )
         run.until_shared_by([2, 2], ["a", "b"], MOVE_S)
@@ -134,12 +134,14 @@ def test_killed_leader_is_replaced_and_nobody_moves(run: GroupRun) -> None:
 def _leading(run: GroupRun, claim: LeaderClaim) -> MemberProcess:
     """Return the leader: a claim names its watchdog, and a worker's log its incarnation."""
     hosted = {
-        each.incarnation
-        for each in run.records()
-        if isinstance(each, MemberRecord) and each.process_id == claim.leader
+        record.incarnation
+        for record in run.records()
+        if isinstance(record, MemberRecord) and record.process_id == claim.leader
     }
     return next(
-        member for member in run.members.values() if any(each in member.log for each in hosted)
+        member
+        for member in run.members.values()
+        if any(incarnation in member.log for incarnation in hosted)
     )
 
 
@@ -180,13 +182,13 @@ def test_L4_drained_member_hands_over_and_ends(run: GroupRun) -> None:
 
 
 def test_L1_L2_learners_restore_nothing_after_their_promotion(run: GroupRun) -> None:
-    planned = [each for each in run.grants() if each.is_planned]
+    planned = [grant for grant in run.grants() if grant.is_planned]
     assert planned
-    for each in planned:
-        assert each.ready is not None
-        assert each.granted is not None
-        place = run.changelog_key(int(each.record.task.partition("_")[2]))
-        assert each.restored_too_much(place) == 0
+    for grant in planned:
+        assert grant.ready is not None
+        assert grant.granted is not None
+        place = run.changelog_key(int(grant.record.task.partition("_")[2]))
+        assert grant.restored_too_much(place) == 0
 
 
 def test_N10_everything_is_exact(run: GroupRun) -> None:

@@ -60,7 +60,7 @@ def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
     until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")
     (first,) = {grant.owner for _, grant in _grants(group)}
     newcomers = [group.start(name, task_move_interval_ms=_PACE_MS) for name in ("b", "c", "d")]
-    until(lambda: all(len(owned(each)) == 1 for each in newcomers), "each has its share")
+    until(lambda: all(len(owned(newcomer)) == 1 for newcomer in newcomers), "each has its share")
     group.check()
     # One pace for the whole group: three newcomers share the interval.
     times = [at_ms for at_ms, grant in _grants(group) if grant.owner != first]
@@ -126,7 +126,7 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
     assert quiet.owners | watch.owners == {_owners(workers)}
     assert watch.share() > 0.9 * quiet.share(), figures
     if _EPHEMERAL_S >= 60:
-        assert sum(each > LIFE_MAX_S + 0.5 for each in passing.lives_s) <= passing.started // 10
+        assert sum(life_s > LIFE_MAX_S + 0.5 for life_s in passing.lives_s) <= passing.started // 10
         assert watch.standing() - quiet.standing() < 0.1, figures
         assert _strangers_that_were_ready(group, workers)
     group.check()
@@ -168,7 +168,7 @@ class _Watch:
             self._look()
 
     def _look(self) -> None:
-        processed = tuple(_processed(each) for each in self._workers)
+        processed = tuple(_processed(worker) for worker in self._workers)
         self._looks.append((len(self._group.feed.records), processed))
         self.owners.add(_owners(self._workers))
 

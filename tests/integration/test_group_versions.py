@@ -48,7 +48,9 @@ def _leads(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
         for row in _of(rows, "MEMBER")
         if _program_of(row["process_id"]) == program
     }
-    return next(worker for worker in workers if any(each in worker.log for each in hosted))
+    return next(
+        worker for worker in workers if any(incarnation in worker.log for incarnation in hosted)
+    )
 
 
 def _program_of(process_id: str) -> str:
@@ -137,8 +139,10 @@ def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
     _there_and_back(versions)
     _there_and_back([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
     snapshots = _snapshots(log)
-    assert {_version(each[0]) for each in snapshots} == {1, NEXT}
-    assert [each[-1]["count"] for each in snapshots] == [len(each) - 2 for each in snapshots]
+    assert {_version(snapshot[0]) for snapshot in snapshots} == {1, NEXT}
+    assert [snapshot[-1]["count"] for snapshot in snapshots] == [
+        len(snapshot) - 2 for snapshot in snapshots
+    ]
 
 
 def _snapshots(log: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -378,13 +378,13 @@ def test_every_process_knows_where_each_key_is(
     assert {each.state_store_names for each in everything} == {frozenset({"counts"})}
     inputs = [each.topic_partitions for each in everything]
     assert [each.standby_topic_partitions for each in everything] == inputs[::-1]
-    assert sorted(part.partition for each in inputs for part in each) == list(range(PARTITIONS))
+    assert sorted(part.partition for input_ in inputs for part in input_) == list(range(PARTITIONS))
     assert first.close(timeout=int(PATIENCE_S * 1000))
     alone = HostInfo("b", 80)
     until(
         lambda: {each.active_host for each in places(second).values()} == {alone},
         "the other has all",
     )
-    assert [each.host_info for each in second.metadata_for_all_clients()] == [alone]
+    assert [client.host_info for client in second.metadata_for_all_clients()] == [alone]
     with pytest.raises(StreamsError, match="where keys are is known from start"):
         first.query_metadata_for_key("counts", "key-1", str)

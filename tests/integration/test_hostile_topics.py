@@ -29,8 +29,8 @@ FOREIGN = "payments-prod-0"
 
 
 def _state(group: Group, app: str) -> GroupState:
-    records = (decode_record(each.value) for each in group.cluster.read(state_topic(app)))
-    return replay(each for each in records if each is not None)
+    records = (decode_record(record.value) for record in group.cluster.read(state_topic(app)))
+    return replay(record for record in records if record is not None)
 
 
 def _epoch(group: Group, app: str) -> int:
@@ -169,7 +169,7 @@ def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProc
     state = _state(group, app)
     (leader,) = [each for each in state.live().values() if each.process_id == state.leader]
     tasks = {task.partition for task in state.owned(leader.incarnation)}
-    (found,) = [each for each in workers if owned(each) == tasks]
+    (found,) = [worker for worker in workers if owned(worker) == tasks]
     return found
 
 
@@ -199,9 +199,9 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
 
     def is_alarmed() -> bool:
         texts = [
-            each["text"]
-            for each in _status(group, app, capsys)["alarms"]
-            if each["name"] == "unreadable-record"
+            alarm["text"]
+            for alarm in _status(group, app, capsys)["alarms"]
+            if alarm["name"] == "unreadable-record"
         ]
         return any(f"{state_topic(app)}-0 offset" in text and "field" in text for text in texts)
 
@@ -211,7 +211,7 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
 
     # Well-formed and false. The leader dies right after it, so its successor starts from it.
     leading = _leading(group, app, workers)
-    (survivor,) = [each for each in workers if each is not leading]
+    (survivor,) = [worker for worker in workers if worker is not leading]
     lies = _contradictions(group, app, owned(survivor))
     _write(group, state_topic(app), [_valid_lie(_epoch(group, app)), *lies])
     leading.kill_watchdog()

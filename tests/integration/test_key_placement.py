@@ -32,15 +32,15 @@ def _builder(unique: str) -> StreamsBuilder:
 
 def _misplaced(cluster: Cluster, application_id: str) -> set[str]:
     messages = [
-        decode_message(each.value)
-        for each in cluster.read(inbox_topic(application_id))
-        if each.value
+        decode_message(record.value)
+        for record in cluster.read(inbox_topic(application_id))
+        if record.value
     ]
     return {
         row.misplaced
-        for each in messages
-        if isinstance(each, Beat)
-        for row in each.tasks
+        for message in messages
+        if isinstance(message, Beat)
+        for row in message.tasks
         if row.misplaced
     }
 

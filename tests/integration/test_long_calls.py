@@ -26,7 +26,7 @@ def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
 
 
 def _values(cluster: Cluster, sink: str) -> list[bytes]:
-    return sorted(each.value or b"" for each in cluster.read(sink))
+    return sorted(record.value or b"" for record in cluster.read(sink))
 
 
 @pytest.mark.parametrize(

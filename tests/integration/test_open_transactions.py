@@ -75,8 +75,8 @@ class Counting:
         }
 
     def close(self) -> None:
-        for each in self._foreign:
-            each.abort()
+        for foreign in self._foreign:
+            foreign.abort()
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_K6_stuck_call_holds_up_its_own_range_only(
 
 def _until_stuck(life: Life) -> Call:
     def found() -> list[Call]:
-        return [each for each in life.calls() if each.key_hash == zlib.crc32(STUCK)]
+        return [call for call in life.calls() if call.key_hash == zlib.crc32(STUCK)]
 
     until(lambda: life.has_ended or found(), "the stuck key's turn")
     life.check()
@@ -138,10 +138,10 @@ def _until_others_are_done(run: ParallelRun, life: Life, stuck: Call) -> None:
         life.check()
         last = last_commits(run.commits(), before_ms=now_ms() + 1)
         return last.keys() == ends.keys() and all(
-            each.offset >= ends[partition]
+            key_range.offset >= ends[partition]
             for partition, commit in last.items()
-            for each in ranges_of(commit)
-            if partition != stuck.place[0] or each != range_of(commit, stuck.key_hash)
+            for key_range in ranges_of(commit)
+            if partition != stuck.place[0] or key_range != range_of(commit, stuck.key_hash)
         )
 
     until(done, "all other ranges are done")
@@ -149,14 +149,14 @@ def _until_others_are_done(run: ParallelRun, life: Life, stuck: Call) -> None:
 
 def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_ms: int) -> None:
     """Commits stay as frequent as before, and all other ranges progress."""
-    begin_ms = min(each.at_ms for each in commits if each.offset)
+    begin_ms = min(commit.at_ms for commit in commits if commit.offset)
     calm_s = (stuck.begun_ms - begin_ms) / 1000
     # One interval later, calls that ran before the stuck one are committed.
     from_ms = stuck.begun_ms + COMMIT_INTERVAL_MS
     for partition in (0, 1):
-        times = [each.at_ms for each in commits if each.partition == partition]
-        before = [each for each in times if begin_ms <= each <= stuck.begun_ms]
-        found = [each for each in times if from_ms < each <= until_ms]
+        times = [commit.at_ms for commit in commits if commit.partition == partition]
+        before = [time_ms for time_ms in times if begin_ms <= time_ms <= stuck.begun_ms]
+        found = [time_ms for time_ms in times if from_ms < time_ms <= until_ms]
         # Compared with the time before, since the machine may be slow today.
         told = f"partition {partition}: {len(before)} commits in {calm_s:.0f} s, then {len(found)} in {STUCK_S:.0f} s"
         _log.info(told)
@@ -164,9 +164,9 @@ def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_
         longest_ms = max(after - earlier for earlier, after in pairwise(found))
         assert longest_ms < LATE_MS, f"partition {partition} waited for {longest_ms} ms"
     later = [
-        each
-        for each in commits
-        if each.partition == stuck.place[0] and from_ms < each.at_ms <= until_ms
+        commit
+        for commit in commits
+        if commit.partition == stuck.place[0] and from_ms < commit.at_ms <= until_ms
     ]
     # The stuck range's offset: the stuck record, or one that ended just before the call and could
     # not be published any more (`_assert_handed_over` checks how long before).
@@ -191,9 +191,9 @@ def _assert_only_the_stuck_range_ran_again(
     last = last_commits(commits, before_ms=second.started_ms)
     held = range_of(last[stuck.place[0]], stuck.key_hash)
     _assert_handed_over(first, second, stuck, commits, last)
-    for each in second.calls():
-        assert each.place[0] == stuck.place[0]
-        assert range_of(last[each.place[0]], each.key_hash) == held
+    for call in second.calls():
+        assert call.place[0] == stuck.place[0]
+        assert range_of(last[call.place[0]], call.key_hash) == held
 
 
 def _assert_handed_over(
@@ -205,19 +205,19 @@ def _assert_handed_over(
 ) -> None:
     """Of finished records, only those that ended after the last commit but one run again."""
     asked_ms = [
-        each.at_ms
-        for each in commits
-        if each.partition == stuck.place[0] and each.at_ms <= stuck.begun_ms
+        commit.at_ms
+        for commit in commits
+        if commit.partition == stuck.place[0] and commit.at_ms <= stuck.begun_ms
     ]
     since_ms = min([stuck.begun_ms - HANDED_OVER_EACH_MS, *asked_ms[-2:-1]])
-    again = {each.place for each in second.calls()}
+    again = {call.place for call in second.calls()}
     assert stuck.place in again
     held = range_of(last[stuck.place[0]], stuck.key_hash)
-    for each in first.calls():
-        if each.ended_ms is not None and each.place in again:
-            assert each.place[0] == stuck.place[0]
-            assert range_of(last[stuck.place[0]], each.key_hash) == held
-            assert each.ended_ms >= since_ms
+    for call in first.calls():
+        if call.ended_ms is not None and call.place in again:
+            assert call.place[0] == stuck.place[0]
+            assert range_of(last[stuck.place[0]], call.key_hash) == held
+            assert call.ended_ms >= since_ms
 
 
 def _assert_named(run: ParallelRun, stuck: Call) -> None:
@@ -242,8 +242,8 @@ def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
     ):
         inputs = {each["partition"]: each for each in told["key_ranges"]}
         assert {number: each["task"] for number, each in inputs.items()} == {0: "0_0", 1: "0_1"}
-        for each in inputs.values():
-            bounds = [(int(one["first"], 16), int(one["last"], 16)) for one in each["ranges"]]
+        for input_ in inputs.values():
+            bounds = [(int(one["first"], 16), int(one["last"], 16)) for one in input_["ranges"]]
             assert [first for first, _ in bounds] == [0, *(last + 1 for _, last in bounds[:-1])]
             assert bounds[-1][1] == 0xFFFFFFFF
         assert len(inputs[partition]["ranges"]) > 1
@@ -366,7 +366,7 @@ def _count_repeated(dead: Life, successor: Life, commits: list[CommitRecord]) ->
     again = calls.keys() & {each.place for each in successor.calls()}
     assert len(again) <= len(in_hand)
     assert again <= in_hand
-    times = sorted({each.at_ms for each in commits if dead.started_ms <= each.at_ms})
+    times = sorted({commit.at_ms for commit in commits if dead.started_ms <= commit.at_ms})
     times = [at_ms for at_ms in times if at_ms < successor.started_ms]
     if len(times) > 1:
         late = _ended_before(times[-2], calls, in_hand)

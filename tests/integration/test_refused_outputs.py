@@ -165,5 +165,5 @@ def test_a_function_is_asked_about_the_refused_records_only_and_fail_names_the_f
     assert set(written) == set(range(600)) - set(places)
     assert guarantee == "at_least_once" or max(written.values()) == 1
     assert _in_order(cluster, unique)
-    letters = [json.loads(each.value or b"")["n"] for each in cluster.read(f"dead-{unique}")]
+    letters = [json.loads(record.value or b"")["n"] for record in cluster.read(f"dead-{unique}")]
     assert sorted(letters) == places

@@ -99,7 +99,9 @@ def take_snapshot(
             location,
             settings.application_id,
             topic_id=admin.describe_topics([topic])[topic].topic_id,
-            bounds={each: (starts[each], ends[each] - tail) for each in partitions},
+            bounds={
+                partition: (starts[partition], ends[partition] - tail) for partition in partitions
+            },
             now_ms=time.time_ns() // 1_000_000,
         )
     finally:

@@ -37,11 +37,11 @@ class Secured:
 
 def _ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
+    for socket_ in sockets:
+        socket_.bind(("127.0.0.1", 0))
+    ports = [int(socket_.getsockname()[1]) for socket_ in sockets]
+    for socket_ in sockets:
+        socket_.close()
     return ports
 
 

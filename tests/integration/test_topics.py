@@ -151,7 +151,7 @@ def test_internal_topics_take_what_inputs_hold(
     ).select_key(lambda value: value[:4]).group_by_key(key_serde=str).reduce(
         lambda _old, new: new, store="last"
     )
-    cluster.send(f"in-{unique}", [(b"k", b"%4d" % each + b"x" * 1_500_000) for each in days])
+    cluster.send(f"in-{unique}", [(b"k", b"%4d" % day + b"x" * 1_500_000) for day in days])
 
     app = start_app(builder, config)
     until(

@@ -99,8 +99,10 @@ class _Run:
     def are_ahead(self) -> bool:
         """Return True if only the slow key's range has committed nothing, and others everything."""
         ranges = self.ranges()
-        mine = [each for each in ranges if each.first_hash <= zlib.crc32(SLOW.encode())][-1:]
-        others = {each.offset for each in ranges if each not in mine}
+        mine = [
+            key_range for key_range in ranges if key_range.first_hash <= zlib.crc32(SLOW.encode())
+        ][-1:]
+        others = {key_range.offset for key_range in ranges if key_range not in mine}
         ends = set(self.cluster.log_ends(self.source).values())
         return others == ends and [each.offset for each in mine] == [len(BEFORE)]
 

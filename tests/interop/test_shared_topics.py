@@ -125,8 +125,10 @@ def test_serdes_are_kafkas(
     )
 
     read = cluster.read(theirs)
-    assert [repr(serde.deserialize(theirs, each.key)) for each in read] == list(map(repr, values))
-    assert [repr(serde.deserialize(theirs, each.value or b"")) for each in read] == list(
+    assert [repr(serde.deserialize(theirs, record.key)) for record in read] == list(
+        map(repr, values)
+    )
+    assert [repr(serde.deserialize(theirs, record.value or b"")) for record in read] == list(
         map(repr, values)
     )
     assert [_comparable(name, row) for row in java.read(ours, name, name)] == [

@@ -74,10 +74,10 @@ def test_R3_the_protocol_has_a_stateful_test() -> None:
         if isinstance(node, ast.Assign)
     }
     decorators = {
-        ast.unparse(each).partition("(")[0]
+        ast.unparse(decorator).partition("(")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
-        for each in node.decorator_list
+        for decorator in node.decorator_list
     }
     assert machines & run
     assert {"rule", "invariant"} <= decorators

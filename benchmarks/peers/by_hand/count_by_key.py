@@ -87,11 +87,13 @@ class CountByKey:
         admin = AdminClient({"bootstrap.servers": servers})
         made = admin.create_topics([NewTopic(self.changelog, len(numbers), 1)])
         made[self.changelog].result(TIMEOUT_S)
-        self.consumer.assign([TopicPartition(self.source, each, 0) for each in numbers])
+        self.consumer.assign([TopicPartition(self.source, number, 0) for number in numbers])
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         state_dir.mkdir(parents=True, exist_ok=True)
-        return {each: Partition(Rdict(str(state_dir / str(each)), options)) for each in numbers}
+        return {
+            number: Partition(Rdict(str(state_dir / str(number)), options)) for number in numbers
+        }
 
     def work(self) -> None:
         messages = self.consumer.consume(BATCH_RECORDS, 0.02)

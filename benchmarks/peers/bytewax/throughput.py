@@ -32,22 +32,22 @@ RECOVERY_PARTITIONS = 1
 stopped: list[int] = []
 
 
-class ToldPartition(StatefulSourcePartition):  # type: ignore[misc]
+class CommittingPartition(StatefulSourcePartition):  # type: ignore[misc]
     """A partition of KafkaSource that commits its progress; Bytewax only stores it on disk.
 
     Bytewax requests a batch of a new epoch once earlier epochs are in its recovery store. Its one
     worker has written their outputs by then. So a snapshot's offset is done at the next batch.
     """
 
-    def __init__(self, part: StatefulSourcePartition, tell: Callable[[int], None]) -> None:
+    def __init__(self, part: StatefulSourcePartition, commit: Callable[[int], None]) -> None:
         self._part = part
-        self._tell = tell
-        self._snapshot = self._told = 0
+        self._commit = commit
+        self._snapshot = self._committed = 0
 
     def next_batch(self) -> list[KafkaSourceMessage]:
-        if self._snapshot > self._told:
-            self._tell(self._snapshot)
-            self._told = self._snapshot
+        if self._snapshot > self._committed:
+            self._commit(self._snapshot)
+            self._committed = self._snapshot
         if stopped:
             raise StopIteration
         batch: list[KafkaSourceMessage] = self._part.next_batch()
@@ -65,7 +65,7 @@ class ToldPartition(StatefulSourcePartition):  # type: ignore[misc]
         self._part.close()
 
 
-class ToldSource(KafkaSource):  # type: ignore[misc]
+class CommittingSource(KafkaSource):  # type: ignore[misc]
     """KafkaSource that commits its progress under a group's name, like other systems."""
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
@@ -80,10 +80,10 @@ class ToldSource(KafkaSource):  # type: ignore[misc]
     ) -> StatefulSourcePartition:
         partition, topic = for_part.split("-", 1)
 
-        def tell(offset: int) -> None:
+        def commit(offset: int) -> None:
             self._group.commit(offsets=[TopicPartition(topic, int(partition), offset)])
 
-        return ToldPartition(super().build_part(step_id, for_part, resume_state), tell)
+        return CommittingPartition(super().build_part(step_id, for_part, resume_state), commit)
 
 
 def event_of(message: KafkaSourceMessage) -> dict[str, Any]:
@@ -140,7 +140,7 @@ JOBS: Mapping[str, Callable[[Any], Any]] = {
 def main(parameters: Mapping[str, str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     flow = Dataflow(parameters["job"])
-    stream = op.input("records", flow, ToldSource(parameters))
+    stream = op.input("records", flow, CommittingSource(parameters))
     outputs = JOBS[parameters["job"]](stream)
     op.output(
         "outputs",

@@ -47,7 +47,7 @@ def content(state_dir: Path) -> dict[str, int]:
 
 
 def main(parameters: dict[str, str]) -> None:
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     app = Application(
         broker_address=parameters["bootstrap_servers"],
         consumer_group=parameters["application_id"],
@@ -66,13 +66,13 @@ def main(parameters: dict[str, str]) -> None:
     def timed(self: Any) -> None:
         began_s = time.monotonic()
         do_recovery(self)
-        told["seconds"] = time.monotonic() - began_s
-        told["ready_s"] = time.monotonic() - begin_s
+        result["seconds"] = time.monotonic() - began_s
+        result["ready_s"] = time.monotonic() - begin_s
         threading.Thread(target=app.stop).start()
 
     RecoveryManager.do_recovery = timed
     app.run()
-    print(json.dumps({**told, **content(Path(parameters["state_dir"]))}))
+    print(json.dumps({**result, **content(Path(parameters["state_dir"]))}))
 
 
 if __name__ == "__main__":

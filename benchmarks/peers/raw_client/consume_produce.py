@@ -62,7 +62,11 @@ def share_of(consumer: Consumer, topic: str, share: str) -> list[TopicPartition]
     """Return the partitions of one process; `share` is its number and the total, such as 1/2."""
     number, processes = map(int, share.split("/"))
     partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return [TopicPartition(topic, each) for each in partitions if each % processes == number]
+    return [
+        TopicPartition(topic, partition)
+        for partition in partitions
+        if partition % processes == number
+    ]
 
 
 def run_processes(processes: int, arguments: list[str]) -> int:

@@ -69,23 +69,23 @@ def content(app: KafkaStreams) -> dict[str, int]:
 
 def main(parameters: dict[str, str]) -> None:
     job, config = topology(parameters["input_topic"]), settings(parameters)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if parameters.get("spark") == "yes":
-        told |= by_spark(job, config, parameters.get("master"))
+        result |= by_spark(job, config, parameters.get("master"))
     app, restoring = KafkaStreams(job, config), Restoring()
     app.set_restore_listener(restoring)
     begin_s = time.monotonic()
     app.start()
     if not app.wait_until_running(TIMEOUT_S):
         raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
-    told |= {
+    result |= {
         "seconds": restoring.end_s - restoring.begin_s,
         "ready_s": time.monotonic() - begin_s,
         "restored": restoring.records,
         **content(app),
     }
     app.close(timeout=30_000)
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Batches:
 
     def figures(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return the rate between two times, and the longest pause after settling."""
-        inside = [each for each in self.times if begin_s <= each[0] <= end_s]
+        inside = [batch for batch in self.times if begin_s <= batch[0] <= end_s]
         settled_s = begin_s + min(SETTLING_S, (end_s - begin_s) / 4)
         moments = [settled_s, *(at_s for at_s, _ in inside if at_s > settled_s), end_s]
         pause_s = max(after - before for before, after in itertools.pairwise(moments))
@@ -120,12 +120,12 @@ def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
         for _ in range(2)
     ]
     # In separate sessions, like unrelated programs: Linux may first divide time between sessions.
-    burners = [subprocess.Popen(each, start_new_session=True) for each in commands]
+    burners = [subprocess.Popen(command, start_new_session=True) for command in commands]
     try:
         yield
     finally:
-        for each in burners:
-            each.wait()
+        for burner in burners:
+            burner.wait()
 
 
 def wait_restored(app: KafkaStreams, restoring: Restoring) -> None:
@@ -150,15 +150,15 @@ def main(parameters: dict[str, str]) -> None:
     )
     app = KafkaStreams(topology(parameters["load_topic"], restored, batches), config)
     app.set_restore_listener(restoring)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     app.start()
     if beside == "restore":
         wait_restored(app, restoring)
-        told["busy_s"] = restoring.end_busy_s - max(restoring.busy_s, batches.busy_s)
-        helpers = [each.cpu_times() for each in psutil.Process().children()]
-        told["helpers_s"] = sum(each.user + each.system for each in helpers)
+        result["busy_s"] = restoring.end_busy_s - max(restoring.busy_s, batches.busy_s)
+        helpers = [child.cpu_times() for child in psutil.Process().children()]
+        result["helpers_s"] = sum(helper.user + helper.system for helper in helpers)
         begin_s = max(restoring.begin_s, batches.times[0][0])
-        told |= batches.figures(begin_s, restoring.end_s)
+        result |= batches.figures(begin_s, restoring.end_s)
     else:
         if not app.wait_until_running(TIMEOUT_S):
             raise SystemExit(f"not running: {app.error}")
@@ -168,20 +168,20 @@ def main(parameters: dict[str, str]) -> None:
         begin_s, busy_before_s = time.monotonic(), busy_s()
         with burning(parameters, window_s) if beside == "burner" else contextlib.nullcontext():
             time.sleep(max(begin_s + window_s - time.monotonic(), 0))
-            told["busy_s"] = busy_s() - busy_before_s
-            told |= batches.figures(begin_s, begin_s + window_s)
+            result["busy_s"] = busy_s() - busy_before_s
+            result |= batches.figures(begin_s, begin_s + window_s)
     counted = sum(count for _, count in batches.times)  # counting continues while the store is read
     if beside == "restore":
         if not app.wait_until_running(TIMEOUT_S):
             raise SystemExit(f"not running: {app.error}")
-        told |= content(app)
+        result |= content(app)
     app.close(timeout=30_000)
     end = parameters.get("load_records")
     if end is not None and counted >= int(end):
         raise SystemExit(
             f"the load ended before the measured window: {parameters['load_topic']} is too short"
         )
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

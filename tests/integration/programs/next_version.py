@@ -101,13 +101,13 @@ class NextWire:
         def say_more(log: KafkaGroupLog, messages: Sequence[AnyMessage]) -> None:
             gossip: list[Any] = [
                 Gossip(
-                    app=each.app,
-                    member=each.member,
-                    incarnation=each.incarnation,
+                    app=message.app,
+                    member=message.member,
+                    incarnation=message.incarnation,
                     about="the leader",
                 )
-                for each in messages
-                if isinstance(each, Beat | LeaderBeat)
+                for message in messages
+                if isinstance(message, Beat | LeaderBeat)
             ]
             say(log, [*gossip, *messages])
 

@@ -28,8 +28,8 @@ def main() -> int:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
             return _keep(program, *files)
-        for each in files:
-            os.close(each)
+        for file in files:
+            os.close(file)
 
 
 def _reap(*_: object) -> None:
