@@ -84,7 +84,9 @@ def _compared(result: SuiteResult) -> Iterator[Mapping[str, SystemFigures]]:
 
 
 def _letters(result: SuiteResult) -> Mapping[str, str]:
-    machines = dict.fromkeys(result.machine_of(each[BASELINE].rate) for each in _compared(result))
+    machines = dict.fromkeys(
+        result.machine_of(figures[BASELINE].rate) for figures in _compared(result)
+    )
     return dict(zip(machines, ascii_lowercase, strict=False))
 
 

@@ -46,7 +46,9 @@ def read_to_end(
     consumer = _consumer(bootstrap_servers)
     try:
         left = _log_ends(bootstrap_servers, topic, partitions)
-        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
+        consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for number in sorted(left)]
+        )
         deadline = time.monotonic() + READ_TIMEOUT_S
         while left:
             # Short: consume() waits for a full batch, also after the end.

@@ -135,8 +135,8 @@ class Cluster:
 
     def committed(self, application_id: str) -> dict[TopicPartition, int]:
         """Return the committed offsets, after pending transactions have ended."""
-        found = self.admin.committed(application_id, None, stable=True)
-        return {partition: committed.offset for partition, committed in found.items()}
+        offsets = self.admin.committed(application_id, None, stable=True)
+        return {partition: committed.offset for partition, committed in offsets.items()}
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition of a topic."""
@@ -256,7 +256,7 @@ def _messages_of(
     consumer: Consumer, topic: str, ends: Mapping[TopicPartition, int]
 ) -> Iterator[Message]:
     left = {each.partition: end for each, end in ends.items()}
-    consumer.assign([KafkaPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
+    consumer.assign([KafkaPartition(topic, number, OFFSET_BEGINNING) for number in sorted(left)])
     deadline = time.monotonic() + PATIENCE_S
     while left:
         assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"

@@ -24,11 +24,11 @@ class _Nursery:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
-    def fork(self, orders: int, log: int, told: int) -> None:
+    def fork(self, orders: int, log: int, report: int) -> None:
         with self._lock:
             if self._socket is None:
                 self._socket = self._start()
-            socket.send_fds(self._socket, [b"+"], [orders, log, told])
+            socket.send_fds(self._socket, [b"+"], [orders, log, report])
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -53,23 +53,23 @@ class ForkedProcess:
 
     def __init__(self, program: str, log: int) -> None:
         orders, to_orders = os.pipe()
-        told, to_told = os.pipe()
+        report, report_end = os.pipe()
         self.stdin = os.fdopen(to_orders, "wb")
-        self._told = os.fdopen(told, "rb", buffering=0)
+        self._report = os.fdopen(report, "rb", buffering=0)
         self.returncode: int | None = None
         try:
-            _nurseries.setdefault(program, _Nursery(program)).fork(orders, log, to_told)
+            _nurseries.setdefault(program, _Nursery(program)).fork(orders, log, report_end)
         finally:
             os.close(orders)
-            os.close(to_told)
-        number = self._told.readline()
+            os.close(report_end)
+        number = self._report.readline()
         if not number:
             self.stdin.close()
-            self._told.close()
+            self._report.close()
             raise RuntimeError(f"{program} could not be imported; standard error says why")
         self.pid = int(number)
         self._end = select.poll()  # unlike `select.select`, works with any number of open files
-        self._end.register(self._told, select.POLLIN)
+        self._end.register(self._report, select.POLLIN)
 
     def poll(self) -> int | None:
         with suppress(subprocess.TimeoutExpired):
@@ -80,8 +80,8 @@ class ForkedProcess:
         if self.returncode is None:
             if not self._end.poll(timeout * 1000):
                 raise subprocess.TimeoutExpired(_NURSERY, timeout)
-            self.returncode = int(self._told.readline())
-            self._told.close()
+            self.returncode = int(self._report.readline())
+            self._report.close()
         return self.returncode
 
     def send_signal(self, number: int) -> None:

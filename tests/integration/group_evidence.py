@@ -46,10 +46,10 @@ class FedWindows(threading.Thread):
 
 
 def worked_windows(folder: Path, partition: int) -> set[int]:
-    found: set[int] = set()
+    windows: set[int] = set()
     for path in folder.glob(f"*-0_{partition}.windows"):
-        found.update(map(int, path.read_text().split()))
-    return found
+        windows.update(map(int, path.read_text().split()))
+    return windows
 
 
 def longest_row(windows: Iterable[int]) -> int:
@@ -88,7 +88,7 @@ class Grant:
 
 def grants(records: Iterable[AnyRecord], messages: list[AnyMessage]) -> list[Grant]:
     """Return every grant once; snapshots repeat the newest ones."""
-    found: dict[tuple[str, int], Grant] = {}
+    by_place: dict[tuple[str, int], Grant] = {}
     #: Member that each task was revoked for since its last grant, if the owner acknowledged it.
     revoked_for: dict[str, str | None] = {}
     released_for: dict[str, str | None] = {}
@@ -100,13 +100,13 @@ def grants(records: Iterable[AnyRecord], messages: list[AnyMessage]) -> list[Gra
             revoked_for[record.task] = record.next_member
         elif record.event == "RELEASED" and record.source == "ack":
             released_for[record.task] = revoked_for.get(record.task)
-        if record.event != "GRANT" or place in found:
+        if record.event != "GRANT" or place in by_place:
             continue
         wanted = released_for.pop(record.task, None)
         is_planned = wanted is not None and wanted == record.member
         granted, ready = _answer(record, messages)
-        found[place] = Grant(record=record, is_planned=is_planned, granted=granted, ready=ready)
-    return list(found.values())
+        by_place[place] = Grant(record=record, is_planned=is_planned, granted=granted, ready=ready)
+    return list(by_place.values())
 
 
 def _answer(grant: TaskRecord, messages: list[AnyMessage]) -> tuple[GrantedOk | None, Ready | None]:

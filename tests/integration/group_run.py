@@ -83,9 +83,9 @@ class MemberProcess:
             left = [*self.helpers(), psutil.Process(self.process.pid)]
         except psutil.NoSuchProcess:
             left = []
-        for each in left:
+        for number in left:
             try:
-                each.kill()
+                number.kill()
             except psutil.NoSuchProcess:
                 continue
         self.process.kill()
@@ -218,10 +218,10 @@ class GroupRun:
                 fed.stop()
             until_s = time.monotonic()
             after = self.observer.writers(_ALIVE_S)
-        told = [self._stayed(lives, after, fed, from_s, until_s, unmoved)]
-        told.append(self._promoted(known, promoted))
-        told.append(self.check_exact(list(feeder.written)))
-        _log.info("%s, %.1f s: %s", name, until_s - from_s, "; ".join(told))
+        summaries = [self._stayed(lives, after, fed, from_s, until_s, unmoved)]
+        summaries.append(self._promoted(known, promoted))
+        summaries.append(self.check_exact(list(feeder.written)))
+        _log.info("%s, %.1f s: %s", name, until_s - from_s, "; ".join(summaries))
 
     def _stayed(
         self,
@@ -245,22 +245,22 @@ class GroupRun:
             partition: set(judged) - worked_windows(self.folder, partition) for partition in stayed
         }
         rows = {partition: longest_row(windows) for partition, windows in missed.items()}
-        told = (
+        summary = (
             f"{len(judged)} windows of {len(stayed)} unmoved, {sum(map(len, missed.values()))} without a record, "
             f"in a row at most {max(rows.values(), default=0)}"
         )
-        assert max(rows.values(), default=0) <= self.standstill_max, f"{told}: {missed}"
-        return told
+        assert max(rows.values(), default=0) <= self.standstill_max, f"{summary}: {missed}"
+        return summary
 
     def _promoted(self, known: int, wanted: int) -> str:
         def planned() -> list[Grant]:
             return [grant for grant in self.grants()[known:] if grant.is_planned]
 
         until(lambda: all(grant.granted for grant in planned()), "new owners say that they process")
-        found = planned()
-        assert len(found) == wanted, [each.record for each in found]
+        grants = planned()
+        assert len(grants) == wanted, [each.record for each in grants]
         restored: list[int] = []
-        for each in found:
+        for each in grants:
             task = each.record.task
             assert each.ready is not None, f"task {task} went to a copy that had not said READY"
             place = self.changelog_key(int(task.partition("_")[2]))
@@ -268,7 +268,7 @@ class GroupRun:
             assert each.granted is not None
             restored.append(each.granted.restored)
         return (
-            f"{len(found)} promoted, restored after the grant: {restored}, all written after READY"
+            f"{len(grants)} promoted, restored after the grant: {restored}, all written after READY"
         )
 
     @contextmanager

@@ -46,7 +46,7 @@ def wait_for_counts(app: KafkaStreams, store: str, total: int) -> dict[str, Valu
 
     def are_there() -> bool:
         content.update(app.store(store).all())
-        return sum(each.value for each in content.values()) >= total
+        return sum(row.value for row in content.values()) >= total
 
     until(are_there, "the store has what was committed")
     return content

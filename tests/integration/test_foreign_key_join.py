@@ -26,7 +26,7 @@ def encoded(rows: dict[str, str | None]) -> list[tuple[bytes, bytes | None]]:
     return [(key.encode(), None if row is None else row.encode()) for key, row in rows.items()]
 
 
-def found(app: KafkaStreams) -> dict[str, str]:
+def joined_rows(app: KafkaStreams) -> dict[str, str]:
     return {key: row.value for key, row in app.store("results").all()}
 
 
@@ -49,7 +49,7 @@ def test_rows_find_each_other_across_partitions_and_restarts(
     app = start_app(builder, config)
     cluster.send(left, encoded(dict(LEFT)))
     cluster.send(right, encoded(dict(RIGHT)))
-    until(lambda: found(app) == expected(LEFT, RIGHT), "both tables are joined")
+    until(lambda: joined_rows(app) == expected(LEFT, RIGHT), "both tables are joined")
     prefix = f"app-{unique}-KTABLE-FK-JOIN-SUBSCRIPTION"
     assert len(cluster.partitions(f"{prefix}-REGISTRATION-0000000006-topic")) == 2
     assert len(cluster.partitions(f"{prefix}-RESPONSE-0000000014-topic")) == 3
@@ -63,7 +63,7 @@ def test_rows_find_each_other_across_partitions_and_restarts(
     cluster.send(right, encoded({"customer6": "new", "customer2": None, "customer3": "renamed"}))
     now = {**RIGHT, "customer6": "new", "customer3": "renamed"}
     del now["customer2"]
-    until(lambda: found(app) == expected(moved, now), "the changes of both tables are joined")
+    until(lambda: joined_rows(app) == expected(moved, now), "the changes of both tables are joined")
     last = {key.decode(): values[-1] for key, values in cluster.values_by_key(out).items()}
     assert {key: value.decode() for key, value in last.items() if value} == expected(moved, now)
     assert last["order7"] is None

@@ -98,7 +98,7 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
     before = _ownership(group)
     until(lambda: _lag(group, workers) < _LAG_MAX, "the workers have caught up")
     watch = _Watch(group, workers)
-    watch.look_for(min(_EPHEMERAL_S / 2, 30.0))
+    watch.poll_for(min(_EPHEMERAL_S / 2, 30.0))
     quiet, watch = watch, _Watch(group, workers)
 
     passing = PassersBy(
@@ -109,26 +109,26 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
         for_s=_EPHEMERAL_S,
     )
     passing.start()
-    watch.look_for(_EPHEMERAL_S)
+    watch.poll_for(_EPHEMERAL_S)
     passing.finish(PATIENCE_S)
 
     records = [record for _, record in _log(group)]
     joined = {each.incarnation for each in records if isinstance(each, MemberRecord)}
     figures = (
         f"{passing.started} passers-by, there for {max(passing.lives_s):.1f} s at most; "
-        f"processed of what was fed: {watch.share():.3f}, quiet {quiet.share():.3f}; "
-        f"workers stood still: {watch.standing():.3f}, quiet {quiet.standing():.3f}"
+        f"processed of what was fed: {watch.processed_share():.3f}, quiet {quiet.processed_share():.3f}; "
+        f"workers stood still: {watch.paused_share():.3f}, quiet {quiet.paused_share():.3f}"
     )
     _log_figures.info(figures)
     assert passing.started == round(_EPHEMERAL_S * JOINS_PER_S)
     assert len(joined) == 2 + passing.started, "everybody was taken in"
     assert _ownership(group) == before, "a task changed hands"
     assert quiet.owners | watch.owners == {_owners(workers)}
-    assert watch.share() > 0.9 * quiet.share(), figures
+    assert watch.processed_share() > 0.9 * quiet.processed_share(), figures
     if _EPHEMERAL_S >= 60:
         assert sum(life_s > LIFE_MAX_S + 0.5 for life_s in passing.lives_s) <= passing.started // 10
-        assert watch.standing() - quiet.standing() < 0.1, figures
-        assert _strangers_that_were_ready(group, workers)
+        assert watch.paused_share() - quiet.paused_share() < 0.1, figures
+        assert _ready_strangers(group, workers)
     group.check()
 
 
@@ -140,11 +140,15 @@ def _ownership(group: Group) -> set[tuple[str, int, str]]:
     }
 
 
-def _strangers_that_were_ready(group: Group, workers: list[WorkerProcess]) -> set[str]:
+def _ready_strangers(group: Group, workers: list[WorkerProcess]) -> set[str]:
     inbox = group.cluster.read(f"{group.config['application_id']}-group-inbox")
-    said = [decode_message(each.value) for each in inbox if each.value is not None]
-    ready = {each.incarnation for each in said if isinstance(each, Ready)}
-    return {each for each in ready if not any(each in worker.log for worker in workers)}
+    messages = [decode_message(record.value) for record in inbox if record.value is not None]
+    ready = {message.incarnation for message in messages if isinstance(message, Ready)}
+    return {
+        incarnation
+        for incarnation in ready
+        if not any(incarnation in worker.log for worker in workers)
+    }
 
 
 Owners = tuple[frozenset[int], ...]
@@ -158,35 +162,35 @@ class _Watch:
     def __init__(self, group: Group, workers: list[WorkerProcess]) -> None:
         self.owners: set[Owners] = set()
         self._group, self._workers = group, workers
-        self._looks: list[tuple[int, tuple[int, ...]]] = []
-        self._look()
+        self._polls: list[tuple[int, tuple[int, ...]]] = []
+        self._poll()
 
-    def look_for(self, for_s: float) -> None:
+    def poll_for(self, for_s: float) -> None:
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             time.sleep(0.25)
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         processed = tuple(_processed(worker) for worker in self._workers)
-        self._looks.append((len(self._group.feed.records), processed))
+        self._polls.append((len(self._group.feed.records), processed))
         self.owners.add(_owners(self._workers))
 
-    def share(self) -> float:
+    def processed_share(self) -> float:
         """Return the best processed share of the feed in the last third of the polls.
 
         The machine may be busy during a single one.
         """
-        fed, processed = self._looks[0]
+        fed, processed = self._polls[0]
         return max(
             (sum(now) - sum(processed)) / max(now_fed - fed, 1)
-            for now_fed, now in self._looks[-len(self._looks) // 3 :]
+            for now_fed, now in self._polls[-len(self._polls) // 3 :]
         )
 
-    def standing(self) -> float:
+    def paused_share(self) -> float:
         pairs = [
             (earlier[worker], later[worker], later_fed - fed)
-            for (fed, earlier), (later_fed, later) in itertools.pairwise(self._looks)
+            for (fed, earlier), (later_fed, later) in itertools.pairwise(self._polls)
             for worker in range(len(self._workers))
         ]
         return sum(fed > 0 and before == after for before, after, fed in pairs) / len(pairs)

@@ -24,8 +24,8 @@ _TRIES = 5
 
 
 def _rows(group: Group, topic: str) -> list[dict[str, Any]]:
-    found = group.cluster.read(f"{group.config['application_id']}-group-{topic}")
-    return [json.loads(each.value) for each in found if each.value is not None]
+    records = group.cluster.read(f"{group.config['application_id']}-group-{topic}")
+    return [json.loads(record.value) for record in records if record.value is not None]
 
 
 def _of(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -36,11 +36,11 @@ def _version(row: dict[str, Any]) -> int:
     return int(row.get("v", 1))
 
 
-def _there_and_back(versions: list[int]) -> None:
+def _check_versions(versions: list[int]) -> None:
     assert (versions[0], NEXT in versions, versions[-1]) == (1, True, 1), versions
 
 
-def _leads(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
+def _leader(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
     rows = _rows(group, "state")
     program = _program_of(_of(rows, "LEADER_CLAIM")[-1]["leader"])
     hosted = {
@@ -58,13 +58,13 @@ def _program_of(process_id: str) -> str:
     return process_id.rpartition("-")[0]
 
 
-def _have_lead(group: Group, version: int, workers: list[WorkerProcess]) -> None:
+def _elect(group: Group, version: int, workers: list[WorkerProcess]) -> None:
     for _ in range(_TRIES):
         claim = _of(_rows(group, "state"), "LEADER_CLAIM")[-1]
         if _version(claim) == version:
             return
         epoch = claim["leader_epoch"]
-        _leads(group, workers).kill_watchdog()
+        _leader(group, workers).kill_watchdog()
         until(
             lambda epoch=epoch: (  # type: ignore[misc] # mypy: cannot infer type of lambda
                 _of(_rows(group, "state"), "LEADER_CLAIM")[-1]["leader_epoch"] > epoch
@@ -80,31 +80,31 @@ def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: 
     new = group.start("new", PROGRAM)
     group.until_shared(old, new)  # this version has led
 
-    _have_lead(group, NEXT, [old, new])
+    _elect(group, NEXT, [old, new])
     others = [group.start("old2"), group.start("new2", PROGRAM)]
     group.until_shared(old, new, *others, timeout_s=2 * PATIENCE_S)  # the next version has led
 
     workers = [old, new, *others]
-    _have_lead(group, NEXT - 1, workers)
+    _elect(group, NEXT - 1, workers)
     for leaving in (new, others[1]):
         assert leaving.stop() == ExitCode.OK, leaving.log[-4000:]
     group.until_shared(old, others[0])  # this version leads from the state of the next one
     group.check()
 
     log, inbox = _rows(group, "state"), _rows(group, "inbox")
-    _there_and_back([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
+    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
     assert _of(log, "GROUP")[-1].get("group_version", 1) == 1
     assert {_version(row) for row in _of(log, "FORECAST")} == {NEXT}
     for row in log:
         assert ("mood" in row) == (row["kind"] == "MEMBER" and _version(row) == NEXT), row
-    _said_more(inbox)
+    _check_inbox(inbox)
     for worker in (new, others[1]):
         assert "understood the mood of" in worker.log
         assert "understood gossip of" in worker.log
     assert "understood the forecast of epoch" in new.log
 
 
-def _said_more(inbox: list[dict[str, Any]]) -> None:
+def _check_inbox(inbox: list[dict[str, Any]]) -> None:
     beats = _of(inbox, "BEAT")
     assert {_version(row) for row in beats if "mood" in row} == {NEXT}
     assert {_version(row) for row in beats if "mood" not in row} == {1}
@@ -136,8 +136,8 @@ def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
 
     log = _rows(group, "state")
     versions = [row.get("group_version", 1) for row in _of(log, "GROUP") if row.get("tasks")]
-    _there_and_back(versions)
-    _there_and_back([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
+    _check_versions(versions)
+    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
     snapshots = _snapshots(log)
     assert {_version(snapshot[0]) for snapshot in snapshots} == {1, NEXT}
     assert [snapshot[-1]["count"] for snapshot in snapshots] == [

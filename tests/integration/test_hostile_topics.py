@@ -78,9 +78,9 @@ def _forged_log(epoch: int) -> list[tuple[str, bytes]]:
             {"kind": "LEADER_CLAIM", "leader_epoch": 2**50, "leader": "evil", "previous_epoch": 1},
         ),
     ]
-    found = [(f"{epoch}/{key}", json.dumps(row).encode()) for key, row in rows]
-    assert all(isinstance(read_record(each), Rejection) for _, each in found[:-1])
-    return [*found, (f"{epoch}/target", b"\xff\xfe"), (f"{epoch}/step", b"[" * 50_000)]
+    records = [(f"{epoch}/{key}", json.dumps(row).encode()) for key, row in rows]
+    assert all(isinstance(read_record(each), Rejection) for _, each in records[:-1])
+    return [*records, (f"{epoch}/target", b"\xff\xfe"), (f"{epoch}/step", b"[" * 50_000)]
 
 
 def _forged_inbox(app: str) -> list[bytes]:
@@ -139,12 +139,12 @@ def _contradictions(group: Group, app: str, survivor: set[int]) -> list[tuple[st
         f"task/0_{other}": msgspec.to_builtins(state.states[TaskId(0, other)])
         | {"kind": "TASK", "phase": "FENCE_WAIT"},
     }
-    found = [
+    records = [
         (f"{epoch}/{key}", json.dumps(row | {"leader_epoch": epoch}).encode())
         for key, row in rows.items()
     ]
-    assert not any(isinstance(read_record(each), Rejection) for _, each in found)
-    return found
+    assert not any(isinstance(read_record(each), Rejection) for _, each in records)
+    return records
 
 
 def _write(group: Group, topic: str, rows: list[tuple[str, bytes]]) -> None:
@@ -169,8 +169,8 @@ def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProc
     state = _state(group, app)
     (leader,) = [each for each in state.live().values() if each.process_id == state.leader]
     tasks = {task.partition for task in state.owned(leader.incarnation)}
-    (found,) = [worker for worker in workers if owned(worker) == tasks]
-    return found
+    (worker,) = [worker for worker in workers if owned(worker) == tasks]
+    return worker
 
 
 def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, app: str) -> None:

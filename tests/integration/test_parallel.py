@@ -123,12 +123,12 @@ def test_K6_stuck_call_holds_up_its_own_range_only(
 
 
 def _until_stuck(life: Life) -> Call:
-    def found() -> list[Call]:
+    def stuck_calls() -> list[Call]:
         return [call for call in life.calls() if call.key_hash == zlib.crc32(STUCK)]
 
-    until(lambda: life.has_ended or found(), "the stuck key's turn")
+    until(lambda: life.has_ended or stuck_calls(), "the stuck key's turn")
     life.check()
-    return found()[0]
+    return stuck_calls()[0]
 
 
 def _until_others_are_done(run: ParallelRun, life: Life, stuck: Call) -> None:
@@ -156,12 +156,12 @@ def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_
     for partition in (0, 1):
         times = [commit.at_ms for commit in commits if commit.partition == partition]
         before = [time_ms for time_ms in times if begin_ms <= time_ms <= stuck.begun_ms]
-        found = [time_ms for time_ms in times if from_ms < time_ms <= until_ms]
+        during = [time_ms for time_ms in times if from_ms < time_ms <= until_ms]
         # Compared with the time before, since the machine may be slow today.
-        told = f"partition {partition}: {len(before)} commits in {calm_s:.0f} s, then {len(found)} in {STUCK_S:.0f} s"
-        _log.info(told)
-        assert len(found) / STUCK_S >= 0.5 * len(before) / calm_s, told
-        longest_ms = max(after - earlier for earlier, after in pairwise(found))
+        summary = f"partition {partition}: {len(before)} commits in {calm_s:.0f} s, then {len(during)} in {STUCK_S:.0f} s"
+        _log.info(summary)
+        assert len(during) / STUCK_S >= 0.5 * len(before) / calm_s, summary
+        longest_ms = max(after - earlier for earlier, after in pairwise(during))
         assert longest_ms < LATE_MS, f"partition {partition} waited for {longest_ms} ms"
     later = [
         commit
@@ -221,11 +221,11 @@ def _assert_handed_over(
 
 
 def _assert_named(run: ParallelRun, stuck: Call) -> None:
-    for told in (
+    for status in (
         json.loads(_output("status", run)),
         json.loads(_output("top", run, "--json", "--count", "1")),
     ):
-        task = next(each for each in told["tasks"] if each["task"] == f"0_{stuck.place[0]}")
+        task = next(each for each in status["tasks"] if each["task"] == f"0_{stuck.place[0]}")
         slowest = task["ranges"][0]
         assert (slowest["key_hash"], slowest["offset"]) == (stuck.key_hash, stuck.place[1])
         assert slowest["age_ms"] >= (STUCK_S - 3) * 1000
@@ -236,11 +236,11 @@ def _assert_named(run: ParallelRun, stuck: Call) -> None:
 
 def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
     partition, offset = stuck.place
-    for told in (
+    for status in (
         json.loads(_output("status", run)),
         json.loads(_output("top", run, "--json", "--count", "1")),
     ):
-        inputs = {each["partition"]: each for each in told["key_ranges"]}
+        inputs = {each["partition"]: each for each in status["key_ranges"]}
         assert {number: each["task"] for number, each in inputs.items()} == {0: "0_0", 1: "0_1"}
         for input_ in inputs.values():
             bounds = [(int(one["first"], 16), int(one["last"], 16)) for one in input_["ranges"]]

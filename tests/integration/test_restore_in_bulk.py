@@ -65,7 +65,7 @@ def run(
 
         def all_is_there() -> bool:  # the store follows the commit
             content.update(app.store(STORE).all())
-            return sum(each.value for each in content.values()) >= records
+            return sum(row.value for row in content.values()) >= records
 
         until(all_is_there, "the store has all that is committed")
         assert app.close(timeout=30_000)

@@ -89,8 +89,8 @@ class _Run:
         self.until(lambda: self.cluster.is_consumed(self.application_id, self.source), "all is consumed")  # fmt: skip
 
     def ranges(self) -> tuple[RangeProgress, ...]:
-        found = self.cluster.admin.committed(self.application_id, None, stable=True)
-        committed = found.get(TopicPartition(self.source, 0))
+        offsets = self.cluster.admin.committed(self.application_id, None, stable=True)
+        committed = offsets.get(TopicPartition(self.source, 0))
         if committed is None:
             return ()
         progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
@@ -106,7 +106,7 @@ class _Run:
         ends = set(self.cluster.log_ends(self.source).values())
         return others == ends and [each.offset for each in mine] == [len(BEFORE)]
 
-    def found(self) -> dict[str, list[int]]:
+    def window_counts(self) -> dict[str, list[int]]:
         values = self.cluster.values_by_key(self.sink)
         return {
             key.decode(): [int(value or b"") for value in counts] for key, counts in values.items()
@@ -151,7 +151,7 @@ def test_K3_K6_a_killed_worker_loses_no_window_of_a_range_that_is_hours_behind(
     run.until(run.are_ahead, "the other ranges have done all there is")
     run.lives[-1].kill()
     run.lives[-1].wait(PATIENCE_S)
-    assert run.found()[f"{SLOW} {BEGIN_MS}"] == [1, 2, 3], "the slow key's window is open"
+    assert run.window_counts()[f"{SLOW} {BEGIN_MS}"] == [1, 2, 3], "the slow key's window is open"
     if disk_is_lost:
         shutil.rmtree(run.config["state_dir"])
     run.send(BEHIND)
@@ -159,4 +159,4 @@ def test_K3_K6_a_killed_worker_loses_no_window_of_a_range_that_is_hours_behind(
     run.until_consumed()
     run.lives[-1].terminate()
     assert run.lives[-1].wait(PATIENCE_S) == 0
-    assert run.found() == _counted([*BEFORE, *APART, *BEHIND])
+    assert run.window_counts() == _counted([*BEFORE, *APART, *BEHIND])

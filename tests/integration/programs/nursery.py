@@ -38,21 +38,21 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _keep(program: Callable[[], int | None], orders: int, log: int, told: int) -> int:
+def _keep(program: Callable[[], int | None], orders: int, log: int, report: int) -> int:
     number = os.fork()
     if not number:
         os.dup2(orders, 0)
         os.dup2(log, 2)
-        for each in (orders, log, told):
+        for each in (orders, log, report):
             os.close(each)
         return program() or 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError):  # the test has ended
-        os.write(told, b"%d\n" % number)
+        os.write(report, b"%d\n" % number)
         os.close(orders)
         os.close(log)
         _, how = os.waitpid(number, 0)
-        os.write(told, b"%d\n" % os.waitstatus_to_exitcode(how))
+        os.write(report, b"%d\n" % os.waitstatus_to_exitcode(how))
     os._exit(0)
 
 
