@@ -1,5 +1,3 @@
-"""Log lines as text and JSON."""
-
 import io
 import json
 import logging

@@ -1,5 +1,3 @@
-"""Durations in whole milliseconds."""
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The exception tree that users catch."""
-
 import pytest
 
 from tidewheel.streams import errors

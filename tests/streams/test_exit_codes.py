@@ -1,5 +1,3 @@
-"""Exit codes by error."""
-
 import pytest
 
 from tidewheel.streams.errors import (

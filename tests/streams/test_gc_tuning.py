@@ -1,5 +1,3 @@
-"""Garbage collector tuning."""
-
 import gc
 
 import pytest

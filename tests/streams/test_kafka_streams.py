@@ -26,8 +26,6 @@ S = KafkaStreamsState
 
 
 class Stage:
-    """Fake workers that run until asked to end, or longer, and record the request."""
-
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
         self.lives: list[WorkerLife] = []
@@ -58,7 +56,6 @@ class Stage:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Replaces Kafka and watchdog by fake workers."""
     made = Stage()
     monkeypatch.setattr(WorkerLife, "run", lambda life: made.run(life))  # noqa: PLW0108 - a bound method would not get the life
     monkeypatch.setattr(WorkerLife, "depart", lambda life, each: made.depart(life, each))  # noqa: PLW0108 - as above

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 
-#: Only commands, tests, schema formats, Spark restores and leaders need these.
+#: Commands, tests, schema formats, Spark restores and leaders import these.
 _HEAVY = (
     "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "tidewheel.rebalance.assignors.sticky", "rich",
     "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli.app", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
     "tidewheel.streams.group.reset", "tidewheel.streams.testing",
 )  # fmt: skip
-#: pytest runs `import tidewheel` wherever Tidewheel is installed.
+#: pytest imports `tidewheel` wherever it is installed.
 _NOT_YET_USED = (
     "asyncio",
     "confluent_kafka",
@@ -27,7 +27,6 @@ _WORKERS_OWN = (
     "tidewheel.streams.dsl.builder",
     "tidewheel.tasks.loop.stream_worker",
 )
-#: Costly standard library modules.
 _FOR_A_LINE = ("argparse", "tomllib")
 #: A watchdog has no store.
 _NO_STORE = (
@@ -48,7 +47,6 @@ _NO_PROGRAM = (
 
 
 def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
-    """Import modules in a new process; return the loaded ones of this list as text."""
     lines = ["import sys"]
     for module, unwanted in steps:
         lines += [

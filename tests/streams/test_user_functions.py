@@ -1,5 +1,3 @@
-"""User functions are called by their signatures."""
-
 import asyncio
 import functools
 import inspect

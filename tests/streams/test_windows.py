@@ -25,7 +25,6 @@ from tidewheel.streams.windows import FOREVER, FixedWindows
 HOUR = 3_600_000
 YEARS = st.integers(0, 4_000_000_000_000)
 
-#: Days that start in the evening.
 EVENINGS = CalendarWindows("day", "Europe/Berlin", day_start="18:00")
 
 #: Clock changes at midnight, across midnight, by half an hour, and a skipped date.

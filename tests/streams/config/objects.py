@@ -1,4 +1,4 @@
-"""Module-level objects named by settings: an assignor, handlers, callbacks, serdes."""
+"""Objects named by settings."""
 
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""librdkafka properties pass through, except reserved ones."""
-
 import functools
 from typing import Any, Literal
 

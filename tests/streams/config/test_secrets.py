@@ -17,7 +17,6 @@ CANARY = "canary-7391"
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> StreamsConfig:
-    """A config with a secret in every possible place."""
     monkeypatch.setenv("TIDEWHEEL_ADMIN__SASL_PASSWORD", CANARY)
     return StreamsConfig(
         application_id="shop",
@@ -28,7 +27,6 @@ def config(monkeypatch: pytest.MonkeyPatch) -> StreamsConfig:
 
 
 def texts(config: StreamsConfig) -> dict[str, str]:
-    """Return all texts a config can be converted to."""
     pretty = io.StringIO()
     rich.print(config, file=pretty)
     return {

@@ -1,5 +1,3 @@
-"""Sources of settings: keywords, environment variables, file; unknown names."""
-
 import logging
 from pathlib import Path
 from typing import Any

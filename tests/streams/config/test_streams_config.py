@@ -1,5 +1,3 @@
-"""Options: documented defaults, checks, copies."""
-
 import dataclasses
 import re
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Isolation level of a query: argument, option and errors."""
-
 from typing import Any
 from unittest.mock import patch
 

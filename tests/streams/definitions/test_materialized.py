@@ -1,5 +1,3 @@
-"""`Materialized` and `Stores`: specs and errors."""
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

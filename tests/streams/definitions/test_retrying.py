@@ -1,5 +1,3 @@
-"""`retrying`: attempts, waits, final errors and the record's handling."""
-
 import asyncio
 import inspect
 import threading
@@ -19,8 +17,6 @@ STRING = Serdes.string()
 
 
 class Flaky:
-    """Fails a given number of times per value, then returns."""
-
     def __init__(self, failures: int, error: type[Exception] = OSError) -> None:
         self.failures = failures
         self.error = error
@@ -35,7 +31,6 @@ class Flaky:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the recorded waits in seconds, with the largest random part."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -1,5 +1,3 @@
-"""`dsl_store_suppliers`: default types of DSL stores."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""`suppress`: arguments, names and errors."""
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`StreamsBuilder`: sources, tables, inherited serdes and `build`."""
-
 import re
 from collections.abc import Callable
 from functools import partial
@@ -422,7 +420,7 @@ def test_strict_naming_lists_every_generated_name() -> None:
     stream = named.stream("in", key_serde=str, value_serde=str)
     stream.group_by(lambda value: value, key_serde=str, name="by-value").count(name="counts")
     stream.repartition(name="wide")
-    stream.to_table()  # not stored, so no name is generated
+    stream.to_table()  # not stored, so without a generated name
     assert named.build(strict).store_names == ("counts",)
 
 

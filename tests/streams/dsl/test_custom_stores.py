@@ -1,5 +1,3 @@
-"""`Stores.custom`: arguments, limits and errors."""
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,3 @@
-"""`CustomWindows`: laws, tables, serdes and `suppress`."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +34,6 @@ def of_known_years(timestamp: int) -> Spans:
     return [(start, start + DAY)] if 3 <= start // DAY < 5 else []
 
 
-#: Invalid windows and their errors.
 BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
     "no list": (lambda t: None, "raised TypeError"),
     "raises": (lambda t: [(t, t + 1 // (t % 7))], "raised ZeroDivisionError"),

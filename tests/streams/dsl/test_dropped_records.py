@@ -28,7 +28,6 @@ Rows = list[tuple[str | None, str | None, int]]
 
 #: One record far ahead, then late ones; the first late offset is 1.
 LATE: Rows = [("k", "v", 50 * MINUTE), *[("k", "v", MINUTE)] * 3]
-#: The first offset without a key is 1.
 NO_KEY: Rows = [("k", "v", 1), (None, "v", 2), ("k", "v", 3), (None, "v", 4), (None, "v", 5)]
 
 

@@ -1,5 +1,3 @@
-"""Global tables and stores: names, checks, joins and access."""
-
 from collections.abc import Callable
 from typing import Any
 

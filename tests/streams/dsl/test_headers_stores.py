@@ -137,7 +137,6 @@ def joined(builder: StreamsBuilder) -> Any:
     return table.left_join(odd, lambda left, right: f"{left}/{right}", store=store)
 
 
-#: A table of each operator kind, with store "rows".
 TABLES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "source": lambda builder: builder.table("in", key_serde=str, value_serde=str, store="rows"),
     "mapped": lambda builder: builder.table("in", key_serde=str, value_serde=str).map_values(

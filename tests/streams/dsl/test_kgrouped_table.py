@@ -1,5 +1,3 @@
-"""Aggregations of `KTable.group_by`: names and errors."""
-
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ def grouped(builder: StreamsBuilder, **options: Any) -> KGroupedTable[Any, Any]:
 
 
 def described(*, store: str | None = None) -> str:
-    """Return Kafka Streams' description of a grouped table's count (TopologyTest)."""
     first = 4 if store is not None else 5
     name = store or "KTABLE-AGGREGATE-STATE-STORE-0000000004"
     sink, source, count = (f"{first + offset:010d}" for offset in range(3))

@@ -1,5 +1,3 @@
-"""`KStream` and `KGroupedStream`: names, repartitioning and errors."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

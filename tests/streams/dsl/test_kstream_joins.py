@@ -33,7 +33,6 @@ def stream(builder: StreamsBuilder, topic: str) -> KStream[str, str]:
 
 
 def same(key: str, value: str) -> tuple[str, str]:
-    """Map a record to itself, which marks the key as changed."""
     return key, value
 
 

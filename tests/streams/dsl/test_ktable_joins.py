@@ -1,5 +1,3 @@
-"""Table joins: names, errors, partition counts, and results over several partitions."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -265,7 +263,6 @@ RIGHT = {f"r{number}": f"row{number}" for number in range(4)}
 
 
 def play(bench: Bench, **life: Any) -> bool:
-    """Write both tables, the right one twice, with left rows added, moved and deleted in between."""
     for key in RIGHT:
         bench.send("right", key, "before")
     for key, value in LEFT.items():

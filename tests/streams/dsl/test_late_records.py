@@ -1,5 +1,3 @@
-"""Late records as dead letters, each exactly once."""
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +76,6 @@ OPERATORS: dict[str, Use] = {
 def letters_of(
     use: Use, times: list[int], *, record_by_record: bool, **options: Any
 ) -> list[Letter]:
-    """Return (offset, reason) of a key's dead letters at these times."""
     with driver_of(use, record_by_record=record_by_record, **options) as driver:
         driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(
             [("k", number, time) for number, time in enumerate(times)]

@@ -1,5 +1,3 @@
-"""Errors of `add_read_only_state_store`."""
-
 from collections.abc import Callable
 
 import pytest

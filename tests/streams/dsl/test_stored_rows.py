@@ -138,8 +138,6 @@ def test_a_row_of_an_older_class_ends_the_worker(build: Any, handler: Any) -> No
 
 
 class ChangingKey(Serde[str]):
-    """Writes text; after the class change, reading fails."""
-
     name = "changing key"
 
     def __init__(self) -> None:
@@ -256,7 +254,6 @@ class Place(msgspec.Struct):
 
 
 def given_order(serde: Serde[Any]) -> Serde[Any]:
-    """Return a serde with unsorted keys, the format of older versions."""
     return Serde(serde.serialize, serde.deserialize, name="before")
 
 
@@ -282,7 +279,6 @@ def global_table(builder: StreamsBuilder, serde: Serde[Any]) -> None:
 
 
 def windowed_rows(builder: StreamsBuilder, serde: Serde[Any]) -> None:
-    """A table with windowed keys: their serde has an inner serde."""
     windowed = Serdes.windowed(serde, 10)
     stream = builder.stream("in", key_serde=serde, value_serde=str)
     windows = stream.select_key(lambda key, _: Windowed(key, 0, 10))

@@ -1,5 +1,3 @@
-"""`windowed_by`, `emit_strategy` and `cogroup`: names, stores, serdes and errors."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -461,7 +461,6 @@ RECORDS = st.lists(
 )
 
 
-#: Operators by name, applied to existing streams; the number makes names unique.
 MAKERS: dict[str, Callable[[KStream[Any, Any], KStream[Any, Any], int], KStream[Any, Any]]] = {
     "filter": lambda stream, _other, _number: stream.filter(lambda value: len(value) < 4),
     "peek": lambda stream, _other, _number: stream.peek(lambda value: None),
@@ -481,7 +480,6 @@ class Rekeying(Processor[str, str, str, str]):
 
 
 def random_program(builder: StreamsBuilder, steps: list[tuple[str, int]]) -> None:
-    """Build on earlier streams; every count has its own topic."""
     made = [strings(builder, "in"), strings(builder, "other")]
     for number, (step, which) in enumerate(steps):
         stream, other = made[which % len(made)], made[(which * 7 + 1) % len(made)]

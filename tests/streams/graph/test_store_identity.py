@@ -120,12 +120,10 @@ def test_A8_operators_that_change_places_are_refused(
         ((orders,), (orders, clicks)),
         ((orders, clicks), (orders,)),
         ((orders,), (orders, joined, by_user)),
-        # Another length, another reducer.
         ((long_values,), (lambda builder: long_values(builder, 7),)),
         ((first_values, orders), (long_values, stateless)),
         ((orders, clicks), (orders, lambda builder: clicks(builder, store="clicks"))),
         ((orders, clicks), (lambda builder: clicks(builder, store="c"), lambda builder: orders(builder, store="o"))),
-        # Two of a kind are indistinguishable.
         ((orders, orders), (orders, orders)),
         ((orders,), (orders, orders)),
     ],
@@ -369,7 +367,6 @@ def test_A8_commits_of_earlier_versions_are_compared_as_those_versions_did() -> 
         check_names(before, operators(by_city, by_user))
 
 
-#: The same function in other layouts.
 PROGRAMS = {
     "plain": """
 from tidewheel import StreamsBuilder, StreamsConfig

@@ -1,5 +1,3 @@
-"""Changelog ranges: from first offset to end, with gaps."""
-
 import pytest
 
 from tidewheel import StreamsError

@@ -1,5 +1,3 @@
-"""Factory of clients."""
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

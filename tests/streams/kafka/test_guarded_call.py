@@ -1,5 +1,3 @@
-"""Calls into the client that are late, fail, or never return."""
-
 import sys
 import threading
 import time

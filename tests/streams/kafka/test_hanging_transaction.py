@@ -31,7 +31,6 @@ def wanted(cluster: RealCluster) -> TopicPartition:
 
 @pytest.fixture
 def producer(cluster: RealCluster, group: str, wanted: TopicPartition) -> Iterator[Producer]:
-    """Its open transaction has an offset of the group."""
     servers = {"bootstrap.servers": cluster.clients.settings.bootstrap_servers}
     consumer = Consumer(servers | {"group.id": group})
     made = Producer(servers | {"transactional.id": cluster.name()})

@@ -1,5 +1,3 @@
-"""Metadata of committed offsets, as the client returns it."""
-
 from typing import Any
 
 import pytest

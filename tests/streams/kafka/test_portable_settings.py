@@ -1,5 +1,3 @@
-"""Client settings for other processes contain no secret."""
-
 import os
 import shutil
 import stat

@@ -82,8 +82,6 @@ def test_waiting_for_a_broker_ends_when_it_is_told_to(
     asked: list[float] = []
 
     class _Told:
-        """Stops at the second attempt."""
-
         def list_topics(self, *, timeout: float) -> None:
             asked.append(timeout)
             if len(asked) == 2:

@@ -1,5 +1,3 @@
-"""Failed records found by their contents."""
-
 from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st

@@ -168,7 +168,6 @@ def _commit(
 
 
 def _is_back(said: list[str]) -> bool:
-    """True once both lost connections are noticed and the coordinator's is back."""
     coordinator = [line for line in said if "Transaction coordinator is now" in line]
     lost = sum("Disconnected" in line for line in said)
     return lost >= 2 and bool(coordinator) and coordinator[-1].endswith("up")

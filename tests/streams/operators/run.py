@@ -1,4 +1,4 @@
-"""Runs one topology over one batch, for tests of operators."""
+"""Runs a topology over one batch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,3 @@
-"""count, reduce, aggregate: null rules, result times, failures, caches."""
-
 from enum import IntEnum
 from typing import Any
 
@@ -115,7 +113,6 @@ def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
                     expected.append((key, *rows[key]))
                 source.pipe_batch([(key, 0, time) for key, time in step])
                 if cache_bytes:
-                    # In the order of the last changes.
                     last = reversed(dict.fromkeys(key for key, _ in reversed(step)))
                     expected = [(key, *rows[key]) for key in last]
                 assert outputs(driver) == expected

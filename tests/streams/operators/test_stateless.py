@@ -1,5 +1,3 @@
-"""Stateless operators: results, drops, and records whose function fails."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -37,7 +37,6 @@ def hopping(size: int, advance: int, grace: int, offset: int = 0) -> TimeWindows
 
 
 def uneven(timestamp: int) -> list[tuple[int, int]]:
-    """Sizes 3 and 7, overlapping ones of 5, no window from 8 to 9 of each 20."""
     turn, at = timestamp // 20 * 20, timestamp % 20
     spans = [(0, 3), (3, 8), (9, 16), (12, 17), (17, 20)]
     return [(turn + start, turn + end) for start, end in spans if start <= at < end]

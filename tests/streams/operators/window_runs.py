@@ -1,4 +1,4 @@
-"""Runs one windowed count or list over rows, for tests of windows."""
+"""Runs a windowed count or list over rows."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,3 @@
-"""Classes of many shapes for the round-trip tests."""
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field

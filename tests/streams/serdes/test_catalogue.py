@@ -1,5 +1,3 @@
-"""Accepted and rejected serde arguments."""
-
 import uuid
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Constraints, pydantic dataclasses and fields, and user-defined equality."""
-
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time

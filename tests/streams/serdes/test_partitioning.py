@@ -1,5 +1,3 @@
-"""Key partitions equal librdkafka's."""
-
 import random
 import time
 from typing import Any
@@ -17,7 +15,6 @@ PATIENCE_S = 30.0
 
 
 def partitions_by_client(keys: list[bytes]) -> list[tuple[int, int]]:
-    """Return the client's partitions of these keys, and the partition count, from its mock cluster."""
     settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="shop")
     config: dict[str, Any] = settings.sink() | {
         "test.mock.num.brokers": 1,

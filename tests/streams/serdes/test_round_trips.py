@@ -83,7 +83,6 @@ def rich(python_type: Any, inner: Any) -> st.SearchStrategy[Any]:
     )
 
 
-#: Types with sample values; most serdes should write them.
 SHAPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (shapes.FlatStruct, flat(shapes.FlatStruct)),
     (shapes.FlatData, flat(shapes.FlatData)),
@@ -134,7 +133,6 @@ def attributes(value: Any) -> Any:
 
 
 def assert_law(serde: Serde[Any], values: list[Any]) -> bool:
-    """Assert that all values read back equal (return True), or are all rejected."""
     try:
         data = serde.serialize_batch("topic", values)
     except SerializationError:

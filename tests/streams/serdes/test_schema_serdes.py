@@ -1,5 +1,3 @@
-"""Avro, Protobuf and JSON Schema without a registry, and missing libraries."""
-
 import json
 import subprocess
 import sys

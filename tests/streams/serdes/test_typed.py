@@ -1,5 +1,3 @@
-"""Typed JSON and MessagePack."""
-
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

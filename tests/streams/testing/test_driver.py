@@ -1,5 +1,3 @@
-"""The test driver: topics, times, repartition topics, stores, clean-up."""
-
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -350,7 +348,6 @@ def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
 
 
 def _appended(builder: StreamsBuilder, *numbers: str) -> None:
-    """Append each number in a repartition topic of its own, and write the text to "out"."""
     stream = builder.stream("in", **TEXT)
     keyed = {number: stream.select_key(lambda key: key) for number in sorted(numbers)}
     grouped = [keyed[number].group_by_key(**TEXT, name=f"topic{number}") for number in numbers]

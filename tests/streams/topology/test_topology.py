@@ -1,5 +1,3 @@
-"""The Processor API: named graphs, sub-topologies and errors."""
-
 import re
 from collections.abc import Callable
 from datetime import timedelta

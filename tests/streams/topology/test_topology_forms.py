@@ -1,5 +1,3 @@
-"""A topology as plain values, Mermaid flowchart and hash."""
-
 import json
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-"""Laws of sub-topologies, over random graphs."""
-
 from typing import Any
 
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""librdkafka's log: facts read from it, and lines forwarded."""
-
 import logging
 
 import pytest

@@ -1,5 +1,3 @@
-"""Meaning of producers' errors."""
-
 import pytest
 from confluent_kafka import KafkaError
 

@@ -1,5 +1,3 @@
-"""Messages to columns, and sizes."""
-
 from itertools import accumulate, groupby
 
 from confluent_kafka import Message

@@ -1,5 +1,3 @@
-"""Settings of each kind of client."""
-
 from typing import Any
 
 import pytest

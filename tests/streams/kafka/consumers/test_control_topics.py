@@ -17,8 +17,6 @@ INBOX = TopicPartition("app-group-inbox", 0)
 
 
 class _Client:
-    """A broker that does not know yet that it is the leader."""
-
     def __init__(self, code: int, times: int) -> None:
         self._errors = [code] * times
         self.asked = 0

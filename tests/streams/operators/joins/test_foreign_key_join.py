@@ -41,8 +41,6 @@ def joined(left: str, right: str | None) -> str:
 
 
 class Context(SimpleNamespace):
-    """`NodeContext` of task 0_2 that records drops and failures."""
-
     task_id = "0_2"
 
     def __init__(self) -> None:
@@ -59,7 +57,6 @@ class Context(SimpleNamespace):
 
 
 def batch_of(rows: list[tuple[Any, Any, Any]], **columns: Any) -> RecordBatch:
-    """Changes of rows (key, old, new), the first at time 1."""
     keys, old_values, values = map(list, zip(*rows, strict=True))
     times = list(range(1, len(rows) + 1))
     return RecordBatch(keys, values, times, None, times, None, old_values=old_values, **columns)
@@ -71,7 +68,6 @@ def batch_of(rows: list[tuple[Any, Any, Any]], **columns: Any) -> RecordBatch:
 def sent(
     rows: list[tuple[Any, Any, Any]], *, left_join: bool, extract: Any = target
 ) -> tuple[list[tuple[Any, Instruction, Any]], Context]:
-    """(foreign key, instruction, key) of each subscription, and the other events."""
     function = adapt(extract, kind="mapper", node="join")
     send = SubscriptionSend(TOPICS, function, left_join, False, STRING, STRING, STRING)
     context = Context()

@@ -52,7 +52,6 @@ def driver_of(program: Program, **options: Any) -> TopologyTestDriver:
 
 
 def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = False) -> list[Result]:
-    """With `batched`, consecutive records of one topic are one batch."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
     topics = {
         topic: driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
@@ -117,7 +116,6 @@ def test_batches_give_what_single_records_give(
 
 
 def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> list[Result]:
-    """Pipes `cut` records at a time, so that both inputs are buffered."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
     for start in range(0, len(rows), cut):
         for topic in ("left", "right"):
@@ -186,7 +184,6 @@ def test_inputs_that_come_together_give_what_single_records_give(
 
 
 def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, Any, int]]:
-    """All pairs within the window, without late records."""
     kept = [row for row in rows if row[1] is not None and row[2] is not None]
     return [
         (key, value, other, max(timestamp, other_time))

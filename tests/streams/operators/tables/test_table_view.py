@@ -1,5 +1,3 @@
-"""Views and old values of tables: stored rows and computed rows."""
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

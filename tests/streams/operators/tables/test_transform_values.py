@@ -1,5 +1,3 @@
-"""`transform_values`: a user's transformer with stores and schedules."""
-
 from typing import Any, ClassVar
 
 import pytest

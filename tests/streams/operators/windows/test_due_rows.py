@@ -1,12 +1,9 @@
-"""Index of windowed rows by time."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewheel.streams.operators.windows.due_rows import DueRows, Place
 
 PLACES = st.tuples(st.integers(0, 30), st.sampled_from([b"a", b"b", b"c"]))
-#: Rows to put, then the advance of time.
 STEPS = st.lists(st.tuples(st.lists(PLACES, max_size=8), st.integers(0, 6)), max_size=12)
 
 
