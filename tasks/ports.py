@@ -18,7 +18,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: Position of each changelog partition: last offset + 1.
 Positions = dict[TopicPartition, int]
-#: Runs the second half of a commit, here or in a thread (`tidewheel.tasks.commit.background`).
+#: Runs the second half of a commit, here or in a thread (`tidewheel.tasks.commit.committer`).
 Background = Callable[[Callable[[], Positions]], Future[Positions]]
 
 

@@ -7,12 +7,14 @@ has the larger timestamp of the old result and the record.
 from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import le
-from typing import Any
+from typing import Any, Final
 
 from tidewheel.streams.operators.stateful import MaterializedOperator, previous_values
 from tidewheel.streams.serdes import Serdes
 from tidewheel.tasks.processing.engine.operator import Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+
+_INT64: Final = Serdes.int64()
 
 
 class StreamAggregate(MaterializedOperator):
@@ -63,7 +65,7 @@ class CountsInPlace(MaterializedOperator):
     def counts_in_place(self, data: Sequence[bytes]) -> bool:
         """Return True if these counts are decoded in the buffer; a processor's rows may not be."""
         buffer = self.buffer
-        if buffer.spec.value_serde is not Serdes.int64() or not buffer.are_decoded(()):
+        if buffer.spec.value_serde is not _INT64 or not buffer.are_decoded(()):
             return False
         if buffer.all_decoded:
             return True

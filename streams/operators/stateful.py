@@ -259,6 +259,9 @@ class MaterializedOperator(TableOperator):
             return None
         return [self._cached_headers.pop(data, ()) for data in key_bytes]
 
+    def may_flush(self) -> bool:
+        return self.cache is not None and self._flushes
+
     def cache_size(self) -> tuple[int, int]:
         """Return the cached (keys, bytes)."""
         if self.cache is None or not self._flushes:

@@ -11,9 +11,8 @@ from msgspec.structs import replace as replaced
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.buffers.merged_changes import merge_changes
-from tidewheel.tasks.commit.background import run_now
 from tidewheel.tasks.commit.commit_schedule import CommitState
-from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets
+from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets, run_now
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit_facts import encode_details, encode_operators
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
@@ -192,9 +191,9 @@ class CommitRound:
             self._next_recommit_s = start_s + self._recommit_s
         self._await_seals(tasks)
         for task in tasks:
-            with task.stores.trusted():
-                if task.caches is not None:
-                    task.caches.flush()
+            if (caches := task.caches) is not None:
+                with task.stores.trusted():
+                    caches.flush()
             task.commit_requested = False
         size_bytes = self._new_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
@@ -332,7 +331,9 @@ class CommitRound:
         for task in work.tasks:
             stores = task.stores
             reached = {at: positions[at] for at in positions if at in stores.changelogs}
-            reached |= {at: commit.offsets[at].offset for at in task.source_restores.stores}
+            reached |= {
+                at: commit.offsets[at].offset for at in stores.sources if at in commit.offsets
+            }
             with stores.trusted():
                 stores.apply(work.drained[task.task_id], reached, now_ms=now_ms)
             if isinstance(task, ParallelTask):

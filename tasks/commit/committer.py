@@ -25,7 +25,6 @@ from typing import NoReturn, TypeVar
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.commit.background import run_now
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.output_collector import OutputCollector, drop
 from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
@@ -60,6 +59,48 @@ _OPEN_S = 0.1
 _SENDING_S = 0.004
 
 Answer = TypeVar("Answer")
+
+
+def run_in_thread(work: Callable[[], Answer]) -> Future[Answer]:
+    """Start `work` in a new thread.
+
+    >>> run_in_thread(lambda: 6 * 7).result()
+    42
+    """
+    future: Future[Answer] = Future()
+    # A daemon: it may wait for brokers that are down when the interpreter ends.
+    threading.Thread(target=_run, args=(work, future), name="tidewheel-commit", daemon=True).start()
+    return future
+
+
+def run_now(work: Callable[[], Answer]) -> Future[Answer]:
+    """Run `work` in this thread.
+
+    >>> run_now(lambda: 6 * 7).result()
+    42
+    """
+    future: Future[Answer] = Future()
+    _run(work, future)
+    return future
+
+
+def waking(
+    background: Callable[[Callable[[], Answer]], Future[Answer]], wake: Callable[[], None]
+) -> Callable[[Callable[[], Answer]], Future[Answer]]:
+
+    def run(work: Callable[[], Answer]) -> Future[Answer]:
+        future = background(work)
+        future.add_done_callback(lambda _: wake())
+        return future
+
+    return run
+
+
+def _run(work: Callable[[], Answer], future: Future[Answer]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised by result()
+        future.set_exception(error)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -311,7 +352,7 @@ class Committer:
 
     def _hand_over(self, commit: Commit) -> None:
         for columns in commit.outputs:
-            if len(columns):
+            if columns.values:
                 self.producer.produce(columns)
         for partition, changes in commit.changelogs.items():
             for drained in changes:

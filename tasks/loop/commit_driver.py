@@ -6,11 +6,11 @@ from types import TracebackType
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.commit.background import run_now
 from tidewheel.tasks.commit.commit_round import CommitRound, Work
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, CommitState, Step
+from tidewheel.tasks.commit.committer import run_now
 from tidewheel.tasks.errors import TaskCorruptedError
-from tidewheel.tasks.loop.metrics import WorkerMetrics
+from tidewheel.tasks.loop.metrics import CommitTimes, WorkerMetrics
 from tidewheel.tasks.ports import Admin, Background, Clock
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
@@ -124,7 +124,10 @@ class CommitDriver:
             return
         was_early = self.round.is_early
         took_s = self.round.complete()
-        self._metrics.record_commit(took_s)
+        number, total_s, longest_s = self._metrics.commit_times
+        self._metrics.commit_times = CommitTimes(
+            number + 1, total_s + took_s, max(longest_s, took_s)
+        )
         self.schedule.record_complete(
             self._clock.monotonic_s(), took_s, keeps_up=self.keeps_up, was_early=was_early
         )

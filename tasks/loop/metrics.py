@@ -14,10 +14,6 @@ class CommitTimes(NamedTuple):
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def and_one(self, took_s: float) -> "CommitTimes":
-        """Return these with one more."""
-        return CommitTimes(self.number + 1, self.total_s + took_s, max(self.longest_s, took_s))
-
 
 class WorkerMetrics:
     """Counters of one worker. The loop's thread writes them, any thread reads them.
@@ -39,10 +35,6 @@ class WorkerMetrics:
     def commits(self) -> int:
         """Return the number of complete commits."""
         return self.commit_times.number
-
-    def record_commit(self, took_s: float) -> None:
-        """Count a complete commit."""
-        self.commit_times = self.commit_times.and_one(took_s)
 
 
 class ProcessingRates:

@@ -16,10 +16,9 @@ from contextlib import ExitStack
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import WorkerClosed
 from tidewheel.tasks.call_watch import CallWatch, watching
-from tidewheel.tasks.commit.background import waking
 from tidewheel.tasks.commit.commit_round import CommitRound, CommitSequence
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, early_start_s
-from tidewheel.tasks.commit.committer import Committer, RolledBackError
+from tidewheel.tasks.commit.committer import Committer, RolledBackError, waking
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.errors import FencedError, TaskCorruptedError
 from tidewheel.tasks.internal_topics import ApplicationPlan

@@ -8,7 +8,7 @@ import msgspec
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport
 from tidewheel.rebalance.protocol.task_status import RunningCall
-from tidewheel.tasks.commit.background import run_in_thread
+from tidewheel.tasks.commit.committer import run_in_thread
 from tidewheel.tasks.commit.output_collector import OutputCollector, TopicInfo
 from tidewheel.tasks.ports import (
     Admin,

@@ -69,8 +69,9 @@ class ActiveTask:
         return self.processing.graph.calls_batches
 
     @property
-    def caches(self) -> TaskGraph:
-        return self.processing.graph
+    def caches(self) -> TaskGraph | None:
+        graph = self.processing.graph
+        return graph if graph.may_flush else None
 
     @property
     def counters(self) -> TaskCounters:
@@ -306,6 +307,8 @@ class ActiveTask:
         return self.partition_times_ms[partition]
 
     def operator_times_ms(self) -> tuple[int, ...]:
+        if not self.processing.has_operator_times:
+            return ()
         if self._clock is not None and self._is_catching_up:
             # Operators skipped the records of earlier key ranges.
             return self.processing.operator_times_at(self._clock.time_ms)

@@ -109,10 +109,14 @@ class StateManager:
             for spec in specs
             if spec.source_topic is not None
         }
+        self._position_names: dict[TopicPartition, str] = {}
         self.slowest_position_ms: int | None = None
 
     def open(self) -> None:
         """Open the databases; raise `StoreCorruptedError` or `StoreLockedError`."""
+        self._position_names = {
+            partition: position_name(*partition) for partition in (*self.changelogs, *self.sources)
+        }
         if persistent := self._store_names(persistent=True):
             self._databases[True] = self._open_persistent(persistent)
         if in_memory := self._store_names(persistent=False):
@@ -390,7 +394,7 @@ class StateManager:
             return {}
         changelogs = {**self.changelogs, **self.sources}
         return {
-            position_name(*partition): self._position_at(partition, offset, now_ms).encode()
+            self._position_names[partition]: self._position_at(partition, offset, now_ms).encode()
             for partition, offset in positions.items()
             if partition in changelogs and self._is_in(changelogs[partition], persistent=persistent)
         }

@@ -311,6 +311,9 @@ class WindowedOperator(MaterializedOperator):
             self._next_emit_ms = now + interval
         return True
 
+    def may_flush(self) -> bool:
+        return self._on_close or super().may_flush()
+
     def flush(self, limit: int | None = None) -> RecordBatch | None:
         """Return cached changes, or final results whose rows may expire at this commit."""
         if not self._on_close:

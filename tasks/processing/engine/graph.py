@@ -70,13 +70,13 @@ class TaskGraph:
         self.batched = execution_mode(spec).batch and not record_by_record
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
-        #: Nodes that may cache records.
+        #: Nodes that cache records; known after `init`.
         self._caching: list[Node] = []
+        self.may_flush = False
         self._make_context = make_context
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
         self._turns = _depth_first(self.nodes.values())
-        self._order_flushes()
         self._order_start = self._number_paths()
         wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
         self.takes_joint = self._takes_joint(wrapped=wrapped)
@@ -117,8 +117,6 @@ class TaskGraph:
         if isinstance(node_spec, ProcessorSpec) and node_spec.wrap is not None:
             node.work = node_spec.wrap(node.work)
         self.nodes[node.name] = node
-        if operator is not None and _may_cache(type(operator)):
-            self._caching.append(node)
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
 
@@ -176,6 +174,13 @@ class TaskGraph:
             if node.operator is not None:
                 node.operator.init(self._make_context(node.name))
                 self._initialized.append(node.operator)
+        self._caching = [
+            node
+            for node in self.nodes.values()
+            if node.operator is not None and node.operator.may_flush()
+        ]
+        self.may_flush = bool(self._caching)
+        self._order_flushes()
         for node in self.nodes.values():
             if isinstance(node.operator, ProcessorNode):
                 node.operator.open(self._pusher(node), partial(self._push_steps_of, node))
@@ -220,9 +225,8 @@ class TaskGraph:
             batches = waiting.pop(node.name, None)
             if batches is None:
                 continue
-            batch = merge_in_order(batches)
-            if len(batch):
-                self._deliver(node, node.work(batch), waiting)
+            batch = batches[0] if len(batches) == 1 else merge_in_order(batches)
+            self._deliver(node, node.work(batch), waiting)
             if not waiting:
                 return
 
@@ -383,10 +387,6 @@ def _check_child(node: Node, child: str | None) -> None:
     raise ValueError(
         f"{node.name} has no child {child}; its children are: {', '.join(names) or 'none'}"
     )
-
-
-def _may_cache(operator: type[Operator]) -> bool:
-    return operator.flush is not Operator.flush or operator.cache_size is not Operator.cache_size
 
 
 def _no_work(_batch: RecordBatch) -> NoReturn:

@@ -100,6 +100,10 @@ class Operator(ABC):
         """Return cached changes: all, or those of the `limit` oldest keys."""
         return None
 
+    def may_flush(self) -> bool:
+        """Return True if `flush` may return records; fixed after `init`."""
+        return False
+
     def cache_size(self) -> tuple[int, int]:
         """Return the cached (keys, bytes)."""
         return (0, 0)

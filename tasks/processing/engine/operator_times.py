@@ -27,7 +27,13 @@ class OperatorTimes:
     """Times in the order of `keepers`, which is fixed per topology."""
 
     def __init__(self, keepers: Mapping[str, KeepsTimes]) -> None:
-        self._keepers = keepers
+        self._observers = [each for each in keepers.values() if isinstance(each, ObservesPositions)]
+        #: The number of times of an operator or store never changes.
+        self._keepers = {name: keeper for name, keeper in keepers.items() if keeper.times()}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._keepers
 
     def collect(self) -> tuple[int, ...]:
         times: list[int] = []
@@ -54,12 +60,7 @@ class OperatorTimes:
 
         With key ranges all operators count the same records.
         """
-        observed = [
-            keeper.observed_time_ms
-            for keeper in self._keepers.values()
-            if isinstance(keeper, ObservesPositions)
-        ]
-        return max(observed, default=otherwise_ms)
+        return max((each.observed_time_ms for each in self._observers), default=otherwise_ms)
 
     def restore(self, times: tuple[int, ...], task_id: str) -> None:
         """Restore all times or none, except those beyond the maximum."""

@@ -12,7 +12,7 @@ from tidewheel.tasks.processing.api.coroutines import refuse_awaitable
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec
-from tidewheel.tasks.processing.engine.operator import Operator, Output
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
@@ -58,6 +58,10 @@ class Sink(Operator):
         self._on_unserializable = on_unserializable
         partitioner: object = spec.partitioner
         self._for_all = partitioner if isinstance(partitioner, BatchPartitioner) else None
+
+    def init(self, context: NodeContext) -> None:
+        super().init(context)
+        self._task_id = context.task_id
 
     def blocks(self) -> bool:
         return self.spec.partitioner is not None or not isinstance(self.spec.topic, str)
@@ -168,7 +172,7 @@ class Sink(Operator):
                 timestamps=batch.timestamps,
                 headers=batch.headers,
                 node=self.spec.name,
-                task_id=self.context.task_id,
+                task_id=self._task_id,
                 source_topic=None if source is None else source.topic,
                 source_partition=None if source is None else source.partition,
                 source_offsets=None if source is None else _Offsets(source.offsets, batch.rows),

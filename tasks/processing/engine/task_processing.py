@@ -100,6 +100,7 @@ class TaskProcessing:
         self._figures = figures
         self._record_timestamp = -1
         self._operator_times = OperatorTimes({})
+        self.has_operator_times = False
         self.graph = TaskGraph(
             spec,
             make_sink=lambda sink: self._make_sink(sink, collector),
@@ -122,6 +123,7 @@ class TaskProcessing:
         self.stream_time_ms = stream_time_ms
         self.graph.init()
         self._operator_times = OperatorTimes(self._keepers())
+        self.has_operator_times = not self._operator_times.is_empty
         if operator_times_ms:
             self._operator_times.restore(operator_times_ms, self.task_id)
 

@@ -14,9 +14,14 @@ from tests.tasks.task.outputs import collector_of, columns_of
 from tidewheel import FencedError, RecordFailedError, StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.commit.background import run_in_thread
 from tidewheel.tasks.commit.commit_schedule import CommitState
-from tidewheel.tasks.commit.committer import Commit, Committer, RolledBackError, changed_offsets
+from tidewheel.tasks.commit.committer import (
+    Commit,
+    Committer,
+    RolledBackError,
+    changed_offsets,
+    run_in_thread,
+)
 from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,

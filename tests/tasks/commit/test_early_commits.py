@@ -13,8 +13,8 @@ from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.loop.bench import Bench, Producer, Source
 from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
 from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.commit.background import run_in_thread
 from tidewheel.tasks.commit.commit_schedule import CommitState
+from tidewheel.tasks.commit.committer import run_in_thread
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.ports import Positions
 from tidewheel.tasks.task.active_task import ActiveTask

@@ -11,9 +11,8 @@ from tests.fakes.broker import CommitFate
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
 from tidewheel import FencedError
-from tidewheel.tasks.commit.background import run_in_thread
 from tidewheel.tasks.commit.commit_schedule import CommitState
-from tidewheel.tasks.commit.committer import RolledBackError
+from tidewheel.tasks.commit.committer import RolledBackError, run_in_thread
 from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
