@@ -19,12 +19,12 @@ from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
-from tidewheel.streams.group.alarms import Surroundings, foreign_offsets
+from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold, inbox_back_ms
 from tidewheel.streams.group.range_map import progress_of
 from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.reset import ResetAdmin
-from tidewheel.streams.group.standing import StandingTransactions
+from tidewheel.streams.group.stalled_transactions import StalledTransactions
 from tidewheel.streams.group.status import GroupStatus, group_status
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import LeaderProducer, inbox_topic, state_topic
@@ -137,8 +137,8 @@ class GroupAccess:
         #: Set by commands that read once: open transactions are checked twice before the answer.
         self.looks_once = False
         self.pause: Callable[[float], object] = time.sleep
-        self._transactions = StandingTransactions()
-        self._around = Surroundings()
+        self._transactions = StalledTransactions()
+        self._around = BrokerFacts()
 
     @property
     def application_id(self) -> str:
@@ -171,7 +171,7 @@ class GroupAccess:
         """Read the inbox to its end, first from two session timeouts ago, or the `whole` retained hour."""
         since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
         for heard in self.connection.topics.inbox(since_ms):
-            self.inbox.take(heard)
+            self.inbox.add(heard)
 
     def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:
         """Read those of the two topics that exist; return their ids by name."""
@@ -193,7 +193,7 @@ class GroupAccess:
         self.read()
         self.inbox.forget_old()
         if ask_brokers:
-            self._around = self._surroundings()
+            self._around = self._broker_facts()
         elif self.shows_ranges and not self._around.problem:
             self._around = self._with_ranges()
         return group_status(
@@ -222,21 +222,21 @@ class GroupAccess:
                 "knows nothing of it, try again"
             )
 
-    def _surroundings(self) -> Surroundings:
+    def _broker_facts(self) -> BrokerFacts:
         try:
             committed = self._committed()
-            return Surroundings(
+            return BrokerFacts(
                 subscribers=self.connection.admin.group_members(self.application_id),
                 foreign_offsets=foreign_offsets(self.application_id, committed),
                 topic_ids=self.connection.topics.topic_ids(),
                 progress=progress_of(self.application_id, committed) if self.shows_ranges else None,
-                open_transactions=self._standing_transactions(),
+                open_transactions=self._stalled_transactions(),
             )
         except StreamsError as error:
             # A user without rights on the brokers still sees the group, with this problem.
-            return Surroundings(problem=str(error))
+            return BrokerFacts(problem=str(error))
 
-    def _standing_transactions(self) -> tuple[OpenTransaction, ...]:
+    def _stalled_transactions(self) -> tuple[OpenTransaction, ...]:
         wanted = {
             *self._inputs(),
             *(
@@ -254,12 +254,12 @@ class GroupAccess:
             if partition.topic in there and partition.partition < there[partition.topic].partitions
         )
         while True:
-            self._transactions.note(admin.open_transactions(partitions), time.monotonic())
-            if not (self.looks_once and self._transactions.is_unsure):
-                return self._transactions.standing
+            self._transactions.update(admin.open_transactions(partitions), time.monotonic())
+            if not (self.looks_once and self._transactions.is_undecided):
+                return self._transactions.stalled
             self.pause(_LOOK_AGAIN_S)
 
-    def _with_ranges(self) -> Surroundings:
+    def _with_ranges(self) -> BrokerFacts:
         try:
             progress = progress_of(self.application_id, self._committed())
         except StreamsError as error:

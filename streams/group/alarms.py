@@ -1,4 +1,4 @@
-"""What of a group a person should know: each alarm says what is so and what to do next. Pure."""
+"""Alarms of a group, for operators. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,40 +16,37 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset
 
-#: What takes longer than this, though it should take a second, is worth a look.
+#: Limit of operations that should take a second.
 _LONG_MS: Final = 10_000
 
-#: A skipped record is an alarm for so long.
 _REJECTED_MS: Final = 3_600_000
 
-#: A member that begins so often, or a leadership that is claimed so often, within this time is in a loop.
+#: This many restarts or claims within this time are a loop.
 _LOOP_MS: Final = 600_000
 _LOOP_COUNT: Final = 4
 _LOOP_CLAIMS: Final = 6
 
-#: As many names are listed in one alarm.
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something a person should know: a stable name, what is so, and the next step."""
+    """Problem with a stable name, and the next step."""
 
     name: str
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What brokers say of a group beside its two topics.
+class BrokerFacts:
+    """Facts that brokers report about a group.
 
     Attributes:
-        subscribers: Consumers that are subscribed with the group's name (H19).
-        foreign_offsets: Partitions whose committed offset was not written by this application (H18).
-        topic_ids: Ids of the control topics as they are now, by name; None if not asked for.
-        progress: What the committed offset of each input partition says of its key ranges; None if not asked for.
-        open_transactions: Transactions that stay open in a topic of the application.
-        problem: Why the brokers could not be asked, or "".
+        subscribers: Consumers subscribed with the group's name (H19).
+        foreign_offsets: Partitions whose offset another application committed (H18).
+        topic_ids: Ids of the control topics; None if not requested.
+        open_transactions: Stalled transactions in the application's topics.
+        problem: Reason why the brokers could not be asked.
     """
 
     subscribers: int = 0
@@ -61,25 +58,21 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What alarms are judged by."""
-
+class GroupView:
     application_id: str
     log: LogFold
     inbox: InboxFold
     now_ms: int
-    around: Surroundings = field(default_factory=Surroundings)
+    around: BrokerFacts = field(default_factory=BrokerFacts)
 
     @property
     def group(self) -> Group:
-        """Return the group as the log has it."""
         return self.log.group
 
 
 def foreign_offsets(
     application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> tuple[TopicPartition, ...]:
-    """Return the partitions whose offset somebody else committed."""
     prefix = internal_prefix(application_id)
     return tuple(
         partition
@@ -88,16 +81,16 @@ def foreign_offsets(
     )
 
 
-def alarms(sight: Sight) -> tuple[Alarm, ...]:
-    """Return the alarms of a group, the gravest first."""
+def alarms(view: GroupView) -> tuple[Alarm, ...]:
+    """Return the alarms, the most severe first."""
     return tuple(
         alarm
         for find in (
-            _held,
+            _paused_leader,
             _topics,
-            _skipped,
+            _rejected_records,
             _leader,
-            _told,
+            _leader_alarms,
             _silent,
             _fencing,
             _unowned,
@@ -113,40 +106,42 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
             _misplaced,
             _not_asked,
         )
-        for alarm in find(sight)
+        for alarm in find(view)
     )
 
 
-def _held(sight: Sight) -> Iterator[Alarm]:
-    held = sight.group.about.held
+def _paused_leader(view: GroupView) -> Iterator[Alarm]:
+    held = view.group.about.held
     if held:
         yield Alarm(
             name="held",
-            text=f"the leader decides nothing: {held}; tasks stay where they are until that is mended",
+            text=f"the leader decides nothing: {held}; tasks stay where they are until that is fixed",
         )
 
 
-def _topics(sight: Sight) -> Iterator[Alarm]:
-    now = sight.around.topic_ids
+def _topics(view: GroupView) -> Iterator[Alarm]:
+    now = view.around.topic_ids
     if now is None:
         return
-    for name, known in sorted(sight.group.topic_ids.items()):
+    for name, known in sorted(view.group.topic_ids.items()):
         if now.get(name) != known:
             what = "is another one than the group was led with" if name in now else "is gone"
             yield Alarm(
                 name="control-topic-changed",
-                text=f"topic {name} {what}: its epochs count for nothing, and members hold still; run `tidewheel group "
-                "recover MODULE:TOPOLOGY`, which says what it would do and whom to stop first",
+                text=f"topic {name} {what}: its epochs are invalid, and members pause; run `tidewheel group "
+                "recover MODULE:TOPOLOGY`, which lists its steps and the members to stop first",
             )
 
 
-def _skipped(sight: Sight) -> Iterator[Alarm]:
-    """Yield what the readers of the two topics skip; an hour later it is history."""
+def _rejected_records(view: GroupView) -> Iterator[Alarm]:
+    """Yield rejected records of the last hour."""
     for rejected, count, verb in (
-        (sight.log.rejected, sight.log.rejected_count, "skip"),
-        (sight.inbox.rejected, sight.inbox.rejected_count, "drop"),
+        (view.log.rejected, view.log.rejected_count, "skip"),
+        (view.inbox.rejected, view.inbox.rejected_count, "drop"),
     ):
-        recent = [each for each in rejected if sight.now_ms - each.timestamp_ms <= _REJECTED_MS]
+        recent = [
+            record for record in rejected if view.now_ms - record.timestamp_ms <= _REJECTED_MS
+        ]
         if recent:
             more = count - 1
             others = f" ({more} more before it)" if more else ""
@@ -157,12 +152,11 @@ def _skipped(sight: Sight) -> Iterator[Alarm]:
             )
 
 
-def _is_led(sight: Sight) -> bool:
-    """Return whether a leader spoke within the session timeout."""
-    beat = sight.inbox.leader_beat(sight.group)
-    live = sight.group.live()
-    patience_ms = max((each.session_timeout_ms for each in live.values()), default=SESSION_MS)
-    return beat is not None and sight.now_ms - beat[0] <= patience_ms
+def _is_led(view: GroupView) -> bool:
+    beat = view.inbox.leader_beat(view.group)
+    live = view.group.live()
+    timeout_ms = max((record.session_timeout_ms for record in live.values()), default=SESSION_MS)
+    return beat is not None and view.now_ms - beat[0] <= timeout_ms
 
 
 def _being_fenced(group: Group) -> dict[str, MemberRecord]:
@@ -173,11 +167,11 @@ def _being_fenced(group: Group) -> dict[str, MemberRecord]:
     }
 
 
-def _leader(sight: Sight) -> Iterator[Alarm]:
-    if _is_led(sight):
+def _leader(view: GroupView) -> Iterator[Alarm]:
+    if _is_led(view):
         return
-    if not sight.group.live():
-        dead = _being_fenced(sight.group)
+    if not view.group.live():
+        dead = _being_fenced(view.group)
         if dead:
             yield Alarm(
                 name="no-leader",
@@ -185,111 +179,110 @@ def _leader(sight: Sight) -> Iterator[Alarm]:
                 "fenced before the tasks go on, which the next leader does; start a member",
             )
         return
-    beat = sight.inbox.leader_beat(sight.group)
+    beat = view.inbox.leader_beat(view.group)
     since = (
-        "not heard" if beat is None else f"last heard {duration_text(sight.now_ms - beat[0])} ago"
+        "not heard" if beat is None else f"last heard {duration_text(view.now_ms - beat[0])} ago"
     )
     yield Alarm(
         name="no-leader",
-        text=f"nobody leads ({sight.group.leader or 'no leader yet'}: {since}): nothing moves and the dead are not "
-        "replaced until a member takes over; if none does within seconds, look at the members' logs and whether they "
-        f"may write to {state_topic(sight.application_id)}",
+        text=f"nobody leads ({view.group.leader or 'no leader yet'}: {since}): nothing moves and the dead are not "
+        "replaced until a member takes over; if none does within seconds, check the members' logs and that they "
+        f"may write to {state_topic(view.application_id)}",
     )
 
 
-def _told(sight: Sight) -> Iterator[Alarm]:
-    heard = sight.inbox.leader_beat(sight.group)
+def _leader_alarms(view: GroupView) -> Iterator[Alarm]:
+    heard = view.inbox.leader_beat(view.group)
     if heard is not None:
         for text in heard[1].alarms:
             yield Alarm(name="leader", text=f"the leader says: {text}")
 
 
-def _silent(sight: Sight) -> Iterator[Alarm]:
-    for incarnation, record in sight.group.live().items():
-        heard_ms = sight.inbox.heard_ms.get(incarnation)
-        silent_ms = None if heard_ms is None else sight.now_ms - heard_ms
+def _silent(view: GroupView) -> Iterator[Alarm]:
+    for incarnation, record in view.group.live().items():
+        heard_ms = view.inbox.heard_ms.get(incarnation)
+        silent_ms = None if heard_ms is None else view.now_ms - heard_ms
         if silent_ms is not None and silent_ms <= record.session_timeout_ms:
             continue
         how_long = "long" if silent_ms is None else duration_text(silent_ms)
         yield Alarm(
             name="silent-member",
-            text=f"{_who(record)} has said nothing for {how_long} (session timeout "
-            f"{duration_text(record.session_timeout_ms)}): the leader gives it up and its tasks move; look at that host",
+            text=f"{_who(record)} has sent nothing for {how_long} (session timeout "
+            f"{duration_text(record.session_timeout_ms)}): the leader removes it and its tasks move; check that host",
         )
 
 
-def _fencing(sight: Sight) -> Iterator[Alarm]:
-    if not _is_led(sight):
-        return  # nobody fences
-    for incarnation, record in _being_fenced(sight.group).items():
-        since = sight.log.member_since.get(incarnation)
-        if since and sight.now_ms - since.at_ms > _LONG_MS:
+def _fencing(view: GroupView) -> Iterator[Alarm]:
+    if not _is_led(view):
+        return  # no leader fences
+    for incarnation, record in _being_fenced(view.group).items():
+        since = view.log.member_since.get(incarnation)
+        if since and view.now_ms - since.at_ms > _LONG_MS:
             yield Alarm(
                 name="fencing-takes-long",
-                text=f"{_who(record)} is being fenced for {duration_text(sight.now_ms - since.at_ms)}, which takes a "
-                "second: its tasks wait; look at the brokers' transaction coordinators",
+                text=f"{_who(record)} is being fenced for {duration_text(view.now_ms - since.at_ms)}, which takes a "
+                "second: its tasks wait; check the brokers' transaction coordinators",
             )
 
 
-def _unowned(sight: Sight) -> Iterator[Alarm]:
-    group = sight.group
-    back = {each.member for each in group.members.values() if each.phase == MemberPhase.GONE}
+def _unowned(view: GroupView) -> Iterator[Alarm]:
+    group = view.group
+    back = {record.member for record in group.members.values() if record.phase == MemberPhase.GONE}
     tasks = [
         task
         for task in sorted(group.tasks)
         if group.phase_of(task) in {TaskPhase.UNOWNED, TaskPhase.RELEASED}
         and group.target.owners.get(task) not in back
-        and (not group.live() or _since(sight, task) > _LONG_MS)
+        and (not group.live() or _since(view, task) > _LONG_MS)
     ]
     if not tasks:
         return
     step = (
         "start a member"
         if not group.live()
-        else "look at the members' logs for what they lack (disk, memory, topics)"
+        else "check the members' logs for missing disk, memory or topics"
     )
     yield Alarm(name="unowned-tasks", text=f"nobody runs {_names(tasks)}; {step}")
 
 
-def _since(sight: Sight, task: TaskId) -> int:
-    """Return for how long a task has its phase (ms); for long if nothing is known."""
-    known = sight.log.task_since.get(task)
-    return _LONG_MS + 1 if known is None else sight.now_ms - known.at_ms
+def _since(view: GroupView, task: TaskId) -> int:
+    """Return the age of a task's phase (ms); above the limit if unknown."""
+    since = view.log.task_since.get(task)
+    return _LONG_MS + 1 if since is None else view.now_ms - since.at_ms
 
 
-def _offsets(sight: Sight) -> Iterator[Alarm]:
-    if sight.around.foreign_offsets and sight.group.live():
+def _offsets(view: GroupView) -> Iterator[Alarm]:
+    if view.around.foreign_offsets and view.group.live():
         yield Alarm(
             name="offsets-moved",
-            text=f"the committed offsets of {_names(sight.around.foreign_offsets)} were not written by this application: "
-            "running tasks go on where they are, but the next owner would begin there; stop all members and run "
-            "`tidewheel reset` if they are to begin elsewhere",
+            text=f"the committed offsets of {_names(view.around.foreign_offsets)} were not written by this application: "
+            "running tasks are not affected, but the next owner would start there; stop all members and run "
+            "`tidewheel reset` to start elsewhere",
         )
 
 
-def _open_transactions(sight: Sight) -> Iterator[Alarm]:
-    for each in sight.around.open_transactions[:_NAMED]:
+def _open_transactions(view: GroupView) -> Iterator[Alarm]:
+    for transaction in view.around.open_transactions[:_NAMED]:
         yield Alarm(
             name="open-transaction",
-            text=f"{each}; nothing behind it can be read, so tasks that read it wait, and lag grows",
+            text=f"{transaction}; nothing behind it can be read, so tasks that read it wait, and lag grows",
         )
-    more = len(sight.around.open_transactions) - _NAMED
+    more = len(view.around.open_transactions) - _NAMED
     if more > 0:
         yield Alarm(
             name="open-transaction", text=f"transactions are open in {more} more partitions"
         )
 
 
-def _waiting(sight: Sight) -> Iterator[Alarm]:
-    """Yield restores without progress, of members that are heard."""
-    live = sight.group.live()
-    for incarnation, rows in sorted(sight.inbox.tasks.items()):
+def _waiting(view: GroupView) -> Iterator[Alarm]:
+    live = view.group.live()
+    for incarnation, rows in sorted(view.inbox.tasks.items()):
         record = live.get(incarnation)
         if record is None:
             continue
-        held = {str(each) for each in sight.group.owned(incarnation)}
+        owned = {str(task) for task in view.group.owned(incarnation)}
         for (task, role), (_, row) in sorted(rows.items()):
-            if row.waits and (role != TaskRole.ACTIVE or task in held):
+            if row.waits and (role != TaskRole.ACTIVE or task in owned):
                 what = "restoring" if role == TaskRole.ACTIVE else f"the {role}"
                 yield Alarm(
                     name="restore-waits",
@@ -297,63 +290,61 @@ def _waiting(sight: Sight) -> Iterator[Alarm]:
                 )
 
 
-def _long_calls(sight: Sight) -> Iterator[Alarm]:
-    """Yield calls of user code that have run for long, of members that are heard."""
-    for incarnation, record in sorted(sight.group.live().items()):
-        call = sight.inbox.calls.get(incarnation)
+def _long_calls(view: GroupView) -> Iterator[Alarm]:
+    for incarnation, record in sorted(view.group.live().items()):
+        call = view.inbox.calls.get(incarnation)
         if call is not None and call.is_long:
             yield Alarm(
                 name="long-call",
-                text=f"{_who(record)}: {call.text} has run for {duration_text(call.ms)}, and what waits for it does not "
-                "go on; give what it calls a time-out, make the call shorter, or raise max_call_ms",
+                text=f"{_who(record)}: {call.text} has run for {duration_text(call.ms)}, and everything that waits for it is "
+                "blocked; set a time-out for its requests, make the call shorter, or raise max_call_ms",
             )
 
 
-def _restarting(sight: Sight) -> Iterator[Alarm]:
-    """Yield members and leaders that begin again and again."""
+def _restarting(view: GroupView) -> Iterator[Alarm]:
     minutes = _LOOP_MS // 60_000
-    for member, times in sorted(sight.log.begun.items()):
-        count = sum(sight.now_ms - each <= _LOOP_MS for each in times)
+    for member, times in sorted(view.log.begun.items()):
+        count = sum(view.now_ms - start_ms <= _LOOP_MS for start_ms in times)
         if count >= _LOOP_COUNT:
             yield Alarm(
                 name="restarting-member",
-                text=f"{member} has begun {count} times in the last {minutes} minutes: its worker dies, or is fenced, and starts "
-                "again; look at the last error in its log",
+                text=f"{member} has started {count} times in the last {minutes} minutes: its worker dies, or is fenced, and starts "
+                "again; check the last error in its log",
             )
-    claims = sum(sight.now_ms - each <= _LOOP_MS for each in sight.log.claims)
+    claims = sum(view.now_ms - claim_ms <= _LOOP_MS for claim_ms in view.log.claims)
     if claims >= _LOOP_CLAIMS:
         yield Alarm(
             name="restarting-leader",
             text=f"the leadership was claimed {claims} times in the last {minutes} minutes: watchdogs die or are cut off one "
-            "after the other; look at the last error in the members' logs, and at the brokers",
+            "after the other; check the last error in the members' logs, and at the brokers",
         )
 
 
-def _subscribers(sight: Sight) -> Iterator[Alarm]:
-    count = sight.around.subscribers
+def _subscribers(view: GroupView) -> Iterator[Alarm]:
+    count = view.around.subscribers
     if count:
         yield Alarm(
             name="foreign-subscribers",
-            text=f"{count} consumer{'s are' if count > 1 else ' is'} subscribed with group id {sight.application_id}, "
+            text=f"{count} consumer{'s are' if count > 1 else ' is'} subscribed with group id {view.application_id}, "
             "which is this application's: give them another one; a member that starts meanwhile is refused",
         )
 
 
-def _unfit(sight: Sight) -> Iterator[Alarm]:
-    for _, record in sorted(sight.group.members.items()):
+def _unfit(view: GroupView) -> Iterator[Alarm]:
+    for _, record in sorted(view.group.members.items()):
         if record.phase == MemberPhase.PARKED:
             yield Alarm(name="parked-member", text=f"{_who(record)} gets no tasks: {record.reason}")
-    for incarnation, (_, refused) in sorted(sight.inbox.refused.items()):
-        joined = sight.inbox.joins.get(incarnation)
+    for incarnation, (_, refused) in sorted(view.inbox.refused.items()):
+        joined = view.inbox.joins.get(incarnation)
         who = incarnation if joined is None else f"{joined[1].member} on {joined[1].host}"
         yield Alarm(
             name="refused-member", text=f"{who} was refused ({refused.code}): {refused.reason}"
         )
 
 
-def _failed(sight: Sight) -> Iterator[Alarm]:
-    tasks = {str(task) for task in sight.group.tasks}
-    for (task, _), (_, failure) in sorted(sight.inbox.failed.items()):
+def _failed(view: GroupView) -> Iterator[Alarm]:
+    tasks = {str(task) for task in view.group.tasks}
+    for (task, _), (_, failure) in sorted(view.inbox.failed.items()):
         if task not in tasks:
             continue  # its topics are gone
         yield Alarm(
@@ -362,16 +353,15 @@ def _failed(sight: Sight) -> Iterator[Alarm]:
         )
 
 
-def _left_out(sight: Sight) -> Iterator[Alarm]:
-    """Yield an alarm for records that were dropped by rules, and one for those that handlers have skipped."""
-    rows = _active_rows(sight)
+def _left_out(view: GroupView) -> Iterator[Alarm]:
+    rows = _active_rows(view)
     dropping = [row for row in rows if row.dropped]
     if dropping:
         most = max(dropping, key=lambda row: row.dropped)
         yield Alarm(
             name="dropped-records",
             text=f"{_names(row.task for row in dropping)} dropped {sum(row.dropped for row in dropping):,} records by a rule "
-            f"since their owners began: {most.drop or 'puts with times that stores do not keep any more'}; give late records "
+            f"since their owners started: {most.drop or 'puts with times that stores do not keep any more'}; give late records "
             "more grace, and records keys and times that are right",
         )
     skipping = [row for row in rows if row.skipped]
@@ -379,30 +369,29 @@ def _left_out(sight: Sight) -> Iterator[Alarm]:
         yield Alarm(
             name="skipped-records",
             text=f"exception handlers have skipped {sum(row.skipped for row in skipping):,} records of "
-            f"{_names(row.task for row in skipping)} since their owners began; the log names each",
+            f"{_names(row.task for row in skipping)} since their owners started; the log names each",
         )
 
 
-def _active_rows(sight: Sight) -> list[TaskStatus]:
-    """Return what live members last said of their active tasks."""
+def _active_rows(view: GroupView) -> list[TaskStatus]:
     return [
         row
-        for incarnation in sight.group.live()
-        for (_, role), (_, row) in sorted(sight.inbox.tasks.get(incarnation, {}).items())
+        for incarnation in view.group.live()
+        for (_, role), (_, row) in sorted(view.inbox.tasks.get(incarnation, {}).items())
         if role == TaskRole.ACTIVE
     ]
 
 
-def _misplaced(sight: Sight) -> Iterator[Alarm]:
-    for text in sorted({row.misplaced for row in _active_rows(sight) if row.misplaced}):
+def _misplaced(view: GroupView) -> Iterator[Alarm]:
+    for text in sorted({row.misplaced for row in _active_rows(view) if row.misplaced}):
         yield Alarm(name="other-partitioner", text=text)
 
 
-def _not_asked(sight: Sight) -> Iterator[Alarm]:
-    if sight.around.problem:
+def _not_asked(view: GroupView) -> Iterator[Alarm]:
+    if view.around.problem:
         yield Alarm(
             name="not-checked",
-            text=f"subscribers, committed offsets and topic ids could not be checked: {sight.around.problem}",
+            text=f"subscribers, committed offsets and topic ids could not be checked: {view.around.problem}",
         )
 
 
@@ -411,6 +400,6 @@ def _who(record: MemberRecord) -> str:
 
 
 def _names(names: Iterable[object]) -> str:
-    texts = [str(each) for each in names]
+    texts = [str(name) for name in names]
     more = len(texts) - _NAMED
     return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Where the state of keys is, by the group log. Pure.
+"""Key discovery: finds the owner of a key in the group log. Pure.
 
-The rules are those of Kafka Streams' StreamsMetadataState: a process is told of under its `application_server`, and not
-at all without one; a process whose tasks are being taken from it has them until it has let them go.
+The rules are those of Kafka Streams' StreamsMetadataState. A process appears under its
+`application_server`, or not at all. It has a task until it has released it.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,13 @@ from tidewheel.streams.user_functions import accepts
 from tidewheel.tasks.internal_topics import topics_read
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
-#: A partitioner without headers takes so many arguments.
 _PLAIN_ARGUMENTS: Final = 4
 #: Phases in which the owner's store can be read.
 _READABLE: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING)
 
 
 def partitioner_of(serde: SerdeLike[Any]) -> Partitioner:
-    """Return how Kafka's own partitioner places keys of a serde; windowed ones go where the key inside goes."""
+    """Return Kafka's partitioner for keys of a serde; windowed keys use the inner key."""
     full = as_serde(serde, "key_serde", error=StreamsError)
     if is_windowed(full):
         return WindowedPartitioner(full)
@@ -53,20 +52,15 @@ def where_is(
     choose: Partitioner,
     here: HostInfo | None,
 ) -> KeyQueryMetadata:
-    """Return who has the state of a key.
+    """Return the hosts of a key's state.
 
     Args:
-        group: As the log tells it.
-        spec: The topology.
-        application_id: Whose.
-        store: The store.
-        key: The key; it need not be there.
-        choose: The partitioner of the topic that the store is made from.
-        here: The process that asks, preferred for global stores, which every process has.
+        choose: The partitioner of the store's input topic.
+        here: The asking process, preferred for global stores.
 
     Raises:
         InvalidStateStoreError: There is no such store.
-        StreamsError: The key is None, or the partitioner gave it no partition, or several.
+        StreamsError: The key is None, or the partitioner did not choose one partition.
     """
     subtopology = spec.place_of(store)
     if key is None:
@@ -80,7 +74,7 @@ def where_is(
     if not count:
         return KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
     counts = group.about.partitions
-    topic = max(_topics(group, subtopology, application_id), key=lambda each: counts.get(each, 0))
+    topic = max(_topics(group, subtopology, application_id), key=lambda name: counts.get(name, 0))
     partition = _only(choose(topic, key, None, count), count, store, key)
     task = TaskId(subtopology.id, partition)
     owners = _hosts(group, _owner(group, task))
@@ -91,9 +85,9 @@ def where_is(
 
 
 def all_clients(group: Group, spec: TopologySpec, application_id: str) -> list[StreamsMetadata]:
-    """Return what each process has, in the order of hosts and ports; only those with an `application_server`."""
-    everywhere = frozenset(each.store.name for each in spec.global_stores)
-    subtopologies = {each.id: each for each in spec.subtopologies}
+    """Return the state of each process with an `application_server`."""
+    everywhere = frozenset(entry.store.name for entry in spec.global_stores)
+    subtopologies = {subtopology.id: subtopology for subtopology in spec.subtopologies}
     tasks = [task for task in sorted(group.tasks) if task.subtopology in subtopologies]
     owned = {task: _hosts(group, _owner(group, task)) for task in tasks}
     copied = {
@@ -103,7 +97,7 @@ def all_clients(group: Group, spec: TopologySpec, application_id: str) -> list[S
 
     def stores(host: HostInfo, places: dict[TaskId, frozenset[HostInfo]]) -> frozenset[str]:
         numbers = {task.subtopology for task in tasks if host in places[task]}
-        return frozenset(store.name for each in numbers for store in subtopologies[each].stores)
+        return frozenset(store.name for number in numbers for store in subtopologies[number].stores)
 
     def inputs(
         host: HostInfo, places: dict[TaskId, frozenset[HostInfo]]
@@ -134,7 +128,6 @@ def _topics(group: Group, subtopology: SubtopologySpec, application_id: str) -> 
 
 
 def _owner(group: Group, task: TaskId) -> tuple[str, ...]:
-    """Return the incarnation whose store of a task can be read, if there is one."""
     state = group.states.get(task)
     if state is None or state.owner is None or group.phase_of(task) not in _READABLE:
         return ()
@@ -142,14 +135,13 @@ def _owner(group: Group, task: TaskId) -> tuple[str, ...]:
 
 
 def _hosts(group: Group, incarnations: Iterable[str]) -> frozenset[HostInfo]:
-    records = (group.members.get(each) for each in incarnations)
+    records = (group.members.get(incarnation) for incarnation in incarnations)
     return frozenset(
         HostInfo.of(record.endpoint) for record in records if record is not None and record.endpoint
     )
 
 
 def _only(answer: Any, count: int, store: str, key: object) -> int:
-    """Return the one partition that a partitioner has chosen."""
     chosen: AbstractSet[Any] = (
         frozenset() if answer is None else {answer} if isinstance(answer, int) else set(answer)
     )
@@ -166,7 +158,7 @@ def _only(answer: Any, count: int, store: str, key: object) -> int:
 def without_headers(
     partitioner: Partitioner | PartitionerWithHeaders, headers: object
 ) -> Partitioner:
-    """Return a partitioner that needs no headers; one of five parameters is given these.
+    """Return a partitioner of four parameters; one of five receives these headers.
 
     >>> without_headers(lambda topic, key, value, headers, count: len(headers), (("a", b""),))("in", "k", None, 9)
     1

@@ -1,4 +1,4 @@
-"""The last that members and leader said in a group's inbox. Pure."""
+"""Inbox state: last messages of each member and of the leader. Pure."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -21,27 +21,24 @@ from tidewheel.rebalance.protocol.messages import (
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.group.topics import Heard
 
-#: Silence is judged by this where a member's own session timeout is not known.
+#: Default for members with an unknown session timeout.
 SESSION_MS: Final = 3_000
-#: Beats of so many leader epochs are remembered.
 _LEADERS_MAX: Final = 16
-#: Answers to deletions of keys that are remembered.
 _ERASED_MAX: Final = 100
-#: Whoever looks for days forgets what was said so long before the last word, and looks for it so often.
 _KEPT_MS: Final = 3_600_000
 _FORGET_EACH_MS: Final = 600_000
-#: The inbox is read from two session timeouts back, and from this at least: each member says everything every tenth beat.
+#: Every tenth heartbeat of a member is complete.
 _BACK_MS: Final = 10_000
 
 
 def inbox_back_ms(group: Group) -> int:
-    """Return from how far back the inbox has to be read to hear everybody who speaks."""
+    """Return the age from which the inbox must be read to hear all live members."""
     timeouts = (record.session_timeout_ms for record in group.members.values())
     return max(2 * max(timeouts, default=0), _BACK_MS)
 
 
 def at_hosts(workers: Mapping[str, str]) -> str:
-    """Return who is where, for people; a host that is not known is left out.
+    """Return names with their hosts, for people.
 
     >>> at_hosts({"shop-1": "", "shop-0": "eu-3"})
     'shop-0 at eu-3, shop-1'
@@ -52,38 +49,32 @@ def at_hosts(workers: Mapping[str, str]) -> str:
 
 
 class InboxFold:
-    """The last that each member and the leader said. Feed it in the order of the inbox."""
+    """Last messages by sender; add them in inbox order."""
 
     def __init__(self) -> None:
-        #: Every speaker's name, by incarnation.
         self.names: dict[str, str] = {}
-        #: When each incarnation last gave a beat.
+        #: Last heartbeats.
         self.heard_ms: dict[str, int] = {}
-        #: The long call of user code that it last said its worker is in.
         self.calls: dict[str, RunningCall | None] = {}
-        #: What it last said of each task, and when.
+        #: Time and status by (task, role) by incarnation.
         self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
-        #: The last beats of leaders, by leader epoch, the one heard last at the end.
+        #: By leader epoch, the latest at the end.
         self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
-        #: Incarnations that asked to join, and when they last did.
         self.joins: dict[str, tuple[int, JoinGroup]] = {}
-        #: Transactional ids that members joined with or asked for.
         self.transactional_ids: set[str] = set()
         self.refused: dict[str, tuple[int, JoinRefused]] = {}
-        #: Copies that said they were ready, by (task, incarnation, learn epoch).
+        #: By (task, incarnation, learn epoch).
         self.ready: dict[tuple[str, str, int], int] = {}
-        #: The last failure of each task at each member.
+        #: By (task, incarnation).
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
-        #: Answers to deletions of keys, by request, the one heard last at the end.
+        #: By request, the latest at the end.
         self.erased: dict[str, KeyErased] = {}
-        #: The last messages that were dropped, and how many there were.
         self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
         self.rejected_count = 0
         self._last_ms = 0
         self._forgot_ms = 0
 
-    def take(self, heard: Heard) -> None:
-        """Take in a message."""
+    def add(self, heard: Heard) -> None:
         at_ms, message = heard
         self._last_ms = at_ms
         if isinstance(message, RejectedRecord):
@@ -99,7 +90,7 @@ class InboxFold:
     def _hear(self, at_ms: int, message: AnyMessage) -> None:
         if not isinstance(
             message, JoinRefused
-        ):  # its incarnation is the refused one's, its member the leader's
+        ):  # it has the incarnation of the refused worker, but the leader's member name
             self.names[message.incarnation] = message.member
         match message:
             case Beat():
@@ -119,46 +110,46 @@ class InboxFold:
             case TaskFailed():
                 self.failed[message.task, message.incarnation] = (at_ms, message)
             case _:
-                pass  # an announcement that the log's next records answer
+                pass  # the log has the outcome
 
     def leader_beat(self, group: Group) -> tuple[int, LeaderBeat] | None:
-        """Return the last beat of the leader that a group's log names, or of the one before, and when it was heard.
+        """Return the last heartbeat of the logged leader or its predecessor, with its time.
 
-        Where the log names none, the last beat of any. A beat's own epoch is not trusted: anybody may write to an inbox.
+        Without a leader in the log, return any. A heartbeat's own epoch is not trusted: any client may
+        write to an inbox.
         """
         if not group.leader_epoch:
             return next(reversed(self._leader_beats.values()), None)
-        known = [
+        beats = [
             heard
             for epoch, heard in self._leader_beats.items()
             if epoch < group.leader_epoch or is_of_leader(heard[1], group)
             if epoch <= group.leader_epoch
         ]
-        return max(known, key=lambda heard: heard[1].leader_epoch, default=None)
+        return max(beats, key=lambda heard: heard[1].leader_epoch, default=None)
 
     def forget_old(self) -> None:
-        """Forget what was said an hour before the last word, and who has not spoken since; for whoever looks again and again."""
+        """Drop messages an hour older than the last."""
         if self._last_ms - self._forgot_ms < _FORGET_EACH_MS:
             return
         self._forgot_ms, since_ms = self._last_ms, self._last_ms - _KEPT_MS
-        self.heard_ms = {each: at for each, at in self.heard_ms.items() if at >= since_ms}
-        self.tasks = {each: rows for each, rows in self.tasks.items() if each in self.heard_ms}
-        self.calls = {each: call for each, call in self.calls.items() if each in self.heard_ms}
-        self.names = {each: name for each, name in self.names.items() if each in self.heard_ms}
-        self.joins = {each: said for each, said in self.joins.items() if said[0] >= since_ms}
+        self.heard_ms = {key: at_ms for key, at_ms in self.heard_ms.items() if at_ms >= since_ms}
+        self.tasks = {key: rows for key, rows in self.tasks.items() if key in self.heard_ms}
+        self.calls = {key: call for key, call in self.calls.items() if key in self.heard_ms}
+        self.names = {key: name for key, name in self.names.items() if key in self.heard_ms}
+        self.joins = {key: entry for key, entry in self.joins.items() if entry[0] >= since_ms}
         self.transactional_ids = {
-            each for _, join in self.joins.values() for each in join.transactional_ids
+            transactional_id
+            for _, join in self.joins.values()
+            for transactional_id in join.transactional_ids
         }
-        self.refused = {each: said for each, said in self.refused.items() if said[0] >= since_ms}
-        self.ready = {each: at for each, at in self.ready.items() if at >= since_ms}
-        self.failed = {each: said for each, said in self.failed.items() if said[0] >= since_ms}
+        self.refused = {key: entry for key, entry in self.refused.items() if entry[0] >= since_ms}
+        self.ready = {key: at_ms for key, at_ms in self.ready.items() if at_ms >= since_ms}
+        self.failed = {key: entry for key, entry in self.failed.items() if entry[0] >= since_ms}
 
     def speaking(self, group: Group, now_ms: int) -> tuple[str, ...]:
-        """Return the names of members that were heard within twice their session timeout and have not left.
-
-        Where there is no log, everybody counts who spoke.
-        """
-        found: set[str] = set()
+        """Return members heard recently that have not left; without a log all senders."""
+        names: set[str] = set()
         for incarnation, heard_ms in self.heard_ms.items():
             record = group.members.get(incarnation)
             is_new = incarnation in self.joins and incarnation not in self.tasks
@@ -169,8 +160,8 @@ class InboxFold:
             if record is not None:
                 timeout_ms = record.session_timeout_ms
             if now_ms - heard_ms <= 2 * timeout_ms:
-                found.add(self.names[incarnation])
-        return tuple(sorted(found))
+                names.add(self.names[incarnation])
+        return tuple(sorted(names))
 
     def _leader_beat(self, at_ms: int, beat: LeaderBeat) -> None:
         self._leader_beats.pop(beat.leader_epoch, None)
@@ -181,7 +172,7 @@ class InboxFold:
     def _beat(self, at_ms: int, beat: Beat) -> None:
         self.heard_ms[beat.incarnation] = at_ms
         self.calls[beat.incarnation] = beat.call
-        known = self.tasks.setdefault(beat.incarnation, {})
+        rows = self.tasks.setdefault(beat.incarnation, {})
         if beat.full:
-            known.clear()
-        known |= {(each.task, each.role): (at_ms, each) for each in beat.tasks}
+            rows.clear()
+        rows |= {(status.task, status.role): (at_ms, status) for status in beat.tasks}

@@ -1,4 +1,4 @@
-"""What programs are told of where state is: `HostInfo`, `KeyQueryMetadata`, `StreamsMetadata` (KIP-67, KIP-535)."""
+"""Metadata of key queries (KIP-67, KIP-535)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.api.record import Headers
 
-#: Chooses a partition by the record's headers as well: (topic, key, value, headers, partitions).
+#: Parameters: topic, key, value, headers, partition count.
 PartitionerWithHeaders = Callable[[str, Any, Any, Headers, int], int | Iterable[int] | None]
 
 
 class HostInfo(NamedTuple):
-    """Where a process answers queries: its `application_server`, split.
+    """Host and port of a process: its `application_server`.
 
     >>> HostInfo.of("shop-3:8080")
     HostInfo(host='shop-3', port=8080)
@@ -25,7 +25,7 @@ class HostInfo(NamedTuple):
 
     @classmethod
     def of(cls, endpoint: str) -> "HostInfo":
-        """Return what a checked 'host:port' says; an IPv6 address stands in brackets there, and without them here."""
+        """Parse a checked 'host:port'; an IPv6 address loses its brackets."""
         host, _, port = endpoint.rpartition(":")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
@@ -35,13 +35,12 @@ class HostInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQueryMetadata:
-    """Who has the state of a key; it says nothing about whether the key is there.
+    """Owner of a key's state; the key need not exist.
 
     Attributes:
-        active_host: Who processes the key and reads its own writes; None while nobody does, or if that process has no
-            `application_server`.
-        standby_hosts: Who has a copy (a standby or a learner), a little behind: for `store(name, stale=True)`.
-        partition: The key's partition; None for a global store, and while the group does not know its tasks yet.
+        active_host: The process that processes the key; None without an owner or `application_server`.
+        standby_hosts: Processes with a copy that lags a little: for `store(name, stale=True)`.
+        partition: The key's partition; None for a global store, and before the group knows its tasks.
 
     >>> KeyQueryMetadata(active_host=HostInfo("shop-3", 8080), standby_hosts=frozenset(), partition=2).partition
     2
@@ -54,14 +53,13 @@ class KeyQueryMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMetadata:
-    """What one process of the application has.
+    """State of one process of the application.
 
     Attributes:
-        host_info: Where it answers.
         state_store_names: Stores of the tasks it processes, and the global stores.
         topic_partitions: Input of these tasks.
         standby_state_store_names: Stores it has copies of.
-        standby_topic_partitions: Input of the tasks that the copies are of.
+        standby_topic_partitions: Input of the copied tasks.
 
     >>> StreamsMetadata(host_info=HostInfo("shop-3", 8080), state_store_names=frozenset({"counts"})).topic_partitions
     frozenset()

@@ -1,4 +1,4 @@
-"""Who of a group lives, by what is said from now on: the only clock is the listener's own, and only how long it listens counts (H22)."""
+"""Liveness by listening: only the listener's own clock counts (H22)."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,26 +8,24 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.tasks.ports import Clock
 
-#: A member that lives speaks twice within its session timeout at least; a silence of so many is not a late word.
+#: A live member sends at least two heartbeats per session timeout.
 _TIMEOUTS: Final = 2
-#: Once somebody was heard, the others are waited for so long, to be named too.
+#: Wait for others after the first.
 _OTHERS_MS: Final = 1_000
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
-def speaking_now(
+def members_heard(
     topics: GroupTopics,
     members: Mapping[str, MemberRecord],
     clock: Clock,
     pause: Callable[[float], bool],
 ) -> frozenset[str]:
-    """Return which of these members, by incarnation, speak from now on; listens for two session timeouts at most.
+    """Return the incarnations heard from now on, within two session timeouts.
 
     Args:
-        topics: Of the group; the inbox must not have been read yet.
-        members: Whom to listen for, by incarnation.
-        clock: How long was listened is measured by it.
-        pause: Waits for some seconds; True if nobody wants to know any more.
+        topics: Their inbox must not have been read yet.
+        pause: Waits for some seconds; returns True to stop.
     """
     if not members:
         return frozenset()
@@ -36,13 +34,13 @@ def speaking_now(
     until_ms = _now_ms(clock) + _TIMEOUTS * max(
         record.session_timeout_ms for record in members.values()
     )
-    while len(heard) < len(members) and _now_ms(clock) < until_ms and not pause(_LOOK_S):
-        knew_somebody = bool(heard)
-        for _, message in topics.said():
-            # What is said of a dead member is said in its name as well.
+    while len(heard) < len(members) and _now_ms(clock) < until_ms and not pause(_POLL_S):
+        was_heard = bool(heard)
+        for _, message in topics.new_messages():
+            # Other messages may name dead members.
             if isinstance(message, Beat | JoinGroup) and message.incarnation in members:
                 heard.add(message.incarnation)
-        if heard and not knew_somebody:
+        if heard and not was_heard:
             until_ms = min(until_ms, _now_ms(clock) + _OTHERS_MS)
     return frozenset(heard)
 

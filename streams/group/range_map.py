@@ -1,8 +1,8 @@
-"""Where each key range of each task stands, as the last commits tell it. Pure.
+"""Range map: committed position of each key range. Pure.
 
-The map is in the metadata of every committed offset (`tidewheel.tasks.key_ranges.progress_vector`), so it is seen without asking a
-member, and when none is up. A commit names partitions, not tasks; which sub-topology reads a topic, workers' figures and
-the group's log tell.
+The map is in the metadata of committed offsets
+(`tidewheel.tasks.key_ranges.progress_vector`), so it needs no member. Commits name partitions only;
+worker reports and the group log add the sub-topologies.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from tidewheel.tasks.ports import CommittedOffset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """One key range in one input partition.
+    """Key range in one input partition.
 
     Attributes:
-        first, last: Its lowest and its highest key hash, as 8 hex digits.
-        offset: The next offset it processes: of its own keys everything before is done.
-        ahead: By how much that is above the partition's committed offset, which is the slowest range's.
-        busy: Percent of the last seconds that it was at work; None where its task does not say.
+        first, last: Lowest and highest key hash, as 8 hex digits.
+        offset: Next offset to process: all earlier records of its keys are processed.
+        ahead: `offset` minus the partition's committed offset, which is that of the slowest range.
+        busy: Percent of the last seconds at work; None if unknown.
     """
 
     first: str
@@ -39,14 +39,12 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRanges:
-    """The key ranges of one input partition of one task.
+    """Key ranges of one input partition.
 
     Attributes:
-        task: Whose; None where nobody has said yet which sub-topology reads the topic.
-        topic, partition: The input.
-        hash: Name of the hash that the ranges cut.
-        committed: The committed offset.
-        ranges: In the order of their hashes; one for all of them where the task is not cut.
+        task: None while the reader of the topic is unknown.
+        hash: Name of the hash that defines the ranges.
+        ranges: By hash; one range for an undivided task.
     """
 
     task: str | None
@@ -60,14 +58,14 @@ class InputRanges:
 def progress_of(
     application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, Progress]:
-    """Return what the application's own commits say; offsets that somebody else committed are left out."""
+    """Return the progress that the application itself committed."""
     prefix = internal_prefix(application_id)
-    found: dict[TopicPartition, Progress] = {}
+    own: dict[TopicPartition, Progress] = {}
     for partition, (offset, metadata) in committed.items():
         progress = Progress.decode(metadata, committed_offset=offset)
         if progress is not None and progress.transactional_id.startswith(prefix):
-            found[partition] = progress
-    return found
+            own[partition] = progress
+    return own
 
 
 def range_map(
@@ -75,63 +73,57 @@ def range_map(
     readers: Mapping[str, int],
     busy: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> tuple[InputRanges, ...]:
-    """Return the ranges of every input partition, by task.
-
-    Args:
-        progress: What each partition's commit says (`progress_of`).
-        readers: Which sub-topology reads a topic (`topic_readers`).
-        busy: How busy each task's busiest ranges are, by their first hash.
-    """
+    """Return the ranges by task; `busy` has the load of ranges by their first hash."""
     known: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
-    for partition, said in sorted(progress.items()):
+    for partition, committed in sorted(progress.items()):
         reader = readers.get(partition.topic)
         if reader is None:
-            unknown.append(_ranges(None, partition, said, {}))
+            unknown.append(_ranges(None, partition, committed, {}))
         else:
             task = TaskId(reader, partition.partition)
-            told = busy.get(str(task), {})
-            known.append((task, _ranges(str(task), partition, said, told)))
-    known.sort(key=lambda each: each[0])
-    return (*(each for _, each in known), *unknown)
+            loads = busy.get(str(task), {})
+            known.append((task, _ranges(str(task), partition, committed, loads)))
+    known.sort(key=lambda entry: entry[0])
+    return (*(ranges for _, ranges in known), *unknown)
 
 
 def topic_readers(group: Group, inbox: InboxFold) -> dict[str, int]:
-    """Return which sub-topology reads each topic, as far as log and inbox tell: no topic is read by two."""
+    """Return the known sub-topology of each topic."""
     tasks = {str(task): task for task in (*group.tasks, *group.states)}
-    said = [
+    reported = [
         (tasks[task], status.input)
         for rows in inbox.tasks.values()
         for (task, role), (_, status) in rows.items()
-        if role == TaskRole.ACTIVE and task in tasks  # anybody may write to an inbox
+        if role == TaskRole.ACTIVE and task in tasks  # any client may write to an inbox
     ]
-    said += [(task, state.input) for task, state in group.states.items()]
+    reported += [(task, state.input) for task, state in group.states.items()]
     return {
         position.rpartition("-")[0]: task.subtopology
-        for task, positions in said
+        for task, positions in reported
         for position in positions
     }
 
 
 def _ranges(
-    task: str | None, partition: TopicPartition, said: Progress, busy: Mapping[int, int]
+    task: str | None, partition: TopicPartition, progress: Progress, busy: Mapping[int, int]
 ) -> InputRanges:
-    lowest = said.committed_offset
-    ends = [*(each.first_hash for each in said.ranges), HASH_END]
+    lowest = progress.committed_offset
+    ends = [*(position.first_hash for position in progress.ranges), HASH_END]
     return InputRanges(
         task=task,
         topic=partition.topic,
         partition=partition.partition,
-        hash=said.key_hash,
+        hash=progress.key_hash,
         committed=lowest,
         ranges=tuple(
             KeyRange(
                 first=f"{first:08x}",
                 last=f"{end - 1:08x}",
-                offset=each.offset,
-                ahead=each.offset - lowest,
+                offset=position.offset,
+                ahead=position.offset - lowest,
                 busy=busy.get(first),
             )
-            for each, (first, end) in zip(said.ranges, pairwise(ends), strict=True)
+            for position, (first, end) in zip(progress.ranges, pairwise(ends), strict=True)
         ),
     )

@@ -1,11 +1,9 @@
-"""Sets a group up again when its control topics were deleted (hole H24): an operator's decision, never automatic.
+"""Group recovery: rebuilds a group whose control topics were deleted (hole H24).
 
-The log is gone, and with it who may own what. What is left is beside each committed offset: the epoch of the task and
-the transactional id of who committed; and what members said of themselves in the inbox, if that is still there. So every
-id found there is fenced, and the new log begins above every epoch found: nobody who has committed in the group's former
-life can commit any more, and no epoch is used twice.
-
-`plan_recovery` decides from facts; nothing is touched. `execute_recovery` does it, and may be run again when interrupted.
+Only an operator starts it. The log is gone, but each committed offset has the task's epoch and the
+committer's transactional id. The inbox, if it still exists, has further ids. Recovery fences all
+these ids and starts the new log above every epoch found. So no former owner can commit, and no
+epoch is used twice. An interrupted recovery may be repeated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +30,14 @@ from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_top
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.ports import Admin, CommittedOffset
 
-#: What the new log says of who wrote it, until a member claims.
+#: Leader in the new log until a member claims.
 _LEADER: Final = "recovery"
 _REASON: Final = "the group was set up again (tidewheel group recover)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What the members of a group have in common, as their joins say it; others must not come in before them."""
+class GroupProgram:
+    """Properties that all members must share."""
 
     topology_hash: str
     assignor: str
@@ -47,19 +45,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFacts:
-    """What there is.
+    """Facts before a recovery.
 
     Attributes:
-        application_id: Whose group.
-        tasks: Every task of the program on this cluster.
-        inputs: Which task reads each input partition.
-        committed: What is committed for them.
-        group: What the state topic says; empty if it is gone.
-        topic_ids: Ids of those of the two topics that exist.
-        speaking: Members that were heard lately.
-        partitions: Partition count of each topic that is read.
-        named: Transactional ids that members named in the inbox.
-        program: What the group is to run from now on.
+        group: Group in the state topic; empty if the topic is gone.
+        topic_ids: Ids of existing control topics.
+        speaking: Members that were heard recently.
+        named: Transactional ids in the inbox.
+        program: Future program of the group.
     """
 
     application_id: str
@@ -71,21 +64,19 @@ class RecoveryFacts:
     speaking: tuple[str, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict[str, int])
     named: frozenset[str] = frozenset()
-    program: Program
+    program: GroupProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
-    """What a recovery does.
+    """Steps of a recovery.
 
     Attributes:
-        application_id: Whose group.
-        needed: Why it is needed; empty if the group is fine.
+        needed: Reasons for the recovery; empty for a healthy group.
         create: Control topics to create.
         transactional_ids: Producers to fence.
-        epoch: Of the new claim, and the epoch that every task is released at: above all that was found.
-        tasks: Tasks of the new log.
-        refusals: Why it must not be done; empty if it may.
+        epoch: New leader and task epoch: above all found.
+        refusals: Reasons against it; empty if it may run.
     """
 
     application_id: str
@@ -98,19 +89,16 @@ class RecoveryPlan:
 
 
 class LogWriter(Protocol):
-    """A leader's transactions on the state topic."""
+    """Transactional writer of the state topic."""
 
     def init(self) -> None:
-        """Fence whoever led before."""
+        """Fence the previous leader."""
         ...
 
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write records in one transaction; returns when they are committed."""
-        ...
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None: ...
 
 
 def plan_recovery(facts: RecoveryFacts) -> RecoveryPlan:
-    """Return what to do, and what speaks against it."""
     app = facts.application_id
     return RecoveryPlan(
         application_id=app,
@@ -132,20 +120,12 @@ def execute_recovery(
     read_group: Callable[[], Group],
     replication_factor: int = -1,
 ) -> int:
-    """Do what the plan says; return the epoch of the claim.
+    """Execute the plan; return the epoch of the claim.
 
-    What was committed, and what the log says, is read once more after everybody was fenced: only then is it final.
-
-    Args:
-        plan: Without refusals.
-        facts: What it was made from.
-        admin: The cluster.
-        writer: Of the state topic; used once the topics are there.
-        read_group: Reads the state topic to its end.
-        replication_factor: Of topics that are created; -1 is the cluster's default.
+    Commits and log are read a second time after the fencing: only then are they final.
 
     Raises:
-        StreamsError: The plan is refused, or the cluster refuses something; it may be run again.
+        StreamsError: The plan or the cluster refuses; the recovery may be repeated.
     """
     if plan.refusals:
         raise StreamsError("; ".join(plan.refusals))
@@ -161,17 +141,17 @@ def execute_recovery(
     committed = admin.committed(plan.application_id, inputs, stable=True)
     writer.init()
     epoch = max(plan.epoch, _highest_epoch(committed, read_group()) + 1)
-    found = admin.describe_topics(_topics(plan.application_id))
-    ids = {name: topic.topic_id.hex() for name, topic in found.items()}
+    descriptions = admin.describe_topics(_topics(plan.application_id))
+    ids = {name: topic.topic_id.hex() for name, topic in descriptions.items()}
     records = recovered_log(facts, epoch, ids)
-    writer.write(record_keys(records), [encode_record(each) for each in records])
+    writer.write(record_keys(records), [encode_record(record) for record in records])
     return epoch
 
 
 def recovered_log(
     facts: RecoveryFacts, epoch: int, topic_ids: Mapping[str, str]
 ) -> list[AnyRecord]:
-    """Return the records of a group in which nobody owns anything, above an epoch, and which waits for members of its program."""
+    """Return the log of a group above an epoch, without owners."""
     rows = {
         str(task): TaskRow(stateful=shape.stateful, changelogs=shape.changelogs)
         for task, shape in sorted(facts.tasks.items())
@@ -212,14 +192,11 @@ def transactional_ids(
     group: Group,
     named: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Return every producer that may still commit: those that have, and those the log or the inbox names.
-
-    All of them are data from outside, so only ids in the forms of this application count.
-    """
-    found = named | {progress.transactional_id for progress in _progress(committed)}
+    """Return all producers that may still commit; only ids of this application count."""
+    ids = named | {progress.transactional_id for progress in _progress(committed)}
     members = repair_group(group, app=application_id).group.members
-    found |= {each for record in members.values() for each in record.transactional_ids}
-    return tuple(own_ids(application_id, found))
+    ids |= {own_id for record in members.values() for own_id in record.transactional_ids}
+    return tuple(own_ids(application_id, ids))
 
 
 def _create(plan: RecoveryPlan, admin: Admin, replication_factor: int) -> None:
@@ -232,7 +209,8 @@ def _topics(application_id: str) -> tuple[str, str]:
 
 def _progress(committed: Mapping[TopicPartition, CommittedOffset]) -> list[Progress]:
     decoded = (
-        Progress.decode(each.metadata, committed_offset=each.offset) for each in committed.values()
+        Progress.decode(offset.metadata, committed_offset=offset.offset)
+        for offset in committed.values()
     )
     return [progress for progress in decoded if progress is not None]
 
@@ -244,10 +222,9 @@ def _highest_epoch(committed: Mapping[TopicPartition, CommittedOffset], group: G
 
 
 def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
-    """Return what is wrong with the group's log.
+    """Return the defects of the group's log.
 
-    That nothing was committed is no reason to leave it alone: members whose topics were deleted before their first commit
-    hold still as well, and from outside they can't be told from a group that has not begun.
+    Missing commits don't matter: members also pause if the topics were deleted before the first commit.
     """
     was_used = any(progress.task_epoch > 0 for progress in _progress(facts.committed))
     group = facts.group
@@ -262,9 +239,9 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
         used = ", but the application has committed" if was_used else ""
         reasons.append(f"the state topic holds no decision{used}")
     contradictions = repair_group(group, app=facts.application_id).contradictions
-    reasons += [f"the state topic contradicts itself: {each}" for each in contradictions]
+    reasons += [f"the state topic contradicts itself: {text}" for text in contradictions]
     about, program = group.about, facts.program
-    loads = any(isinstance(each, BootstrapRecord) for each in group.bootstraps.values())
+    loads = any(isinstance(record, BootstrapRecord) for record in group.bootstraps.values())
     if about.held and not loads:
         reasons.append(f"the group decides nothing: {about.held}")
     if about.pinned and (about.topology_hash, about.assignor) != (
@@ -272,8 +249,8 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
         program.assignor,
     ):
         reasons.append(
-            f"the group was set up again for topology {about.topology_hash} with task_assignor {about.assignor!r}, and nobody "
-            f"of these has come; this is topology {program.topology_hash} with {program.assignor!r}"
+            f"the group was set up again for topology {about.topology_hash} with task_assignor {about.assignor!r}, and no such "
+            f"member has joined; this is topology {program.topology_hash} with {program.assignor!r}"
         )
     ahead = [
         f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {known}"
@@ -296,7 +273,7 @@ def _refusals(facts: RecoveryFacts) -> tuple[str, ...]:
     if not facts.speaking or not _reasons(facts):
         return ()
     held = (
-        "members that hold still because the topics are lost are silent, and go on by themselves once the group is set up "
+        "members that pause because the topics are lost are silent, and continue by themselves once the group is set up "
         "again"
     )
     names = ", ".join(facts.speaking)

@@ -1,12 +1,10 @@
-"""Has an application begin anew: offsets, internal topics and local state go back to where they were before it ran.
+"""Application reset: offsets, internal topics and local state return to the initial state.
 
-`plan_reset` decides, from facts, what is to be done and what speaks against it; nothing is touched. `execute_reset` does
-it. The order is such that a reset that was interrupted can be run again: everything it does is fine to do twice.
+Each step may be repeated, so an interrupted reset can run again.
 
-An application that runs would be harmed, so a reset is refused while one is seen: members of its group that were heard
-lately, consumers subscribed with its name, workers with a fixed assignment that show themselves to the cluster
-(`streams/kafka/consumers/fixed_claim.py`), or a worker that holds the lock of a slot on this machine. Those with a fixed assignment can
-be overridden: their producers are fenced, so that they end with `FencedError` before they commit anything more.
+A reset is refused while the application runs: members heard recently, subscribed consumers, live
+fixed workers (`streams/kafka/consumers/fixed_claim.py`), or locked slots on this machine. `force`
+ignores fixed workers: the reset fences their producers before they commit again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,35 +27,30 @@ from tidewheel.tasks.internal_topics import changelog_topic, internal_prefix, is
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
 from tidewheel.tasks.ports import Admin, CommittedOffset
 
-#: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).
+#: "-topic": foreign-key joins.
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
 
-#: Where input is read from after the reset: its ends, or a time in ms since the epoch.
+#: An int is a time in ms since the epoch.
 ResetPosition = Literal["earliest", "latest"] | int
 
 
 class ResetAdmin(Admin, Protocol):
-    """What a reset needs from the cluster."""
-
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
-    ) -> dict[TopicPartition, int]:
-        """Return the offset of the first record at or after a time; the end where there is none."""
-        ...
+    ) -> dict[TopicPartition, int]: ...
 
     def fixed_workers(self, application_id: str) -> Mapping[str, str]:
-        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
+        """Return hosts by transactional id."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetScope:
-    """Which application, and what of it is known beside its name.
+    """Topics of the application to reset.
 
     Attributes:
-        application_id: The application.
-        source_topics: Topics its topology reads; those it has committed offsets for are found anyway.
-        internal_topics: Its own topics as its topology says; None if only the name is known, then they are found by it.
+        source_topics: Source topics of the topology; topics with committed offsets are added.
+        internal_topics: Internal topics of the topology; None finds them by name.
     """
 
     application_id: str
@@ -67,7 +60,7 @@ class ResetScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSlot:
-    """One slot of the application's state on this machine; `problem` says who holds it, or is empty."""
+    """Slot on this machine; `problem` names the holder of its lock."""
 
     slot: int
     path: Path
@@ -77,17 +70,15 @@ class LocalSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFacts:
-    """What there is before a reset.
+    """Facts before a reset.
 
     Attributes:
         topics: Partition counts of all topics.
-        committed: What the application's group has committed.
-        targets: Where each input partition is to be read from.
-        members: Live members of the group.
-        slots: The application's slots on this machine.
-        others: Applications whose names begin with this one's and a dash, and which have committed offsets.
-        speaking: Members of the application's own group that were heard lately, on any machine.
-        fixed: Workers with a fixed assignment that live, on any machine: the transactional id of each, and its host.
+        targets: New offsets.
+        members: Number of live consumers of the group.
+        others: Applications with offsets whose names start with this one's and a dash.
+        speaking: Members that were heard recently, on any machine.
+        fixed: Hosts of live fixed workers by transactional id.
     """
 
     topics: Mapping[str, int]
@@ -102,8 +93,6 @@ class ResetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMove:
-    """An input partition's committed offset, before (None: there is none) and after."""
-
     partition: TopicPartition
     before: int | None
     after: int
@@ -111,16 +100,14 @@ class OffsetMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """What a reset does.
+    """Steps of a reset.
 
     Attributes:
-        application_id: The application.
-        offsets: Offsets to commit, after all others of the group are deleted.
+        offsets: Offsets to commit; all others of the group are deleted.
         topics: Topics to delete.
-        slots: Slots whose tasks' directories are removed.
+        slots: Slots to clear.
         transactional_ids: Producers to fence.
-        notes: What the user should know.
-        refusals: Why it must not be done; empty if it may.
+        refusals: Reasons against it; empty if it may run.
     """
 
     application_id: str
@@ -133,14 +120,12 @@ class ResetPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
         return not (self.offsets or self.topics or any(slot.tasks for slot in self.slots))
 
 
 def scope_of(
     application_id: str, topology: Topology | None = None, config: StreamsConfig | None = None
 ) -> ResetScope:
-    """Return what is known of an application, with its topology (and the settings that complete it) or without."""
     if topology is None:
         return ResetScope(application_id=application_id)
     prefix = internal_prefix(application_id)
@@ -163,7 +148,7 @@ def scope_of(
 def input_partitions(
     scope: ResetScope, topics: Mapping[str, int], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """Return the partitions the application reads from outside, sorted: by its topology, and by what it committed."""
+    """Return external input partitions, from topology and commits."""
     known = scope.internal_topics or frozenset()
     read = {
         partition.topic
@@ -178,7 +163,7 @@ def input_partitions(
 
 
 def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
-    """Return what to do, and what speaks against it; with `force`, not that workers with a fixed assignment live."""
+    """Return the steps and the refusals; `force` ignores live fixed workers."""
     foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
     alike = sorted(
         topic
@@ -211,7 +196,6 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
 def gather_facts(
     scope: ResetScope, admin: ResetAdmin, state_dir: Path, position: ResetPosition
 ) -> ResetFacts:
-    """Ask the cluster and this machine what there is."""
     topics = admin.list_topics()
     committed = admin.committed(scope.application_id, None, stable=False)
     partitions = input_partitions(scope, topics, committed)
@@ -219,7 +203,7 @@ def gather_facts(
         case "earliest":
             targets = admin.beginning_offsets(partitions)
         case "latest":
-            targets = admin.stable_offsets(partitions)  # nothing undecided is skipped
+            targets = admin.stable_offsets(partitions)  # open transactions are not skipped
         case int():
             targets = admin.offsets_at(partitions, position)
     return ResetFacts(
@@ -234,11 +218,11 @@ def gather_facts(
 
 
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
-    """Do what the plan says. Raises `StreamsError` if the plan is refused or a slot was taken meanwhile."""
+    """Execute the plan; raise `StreamsError` if it is refused or a slot is locked."""
     if plan.refusals:
         raise StreamsError("; ".join(plan.refusals))
     with ExitStack() as held:
-        # Nobody starts on this state while it is being taken away.
+        # The locks keep workers from starting meanwhile.
         directories = [
             held.enter_context(
                 StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
@@ -255,7 +239,7 @@ def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
 
 
 def _commit(plan: ResetPlan, admin: Admin) -> None:
-    """Commit the new offsets as this application's own: any other offset is refused at the start."""
+    """Commit the offsets as the application's own: workers reject any others at start."""
     described = admin.describe_topics(sorted({move.partition.topic for move in plan.offsets}))
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for move in plan.offsets:
@@ -273,7 +257,6 @@ def _commit(plan: ResetPlan, admin: Admin) -> None:
 
 
 def local_slots(state_dir: Path, application_id: str) -> tuple[LocalSlot, ...]:
-    """Return the application's slots on this machine, each with who holds it."""
     root = state_dir / application_id
     if not root.is_dir():
         return ()
@@ -291,7 +274,7 @@ def _local_slot(state_dir: Path, application_id: str, number: int) -> LocalSlot:
 
 
 def _other_applications(scope: ResetScope, topics: Iterable[str], admin: Admin) -> frozenset[str]:
-    """Return the applications whose topics only look like this one's: `shop-eu` beside `shop`."""
+    """Return applications with similar topic names: `shop-eu` next to `shop`."""
     if scope.internal_topics is not None:
         return frozenset()
     start = len(internal_prefix(scope.application_id))
@@ -319,7 +302,6 @@ def _offset(committed: CommittedOffset | None) -> int | None:
 
 
 def _transactional_ids(committed: Mapping[TopicPartition, CommittedOffset]) -> set[str]:
-    """Return the ids that commit metadata names; anybody may have committed."""
     return {
         progress.transactional_id
         for entry in committed.values()
@@ -331,14 +313,14 @@ def _notes(
     scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str], *, force: bool
 ) -> tuple[str, ...]:
     notes: list[str] = []
-    found = facts.committed or doomed or any(slot.tasks for slot in facts.slots)
-    if scope.internal_topics is None and not found:
+    exists = facts.committed or doomed or any(slot.tasks for slot in facts.slots)
+    if scope.internal_topics is None and not exists:
         notes.append(
             f"nothing of an application {scope.application_id} was found: no offsets, no internal topics, no local state "
             "here; is the name right?"
         )
     if facts.fixed and force:
-        notes.append(f"workers that live and end with FencedError: {at_hosts(facts.fixed)}")
+        notes.append(f"live workers that will end with FencedError: {at_hosts(facts.fixed)}")
     if left:
         notes.append(
             f"left alone, as this topology has no such topics: {', '.join(left)}; "
@@ -372,7 +354,7 @@ def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str
     if facts.fixed and not force:
         refusals.append(
             f"workers of {scope.application_id} with a fixed assignment are alive: {at_hosts(facts.fixed)}; stop them "
-            "first (one that was killed is forgotten after a few seconds). --force resets all the same, and ends them "
+            "first (a killed one disappears after a few seconds). --force resets all the same, and ends them "
             "with FencedError"
         )
     return tuple(refusals)

@@ -1,8 +1,7 @@
-"""What is known of a group at a moment, from its log and the last beats of its inbox. Pure.
+"""Group status from its log and the last heartbeats. Pure.
 
-Who owns what, since when and why is the log's; how far each task is, is what members last said. A figure older than its
-member's session timeout is *stale*: nobody vouches for it. Times are those of the topics' records, compared with the
-moment of reading; clocks that differ by seconds make ages differ by as much, and decide nothing.
+Figures older than their member's session timeout are *stale*. Ages compare record timestamps with
+the reader's clock: a clock difference shifts them, and decides nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,18 +20,17 @@ from tidewheel.rebalance.inspect.describe import (
 from tidewheel.rebalance.model import TaskId, TaskRole
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
-from tidewheel.streams.group.alarms import Alarm, Sight, Surroundings, alarms
+from tidewheel.streams.group.alarms import Alarm, BrokerFacts, GroupView, alarms
 from tidewheel.streams.group.inbox import SESSION_MS, InboxFold
 from tidewheel.streams.group.range_map import InputRanges, range_map, topic_readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One incarnation of a member. Ages are in ms; None where nothing is known.
+    """Incarnation of a member. Ages are in ms.
 
     Attributes:
-        call: The call of user code that its worker has been in for a second or more; empty for none.
-        call_ms: For how long.
+        call: Call of user code that has run for a second or more, for `call_ms`.
     """
 
     member: str
@@ -56,13 +54,12 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordInHand:
-    """A record that a key range has been at for long, which holds up the other records of that range only.
+class SlowRecord:
+    """Record that a key range has processed for long, which delays that range only.
 
     Attributes:
-        key_hash: Hash of its key, by which the ranges are cut.
-        offset: Its offset in the task's input partition.
-        age_ms: For how long it had been in hand when its worker said so.
+        offset: Offset in the task's input partition.
+        age_ms: Processing time at the report.
     """
 
     key_hash: int
@@ -77,14 +74,13 @@ class RecordInHand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedLoop:
-    """A coroutine that blocks the event loop that key ranges of a worker share, which holds up them all.
+    """Coroutine that blocks the event loop, which delays all key ranges of a worker.
 
     Attributes:
-        function: Where it is, as "Shop.process (shop.py:12)".
-        age_ms: For how long at least it had blocked when its worker said so.
-        first: The lowest key hash of the range whose it is.
-        node: The processor at work there; None for none.
-        topic, partition, offset, key_hash: The range's record at hand; None for none.
+        function: As "Shop.process (shop.py:12)".
+        age_ms: Shortest possible blocking time at the report.
+        first: Lowest key hash of its range.
+        topic, partition, offset, key_hash: Current record.
     """
 
     function: str
@@ -109,25 +105,20 @@ class BlockedLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
-    """A task in one role at one member.
+    """Task in one role at one member.
 
     Attributes:
-        task, role, member, incarnation: What and where.
-        phase: Of an active task as in the log, or WARMING; of a copy, "READY" or "FOLLOWING".
+        phase: As in the log, or WARMING; of a copy, "READY" or "FOLLOWING".
         epoch: Task epoch, or a copy's learn epoch.
-        state: The worker's own word, such as RUNNING or RESTORING; "" if nothing was heard.
-        since_ms: Since when (ms since the epoch); `since_known` is False if it is at least that long ago.
-        target: Who shall have it, where that is somebody else.
-        lag: Records to process (active) or to restore (copies); None if not known.
-        rate: Records per second; None if not known.
-        done, end: Of a copy: how far of its changelogs, in offsets.
-        eta_s: Of a copy: seconds until it has caught up, at this rate.
-        stale: Whether the figures are older than the member's session timeout.
-        range_count: Of an active task: its key ranges.
-        ranges: Records that its key ranges have had in hand for long, the longest first.
-        dropped: Of an active task: records dropped by a rule since its owner began it.
-        skipped: Of an active task: records that its exception handlers have skipped.
-        blocked: The coroutine of an active task that blocks the event loop of its worker; None if none does.
+        state: State in the worker's report, such as RUNNING.
+        since_ms: Start of the phase (ms since the epoch); earlier if not `since_known`.
+        target: Future owner, if different.
+        lag: Records to process (active) or to restore (copies).
+        rate: Records per second.
+        done, end: Changelog offsets of a copy.
+        eta_s: Seconds until a copy has caught up at this rate.
+        dropped: Records dropped by a rule since the owner started.
+        skipped: Records skipped by exception handlers.
     """
 
     task: str
@@ -147,7 +138,7 @@ class TaskFigures:
     eta_s: float | None = None
     stale: bool = False
     range_count: int = 1
-    ranges: tuple[RecordInHand, ...] = ()
+    ranges: tuple[SlowRecord, ...] = ()
     blocked: BlockedLoop | None = None
     dropped: int = 0
     skipped: int = 0
@@ -155,19 +146,13 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """A group at a moment.
+    """Status of a group.
 
     Attributes:
-        application_id: Whose.
-        read_ms: The moment (ms since the epoch).
+        read_ms: Time of reading (ms since the epoch).
         phase: See `tidewheel.rebalance.inspect.describe.GroupPhase`.
-        leader, leader_epoch, leader_heard_ms_ago: Who decides, and when it last said so.
-        group_epoch, step_epoch: Of the target and of the way there.
-        protocol, topology_epoch, topology_hash, assignor: What the group runs.
-        members, tasks, learners, standbys: See there; the latter two are copies.
-        waiting: Tasks whose move waits for a place among the learners.
-        key_ranges: Where each key range of each task stands, as last committed; None if not asked for.
-        alarms: What should be looked at.
+        waiting: Tasks whose move waits for a free learner slot.
+        key_ranges: None if not requested.
     """
 
     application_id: str
@@ -191,7 +176,6 @@ class GroupStatus:
     alarms: tuple[Alarm, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         return asdict(self)
 
 
@@ -201,11 +185,10 @@ def group_status(
     inbox: InboxFold,
     *,
     now_ms: int,
-    around: Surroundings | None = None,
+    around: BrokerFacts | None = None,
 ) -> GroupStatus:
-    """Return what is known of a group now (ms since the epoch)."""
     view = _View(log, inbox, now_ms)
-    around = around or Surroundings()
+    around = around or BrokerFacts()
     group, beat = log.group, inbox.leader_beat(log.group)
     return GroupStatus(
         application_id=application_id,
@@ -238,7 +221,7 @@ def group_status(
             else range_map(around.progress, topic_readers(group, inbox), view.busy())
         ),
         alarms=alarms(
-            Sight(
+            GroupView(
                 application_id=application_id,
                 log=log,
                 inbox=inbox,
@@ -250,8 +233,6 @@ def group_status(
 
 
 class _View:
-    """Log and inbox side by side, at a moment."""
-
     def __init__(self, log: LogFold, inbox: InboxFold, now_ms: int) -> None:
         self.log = log
         self.inbox = inbox
@@ -262,19 +243,17 @@ class _View:
         return self.log.group
 
     def silent_ms(self, incarnation: str) -> int | None:
-        """Return for how long an incarnation has said nothing; None if it never did."""
         heard_ms = self.inbox.heard_ms.get(incarnation)
         return None if heard_ms is None else max(self.now_ms - heard_ms, 0)
 
     def is_stale(self, incarnation: str, at_ms: int | None) -> bool:
-        """Return whether something said at a time is too old to be believed."""
         record = self.group.members.get(incarnation)
         timeout_ms = SESSION_MS if record is None else record.session_timeout_ms
         return at_ms is None or self.now_ms - at_ms > timeout_ms
 
     def members(self) -> tuple[MemberStatus, ...]:
         records = sorted(
-            self.group.members.values(), key=lambda each: (each.member, each.incarnation)
+            self.group.members.values(), key=lambda record: (record.member, record.incarnation)
         )
         return tuple(map(self._member, records))
 
@@ -284,7 +263,7 @@ class _View:
         wanted = self.group.target.owners.get(task)
         member = "" if state is None else state.member or ""
         incarnation = "" if state is None else state.owner or ""
-        at_ms, told = self._said(task, TaskRole.ACTIVE, incarnation)
+        at_ms, status = self._status(task, TaskRole.ACTIVE, incarnation)
         return TaskFigures(
             task=str(task),
             role=TaskRole.ACTIVE.value,
@@ -295,27 +274,28 @@ class _View:
             target=wanted if wanted != member else None,
             stale=bool(incarnation)
             and self.is_stale(incarnation, self._fresh_ms(incarnation, at_ms)),
-            range_count=1 if told is None else told.range_count,
-            ranges=() if told is None else tuple(map(_in_hand, told.ranges)),
-            blocked=None if told is None else _blocked(told.blocking),
+            range_count=1 if status is None else status.range_count,
+            ranges=() if status is None else tuple(map(_slow_record, status.ranges)),
+            blocked=None if status is None else _blocked(status.blocking),
             **_since(since),
-            **_figures(told),
+            **_figures(status),
         )
 
     def busy(self) -> dict[str, dict[int, int]]:
-        """Return how busy the ranges of each task are, by their first hash, as its owner last said."""
-        told = {
-            str(task): self._said(task, TaskRole.ACTIVE, state.owner or "")[1]
+        statuses = {
+            str(task): self._status(task, TaskRole.ACTIVE, state.owner or "")[1]
             for task, state in self.group.states.items()
         }
-        return {task: dict(said.busiest) for task, said in told.items() if said is not None}
+        return {
+            task: dict(status.busiest) for task, status in statuses.items() if status is not None
+        }
 
     def copy(self, task: TaskId, copy: Copy, role: TaskRole) -> TaskFigures:
-        at_ms, told = self._said(task, role, copy.incarnation)
+        at_ms, status = self._status(task, role, copy.incarnation)
         since = self.log.copy_since.get((task, copy.incarnation, copy.learn_epoch))
-        if told is not None and told.epoch != copy.learn_epoch:
-            told = None  # said of an earlier copy
-        figures = _figures(told)
+        if status is not None and status.epoch != copy.learn_epoch:
+            status = None  # of an earlier copy
+        figures = _figures(status)
         lag, rate = figures["lag"], figures["rate"]
         is_ready = (str(task), copy.incarnation, copy.learn_epoch) in self.inbox.ready
         return TaskFigures(
@@ -325,8 +305,8 @@ class _View:
             incarnation=copy.incarnation,
             phase="READY" if is_ready else "FOLLOWING",
             epoch=copy.learn_epoch,
-            done=0 if told is None else sum(told.changelog.values()),
-            end=0 if told is None else sum(told.ends.values()),
+            done=0 if status is None else sum(status.changelog.values()),
+            end=0 if status is None else sum(status.ends.values()),
             eta_s=lag / rate if lag is not None and rate else None,
             stale=self.is_stale(copy.incarnation, self._fresh_ms(copy.incarnation, at_ms)),
             **_since(since),
@@ -360,22 +340,22 @@ class _View:
             and self.is_stale(incarnation, self.inbox.heard_ms.get(incarnation)),
         )
 
-    def _said(
+    def _status(
         self, task: TaskId, role: TaskRole, incarnation: str
     ) -> tuple[int | None, TaskStatus | None]:
-        told = self.inbox.tasks.get(incarnation, {}).get((str(task), role.value))
-        return (None, None) if told is None else told
+        status = self.inbox.tasks.get(incarnation, {}).get((str(task), role.value))
+        return (None, None) if status is None else status
 
     def _fresh_ms(self, incarnation: str, at_ms: int | None) -> int | None:
-        """Return when figures were last vouched for: a beat leaves out tasks that have not changed."""
+        """Heartbeats leave out unchanged tasks, but confirm them."""
         return None if at_ms is None else self.inbox.heard_ms.get(incarnation, at_ms)
 
 
 def _held(copies: Mapping[TaskId, Iterable[Copy]], incarnation: str) -> tuple[str, ...]:
     return tuple(
         str(task)
-        for task, each in sorted(copies.items())
-        if any(copy.incarnation == incarnation for copy in each)
+        for task, task_copies in sorted(copies.items())
+        if any(copy.incarnation == incarnation for copy in task_copies)
     )
 
 
@@ -383,34 +363,34 @@ def _since(since: Since | None) -> dict[str, Any]:
     return {} if since is None else {"since_ms": since.at_ms, "since_known": since.known}
 
 
-def _in_hand(told: tuple[int, int, int]) -> RecordInHand:
-    key_hash, offset, age_ms = told
-    return RecordInHand(key_hash=key_hash, offset=offset, age_ms=age_ms)
+def _slow_record(report: tuple[int, int, int]) -> SlowRecord:
+    key_hash, offset, age_ms = report
+    return SlowRecord(key_hash=key_hash, offset=offset, age_ms=age_ms)
 
 
-def _blocked(told: BlockingCoroutine | None) -> BlockedLoop | None:
-    if told is None:
+def _blocked(report: BlockingCoroutine | None) -> BlockedLoop | None:
+    if report is None:
         return None
-    at_record = bool(told.topic)
+    at_record = bool(report.topic)
     return BlockedLoop(
-        function=told.function,
-        age_ms=told.ms,
-        first=f"{told.first_hash:08x}",
-        node=told.node or None,
-        topic=told.topic if at_record else None,
-        partition=told.partition if at_record else None,
-        offset=told.offset if at_record else None,
-        key_hash=told.key_hash if at_record else None,
+        function=report.function,
+        age_ms=report.ms,
+        first=f"{report.first_hash:08x}",
+        node=report.node or None,
+        topic=report.topic if at_record else None,
+        partition=report.partition if at_record else None,
+        offset=report.offset if at_record else None,
+        key_hash=report.key_hash if at_record else None,
     )
 
 
-def _figures(told: TaskStatus | None) -> dict[str, Any]:
-    if told is None:
+def _figures(status: TaskStatus | None) -> dict[str, Any]:
+    if status is None:
         return {"state": "", "lag": None, "rate": None}
     return {
-        "state": told.state,
-        "lag": told.lag if told.lag >= 0 else None,
-        "rate": told.rate,
-        "dropped": told.dropped,
-        "skipped": told.skipped,
+        "state": status.state,
+        "lag": status.lag if status.lag >= 0 else None,
+        "rate": status.rate,
+        "dropped": status.dropped,
+        "skipped": status.skipped,
     }

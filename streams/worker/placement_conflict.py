@@ -20,7 +20,7 @@ from tidewheel.rebalance.inspect.describe import LogFold
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
 from tidewheel.streams.group.inbox import at_hosts
-from tidewheel.streams.group.listening import speaking_now
+from tidewheel.streams.group.listening import members_heard
 from tidewheel.streams.group.topics import GroupTopics, TopicsAdmin
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.client.settings import FIXED_SESSION_MS
@@ -127,7 +127,7 @@ class PlacementCheck:
             }
             if members:
                 _log.info("listening for live members of %s", self._app)
-            heard = speaking_now(topics, members, self._application.clock, self._ending.wait)
+            heard = members_heard(topics, members, self._application.clock, self._ending.wait)
         self._silent |= members.keys() - heard
         return {members[incarnation].member: members[incarnation].host for incarnation in heard}
 

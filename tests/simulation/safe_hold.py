@@ -85,7 +85,7 @@ class SafeHold:
             inputs={each.input: each.task for each in names},
             committed=operator.committed(APP, [each.input for each in names], stable=True),
             partitions=workload.partitions(),
-            program=recovery.Program(topology_hash=TOPOLOGY_HASH, assignor=ASSIGNOR),
+            program=recovery.GroupProgram(topology_hash=TOPOLOGY_HASH, assignor=ASSIGNOR),
         )
         plan = recovery.plan_recovery(facts)
         assert plan.needed, "whatever was committed, members hold still"

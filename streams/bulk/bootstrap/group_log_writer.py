@@ -92,7 +92,7 @@ class GroupLogWriter:
 
     def speaking(self) -> tuple[str, ...]:
         for heard in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
-            self._inbox.take(heard)
+            self._inbox.add(heard)
         return self._inbox.speaking(self._log.group, self._now_ms())
 
     def step(self, make: Callable[[Group], Sequence[AnyRecord]]) -> Group:

@@ -17,7 +17,7 @@ from tidewheel.streams.cli.output import print_error, print_json, print_table, w
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.recovery import (
-    Program,
+    GroupProgram,
     RecoveryFacts,
     RecoveryPlan,
     execute_recovery,
@@ -100,7 +100,7 @@ def recover(
     with access_to(config) as access:
         topics = access.connection.admin.list_topics()
         ran = plan_application(topology.spec(config), config.application_id, topics)
-        runs = Program(
+        runs = GroupProgram(
             topology_hash=topology.hash(),
             assignor=config.task_assignor,
         )
@@ -126,7 +126,7 @@ def recover(
     return ExitCode.REFUSED if plan.refusals else ExitCode.OK
 
 
-def _facts(access: GroupAccess, ran: ApplicationPlan, program: Program) -> RecoveryFacts:
+def _facts(access: GroupAccess, ran: ApplicationPlan, program: GroupProgram) -> RecoveryFacts:
     ids = access.read_what_there_is(whole=True)
     inputs = {
         TopicPartition(topic, number): TaskId(subtopology.spec.id, number)

@@ -21,7 +21,7 @@ from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
-from tidewheel.streams.group.recovery import Program, RecoveryFacts, recovered_log
+from tidewheel.streams.group.recovery import GroupProgram, RecoveryFacts, recovered_log
 
 CHANGELOG = f"{APP}-counts-changelog"
 
@@ -293,7 +293,7 @@ def _set_up_again() -> Group:
                 inputs={},
                 committed={},
                 partitions={"orders": 4},
-                program=Program(topology_hash=join("a").topology_hash, assignor="sticky"),
+                program=GroupProgram(topology_hash=join("a").topology_hash, assignor="sticky"),
             ),
             7,
             {},

@@ -1,4 +1,4 @@
-"""A group's two topics on a `FakeBroker`, and the way commands reach them."""
+"""Fake group: two topics on a `FakeBroker`, and access for commands."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -27,7 +27,7 @@ APP = "shop"
 
 
 class GroupAdmin(FakeAdmin):
-    """Also knows where a moment stands in a topic."""
+    """Admin client that also finds offsets by time."""
 
     def __init__(self, broker: FakeBroker) -> None:
         super().__init__(broker)
@@ -36,7 +36,6 @@ class GroupAdmin(FakeAdmin):
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the offset of the first record at or after a time; the end where there is none."""
         found: dict[TopicPartition, int] = {}
         for each in partitions:
             log = self._logs.log_of(each)
@@ -50,23 +49,18 @@ class GroupAdmin(FakeAdmin):
         return found
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
-        """Return nobody."""
         assert application_id
         return {}
 
 
 class FakeLeader:
-    """A leader's transactions."""
-
     def __init__(self, broker: FakeBroker) -> None:
         self._producer = FakeTransactionalProducer(broker, f"{APP}-leader")
 
     def init(self) -> None:
-        """Fence whoever led before."""
         self._producer.init()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write records in one transaction."""
         self._producer.begin()
         self._producer.produce_changelog(
             TopicPartition(state_topic(APP), 0), keys, values, [0] * len(keys)
@@ -75,8 +69,6 @@ class FakeLeader:
 
 
 class FakeConnection:
-    """What commands are given instead of Kafka."""
-
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self.admin = GroupAdmin(broker)
@@ -86,21 +78,18 @@ class FakeConnection:
         self.closed = False
 
     def sink(self) -> FakeSinkProducer:
-        """Return a producer for the inbox."""
         return FakeSinkProducer(self._broker)
 
     def leader(self) -> LogWriter:
-        """Return a writer of the state topic."""
         return FakeLeader(self._broker)
 
     def close(self) -> None:
-        """Let everything go."""
         self.topics.close()
         self.closed = True
 
 
 class FakeGroup:
-    """The group of application `shop`: its topics, and what is said in them."""
+    """Group of application `shop`."""
 
     def __init__(self, *, topics: bool = True) -> None:
         self.broker = FakeBroker()
@@ -111,7 +100,7 @@ class FakeGroup:
             self.broker.create_topic(inbox_topic(APP))
 
     def write(self, book: LogBook) -> None:
-        """Write what a book has that is not in the state topic yet."""
+        """Write the new records of a log book."""
         for entry in book.entries[self._written :]:
             self.broker.send(
                 state_topic(APP),
@@ -122,12 +111,11 @@ class FakeGroup:
         self._written = len(book.entries)
 
     def hear(self, timestamp_ms: int, *messages: AnyMessage) -> None:
-        """Have something said in the inbox."""
+        """Add messages to the inbox."""
         for message in messages:
             self.broker.send(inbox_topic(APP), encode_message(message), timestamp=timestamp_ms)
 
     def beats(self, timestamp_ms: int, *members: str, leader_epoch: int = 1) -> None:
-        """Have the leader and some members give a sign of life."""
         self.hear(
             timestamp_ms,
             LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=leader_epoch, seq=1),
@@ -138,7 +126,7 @@ class FakeGroup:
         )
 
     def connect(self, config: StreamsConfig) -> Connection:
-        """Stand for `tidewheel.streams.cli.group_access.connect`."""
+        """Replace `tidewheel.streams.cli.group_access.connect`."""
         assert config.application_id == APP
         connection = FakeConnection(self.broker)
         self.connections.append(connection)
@@ -146,11 +134,10 @@ class FakeGroup:
 
 
 def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:
-    """Return a member's beat."""
     return Beat(app=APP, member=name, incarnation=f"{name}-1", seq=1, full=full, tasks=tasks)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, group: FakeGroup, now_ms: int) -> None:
-    """Have commands see a group, at a moment."""
+    """Let commands see a group at a fixed time."""
     monkeypatch.setattr("tidewheel.streams.cli.group_access.connect", group.connect)
     monkeypatch.setattr("tidewheel.streams.cli.group_access.wall_clock_ms", lambda: now_ms)

@@ -1,4 +1,4 @@
-"""Who has the state of a key, by what the group log says (Kafka Streams' StreamsMetadataState)."""
+"""Owners of keys by the group log (Kafka Streams' StreamsMetadataState)."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ from tidewheel.tasks.processing.api.topology_spec import Partitioner, TopologySp
 
 APP = "shop"
 A, B = HostInfo("a", 80), HostInfo("b", 81)
-#: Sub-topologies: 0 is that of the global store, 1 splits lines, 2 has the counts behind a repartition topic.
+#: Sub-topologies: 0 global store, 1 splits lines, 2 counts after a repartition topic.
 TASKS = ("1_0", "1_1", "2_0", "2_1")
 COUNTS_IN = "shop-counts-repartition"
 
@@ -37,7 +37,7 @@ SPEC = _spec()
 
 
 def _book() -> LogBook:
-    """`a` and `b` share the tasks in turns, and each has a copy of the other's counts; `c` has no endpoint."""
+    """Members `a` and `b` share the tasks and copies; `c` has no endpoint."""
     book = LogBook().leader("p1")
     book.about(*TASKS, partitions={"lines-1": 2, "lines-2": 1, COUNTS_IN: 2})
     book.member("a", endpoint="a:80").member("b", endpoint="b:81").member("c")

@@ -1,4 +1,4 @@
-"""What operators ask of a group whose topics hold anything: status, history, discovery, drain and recovery answer."""
+"""Commands answer for topics with arbitrary bytes."""
 
 import contextlib
 import json
@@ -28,7 +28,12 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.discovery import all_clients
 from tidewheel.streams.group.inbox import inbox_back_ms
 from tidewheel.streams.group.range_map import progress_of
-from tidewheel.streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
+from tidewheel.streams.group.recovery import (
+    GroupProgram,
+    RecoveryFacts,
+    plan_recovery,
+    recovered_log,
+)
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tidewheel.tasks.ports import CommittedOffset
@@ -38,7 +43,7 @@ CONFIG = StreamsConfig(application_id=APP)
 
 
 def _group(records: list[bytes], messages: list[bytes]) -> FakeGroup:
-    """Return topics that hold these values among those of a group that ran."""
+    """Return the topics of a group that ran, with these values added."""
     group = FakeGroup()
     for topic, values in ((state_topic(APP), records), (inbox_topic(APP), messages)):
         for value in values:
@@ -76,7 +81,7 @@ def test_observers_answer_whatever_the_topics_hold(
     assert inbox_back_ms(access.group) <= 2 * 86_400_000
     all_clients(access.group, SPEC, APP)
     for name in ("a", "nobody"):
-        with contextlib.suppress(StreamsError):  # the name is of nobody, or of several
+        with contextlib.suppress(StreamsError):  # no member, or several, have this name
             find_member(access.group, name)
 
 
@@ -125,7 +130,7 @@ def test_recovery_reads_and_rebuilds_whatever_is_left(
         committed=committed,
         group=access.group,
         named=frozenset(access.inbox.transactional_ids),
-        program=Program(topology_hash="h", assignor="sticky"),
+        program=GroupProgram(topology_hash="h", assignor="sticky"),
     )
     plan = plan_recovery(facts)
     assert {"shop-fixed-0", f"shop-{'0a' * 16}-0"}.issuperset(plan.transactional_ids)
@@ -188,7 +193,7 @@ def test_recovery_is_needed_where_the_log_contradicts_itself(
         committed={},
         group=settled_table(RoundTable).group,
         topic_ids={state_topic(APP): "1", inbox_topic(APP): "2"},
-        program=Program(topology_hash="h", assignor="sticky"),
+        program=GroupProgram(topology_hash="h", assignor="sticky"),
     )
     assert not plan_recovery(facts).needed
     forged = decode_record(json.dumps({**row, "leader_epoch": facts.group.leader_epoch}).encode())

@@ -1,4 +1,4 @@
-"""Where each key range stands, as commits tell it."""
+"""Committed positions of key ranges."""
 
 import pytest
 from hypothesis import given
@@ -83,6 +83,6 @@ def test_readers_are_known_from_figures_and_from_the_log() -> None:
     )
     copy = TaskStatus(task="2_3", role="learner", epoch=1, state="RESTORING", input={"x-3": 5})
     junk = TaskStatus(task="junk", role="active", epoch=1, state="RUNNING", input={"x-3": 5})
-    inbox.take(Heard(book.now_ms, beat("a", active, copy, junk)))
+    inbox.add(Heard(book.now_ms, beat("a", active, copy, junk)))
     group = fold_log(book.entries).group
     assert topic_readers(group, inbox) == {"my-orders": 1, "payments": 0}

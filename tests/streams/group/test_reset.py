@@ -1,4 +1,4 @@
-"""What a reset does, as a plan; and that it does it, on a cluster of fakes and a real folder."""
+"""Plan and execution of a reset, on fakes and a real folder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -113,7 +113,7 @@ def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
 
 
 def test_members_of_the_group_that_speak_are_in_the_way() -> None:
-    """H18: wherever they are; the message names them."""
+    """H18: on any machine."""
     plan = plan_reset(scope_of("shop", _topology()), _facts(speaking=("a", "b")))
     assert plan.refusals == (
         "members of shop were alive a few seconds ago: a, b; stop the application everywhere first",
@@ -169,23 +169,20 @@ def test_an_application_of_which_nothing_was_found_may_be_a_slip() -> None:
 
 
 class _Admin(FakeAdmin):
-    """A fake that also knows times."""
-
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the time, as if there were a record a millisecond."""
+        """Use the time as offset: one record per millisecond."""
         return dict.fromkeys(partitions, timestamp_ms)
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
-        """Return nobody."""
         assert application_id
         return {}
 
 
 @pytest.fixture
 def cluster() -> FakeBroker:
-    """A cluster on which the application `shop` has run, and another of a similar name."""
+    """Cluster of the application `shop` and another of a similar name."""
     broker = FakeBroker()
     for topic, partitions in TOPICS.items():
         broker.create_topic(topic, partitions)
@@ -214,7 +211,7 @@ def test_a_reset_leaves_nothing_but_the_new_offsets(
     execute_reset(plan, admin, tmp_path)
     committed = cluster.groups["shop"][ORDERS[0]]
     assert committed.offset == after
-    # A start follows no offset but those of the application itself.
+    # A start rejects offsets of other applications.
     assert StartRules(group_id="shop").own(committed)
     assert not any(partition.topic.startswith("shop") for partition in cluster.groups["shop"])
     assert set(cluster.topics) == {

@@ -1,4 +1,4 @@
-"""What is known of a group at a moment: log and beats side by side, old figures marked, alarms."""
+"""Group status and alarms."""
 
 import json
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.rebalance.protocol.records import LeaderClaim
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
-from tidewheel.streams.group.alarms import Surroundings, foreign_offsets
+from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
 from tidewheel.streams.group.topics import Heard
@@ -58,12 +58,12 @@ def _learning() -> LogBook:
 
 
 def _status(
-    book: LogBook, *heard: tuple[int, object], around: Surroundings | None = None, later_ms: int = 0
+    book: LogBook, *heard: tuple[int, object], around: BrokerFacts | None = None, later_ms: int = 0
 ) -> GroupStatus:
-    """Return the status at the book's time; what was heard so many ms before."""
+    """Return the status; each message is this many ms old."""
     inbox = InboxFold()
     for ago_ms, message in sorted(heard, key=lambda each: -each[0]):
-        inbox.take(Heard(book.now_ms - ago_ms, message))  # type: ignore[arg-type]  # tests say messages
+        inbox.add(Heard(book.now_ms - ago_ms, message))  # type: ignore[arg-type]  # tests say messages
     return group_status(
         APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms, around=around
     )
@@ -150,7 +150,7 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
     assert (fresh.tasks[0].stale, fresh.members[0].stale) == (False, False)
     old = _status(book, (0, beat("a", told)), later_ms=3_001)
     assert (old.tasks[0].stale, old.members[0].stale, old.tasks[0].lag) == (True, True, 40)
-    assert old.tasks[1].stale  # of which nobody said anything
+    assert old.tasks[1].stale  # without a report
 
 
 def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
@@ -201,7 +201,7 @@ def _nobody(book: LogBook) -> LogBook:
         (
             lambda book: book.released("0_1").after(11_000),
             "unowned-tasks",
-            "nobody runs 0_1; look at the members' logs",
+            "nobody runs 0_1; check the members' logs",
         ),
         (
             lambda book: book.member("b", MemberPhase.PARKED, reason="its topology is newer"),
@@ -250,35 +250,35 @@ def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
     ("around", "name", "words"),
     [
         (
-            Surroundings(subscribers=2),
+            BrokerFacts(subscribers=2),
             "foreign-subscribers",
             "2 consumers are subscribed with group id shop",
         ),
         (
-            Surroundings(foreign_offsets=(TopicPartition("orders", 3),)),
+            BrokerFacts(foreign_offsets=(TopicPartition("orders", 3),)),
             "offsets-moved",
             "offsets of orders-3 were not written by this application",
         ),
         (
-            Surroundings(topic_ids={"shop-group-state": "22"}),
+            BrokerFacts(topic_ids={"shop-group-state": "22"}),
             "control-topic-changed",
             "topic shop-group-state is another one than the group was led with",
         ),
         (
-            Surroundings(topic_ids={}),
+            BrokerFacts(topic_ids={}),
             "control-topic-changed",
             "topic shop-group-state is gone",
         ),
         (
-            Surroundings(open_transactions=(OPEN,)),
+            BrokerFacts(open_transactions=(OPEN,)),
             "open-transaction",
             "transactional id writer, producer id 7, epoch 2 in orders-3 holds back offsets 5 to 9",
         ),
-        (Surroundings(problem="no rights"), "not-checked", "could not be checked: no rights"),
+        (BrokerFacts(problem="no rights"), "not-checked", "could not be checked: no rights"),
     ],
 )
-def test_alarms_of_what_brokers_say(around: Surroundings, name: str, words: str) -> None:
-    """H18, H19 and H24, each with what to do."""
+def test_alarms_of_what_brokers_say(around: BrokerFacts, name: str, words: str) -> None:
+    """H18, H19 and H24."""
     book = two_members()
     book.entries[0] = LogEntry(
         0,
@@ -356,7 +356,7 @@ def _committed(transactional_id: str, offset: int = 5) -> CommittedOffset:
 
 
 def test_offsets_of_others_are_told_from_our_own() -> None:
-    """H18: set by a tool, or by another application; what Kafka Streams left is no alarm."""
+    """H18: offsets of Kafka Streams raise no alarm."""
     partitions = [TopicPartition("orders", number) for number in range(4)]
     committed = dict(
         zip(
@@ -376,23 +376,21 @@ def test_offsets_of_others_are_told_from_our_own() -> None:
 def test_who_speaks_is_known_by_name() -> None:
     book = two_members()
     inbox = InboxFold()
-    inbox.take(Heard(book.now_ms, beat("a")))
-    inbox.take(Heard(book.now_ms - 6_001, beat("b")))
-    inbox.take(Heard(book.now_ms, beat("gone")))
-    inbox.take(Heard(book.now_ms, JOIN))
+    inbox.add(Heard(book.now_ms, beat("a")))
+    inbox.add(Heard(book.now_ms - 6_001, beat("b")))
+    inbox.add(Heard(book.now_ms, beat("gone")))
+    inbox.add(Heard(book.now_ms, JOIN))
     assert inbox.speaking(book.group, book.now_ms) == ("a", "c")
     assert inbox.speaking(Group(), book.now_ms) == ("a", "c", "gone")
 
 
 def test_who_looks_for_days_forgets_who_has_gone() -> None:
     inbox = InboxFold()
-    inbox.take(Heard(0, JOIN))
-    inbox.take(
-        Heard(0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no"))
-    )
-    inbox.take(Heard(0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))))
+    inbox.add(Heard(0, JOIN))
+    inbox.add(Heard(0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
+    inbox.add(Heard(0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))))
     for now_ms in range(0, 5_000_000, 500_000):
-        inbox.take(Heard(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))
+        inbox.add(Heard(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))
         inbox.forget_old()
     assert inbox.heard_ms.keys() == inbox.names.keys() == inbox.tasks.keys() == {"a-1"}
     assert inbox.tasks["a-1"]

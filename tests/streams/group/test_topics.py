@@ -1,4 +1,4 @@
-"""The two topics as commands read them: from where, to where, and what is left out."""
+"""Reads of the control topics."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_messages_that_were_deleted_meanwhile_are_passed() -> None:
 
 
 class _Clock:
-    """Each look at it is ten seconds later."""
+    """Clock that moves ten seconds per call."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -73,10 +73,7 @@ class _Clock:
 
 
 class _SilentReader(FakeChangelogReader):
-    """Never gives anything out."""
-
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return nothing."""
         return []
 
 

@@ -128,7 +128,7 @@ def test_only_what_is_committed_counts(
         TopicPartition(state_topic(APP), 0), [record_key(held)], [encode_record(held)], [0]
     )
     use(monkeypatch, group, book.now_ms)
-    monkeypatch.setattr("tidewheel.streams.group.standing.STANDING_S", 0.0)
+    monkeypatch.setattr("tidewheel.streams.group.stalled_transactions.STALLED_S", 0.0)
     assert main(["status", "shop", "--json"]) == ExitCode.FAILED
     assert json.loads(capsys.readouterr().out)["phase"] == "RUNNING"
     producer.commit(APP, {})

@@ -1,0 +1,38 @@
+"""Stalled transactions versus short ones."""
+
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.group.stalled_transactions import StalledTransactions
+from tidewheel.tasks.open_transactions import OpenTransaction
+
+LOG = TopicPartition("orders", 0)
+
+
+def _open(start: int) -> OpenTransaction:
+    return OpenTransaction(partition=LOG, start=start, end=100)
+
+
+def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> None:
+    seen = StalledTransactions()
+    seen.update({LOG: _open(5)}, 100.0)
+    assert seen.is_undecided
+    assert seen.stalled == ()
+    seen.update({LOG: _open(5)}, 104.9)
+    assert seen.stalled == ()
+    seen.update({LOG: _open(5)}, 105.0)
+    assert not seen.is_undecided
+    assert seen.stalled == (_open(5),)
+
+
+def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
+    seen = StalledTransactions()
+    for second in range(60):
+        seen.update({LOG: _open(second)}, float(second))
+        assert seen.stalled == ()
+
+
+def test_F3_one_that_has_ended_is_forgotten() -> None:
+    seen = StalledTransactions()
+    seen.update({LOG: _open(5)}, 0.0)
+    seen.update({}, 9.0)
+    assert not seen.is_undecided
+    assert seen.stalled == ()
