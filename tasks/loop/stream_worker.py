@@ -329,7 +329,7 @@ class StreamWorker:
             on_standby_update=self._hooks.on_standby_update,
             woken=self._wake.set,
             say=(lambda _: None) if membership is None else membership.say,
-            busy=lambda: bool(running),
+            running=running,
             lasting=membership is not None,
             runs=ports.runs,
         )

@@ -8,7 +8,7 @@ While an active task restores, copies get a fifth of the reading time.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -75,7 +75,7 @@ class StateUpdater:
         wipe: Deletes the closed database of a task.
         woken: Called when a result is ready.
         say: Sends the progress reports of copies.
-        busy: Returns True while tasks run that must not be slowed.
+        running: Tasks that process records, which a restore must not slow down.
         lasting: Keep the reader's connections while nothing is read, because copies will follow.
         runs: Builds sorted runs for stores that are far behind; None to read everything here.
     """
@@ -91,7 +91,7 @@ class StateUpdater:
         on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         woken: Callable[[], None],
         say: Callable[[AnyReport], None] = lambda _: None,
-        busy: Callable[[], bool] = lambda: False,
+        running: Sized = (),
         lasting: bool = False,
         runs: RunSettings | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class StateUpdater:
         self._wipe = wipe
         self._woken = woken
         self._send = say
-        self._busy = busy
+        self._running_tasks = running
         self._lasting = lasting
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[RestoreResult] = queue.SimpleQueue()
@@ -486,7 +486,9 @@ class StateUpdater:
 
     def _read(self) -> None:
         self._refresh_from_cluster()
-        busy = self._busy() or any(each.is_awaited for each in self._restoring.values())
+        busy = len(self._running_tasks) > 0 or any(
+            each.is_awaited for each in self._restoring.values()
+        )
         self._count_remaining()
         try:
             runs = self._reader.poll(_POLL_RECORDS, busy=busy)
