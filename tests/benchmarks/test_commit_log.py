@@ -73,6 +73,6 @@ def test_a_commits_metadata_is_read_in_every_version(version: int, metadata: str
     assert decode_commit_metadata(head + told + struct.pack(">q", 123)) == metadata.strip("\0")
 
 
-def test_what_is_no_commit_is_refused() -> None:
+def test_values_in_another_form_are_refused() -> None:
     with pytest.raises(ValueError, match="not a commit"):
         decode_commit_offset(struct.pack(">hq", 1, -1))

@@ -98,7 +98,7 @@ def test_a_broker_that_does_not_answer_is_a_failure_of_the_run(
     assert told.value.__cause__ is error
 
 
-def test_a_round_goes_on_after_a_run_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_continues_after_a_failed_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "right_result", lambda *_: {})
     monkeypatch.setattr(outputs, "read_to_end", raises(TimeoutError("no end within 30 s")))
     selection = Selection(

@@ -46,13 +46,13 @@ def test_the_least_of_a_goals_settings_counts() -> None:
     ("one", "two", "reached"),
     [(90.0, 99.9, "neither"), (90.0, 100.0, "2 workers"), (100.0, 150.0, "1 worker and 2 workers")],
 )
-def test_who_reaches_a_goal_is_told(one: float, two: float, reached: str) -> None:
+def test_reached_and_missed_goals_are_reported(one: float, two: float, reached: str) -> None:
     (line,) = goal_lines(suite(setting({ONE: one, TWO: two, BASELINE: 100.0}, job="word_count")))
     assert line[HEADINGS.index("reached with")] == reached
     assert line[HEADINGS.index("asked")] == "1 (wished: 1.5)"
 
 
-def test_no_rounding_lifts_a_miss_over_what_was_asked() -> None:
+def test_no_rounding_lifts_a_miss_over_its_goal() -> None:
     rates = {ONE: 149_600.0, TWO: 1e6, BASELINE: 1e5, "raw-client": 430_000.0, "raw-client-2": 2_874_000.0}  # fmt: skip
     beside_kafka, beside_clients = goal_lines(suite(setting(rates)))
     assert beside_kafka[-3:] == ("1.49", "10.00", "2 workers")
@@ -82,6 +82,6 @@ def test_as_many_workers_are_held_against_as_many_clients() -> None:
     assert line[3:] == ("as many plain clients", "50%", "60%", "45%", "1 worker")
 
 
-def test_an_interval_of_its_own_default_is_nobodys_goal() -> None:
+def test_a_default_commit_interval_has_no_goal() -> None:
     rates = {ONE: 10.0, TWO: 10.0, BASELINE: 100.0}
     assert goal_lines(suite(setting(rates, interval_ms=30_000, cache=ALL_KEYS))) == []

@@ -73,7 +73,7 @@ def test_counts_must_come_one_by_one() -> None:
     assert check.missing(Counter({b"k": 4}), preloaded=1) == 2
 
 
-def test_the_longest_gaps_are_told_with_their_begin() -> None:
+def test_the_longest_gaps_have_their_starts() -> None:
     arrivals = Arrivals()
     for at_s in (0.0, 0.1, 0.5, 0.6, 0.9):
         arrivals.add(at_s, "a")

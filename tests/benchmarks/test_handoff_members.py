@@ -36,7 +36,7 @@ class FakeAdmin:
         return dict.fromkeys(resources, answer)
 
 
-def test_a_row_says_what_its_system_runs_with() -> None:
+def test_a_row_has_its_systems_arguments() -> None:
     assert HANDOFF_SYSTEMS["tidewheel"].given(KILL) == {**KILL, "settling_ms": "0"}
     assert HANDOFF_SYSTEMS["kafka-streams-classic"].given(KILL) == {
         "protocol": "classic",
@@ -47,7 +47,7 @@ def test_a_row_says_what_its_system_runs_with() -> None:
     assert HANDOFF_SYSTEMS["kafka-streams"].given(KILL) == {**KILL, "protocol": "streams"}
 
 
-def test_the_broker_is_told_what_members_of_the_streams_protocol_cannot_say() -> None:
+def test_the_broker_gets_the_settings_that_streams_members_cannot_set() -> None:
     assert HANDOFF_SYSTEMS["kafka-streams"].group_config(KILL) == {
         "streams.session.timeout.ms": "1500",
         "streams.heartbeat.interval.ms": "250",

@@ -136,7 +136,7 @@ def test_events_are_read_however_their_json_is_spaced() -> None:
 
 
 @pytest.mark.parametrize("check", ["sessions", "last_joined"])
-def test_what_nobody_writes_is_refused(check: str) -> None:
+def test_unknown_output_formats_are_refused(check: str) -> None:
     with pytest.raises(ValueError, match=f"{check}.*xml"):
         tally_for(check, "xml")
 
@@ -200,7 +200,7 @@ def test_sessions_have_several_records_and_pauses() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_every_job_has_its_programs_or_says_who_lacks_it(name: str) -> None:
+def test_every_job_has_its_programs_or_lists_the_systems_without_one(name: str) -> None:
     """Tidewheel and Kafka Streams run every job, Python peers a subset."""
     job = JOBS[name]
     java = (PEERS / "kafka_streams" / "Throughput.java").read_text()

@@ -66,7 +66,7 @@ def test_with_a_cache_a_count_that_was_passed_already_is_repeated() -> None:
     assert arrivals.problems("exactly_once") == ["1 results came twice"]
 
 
-def test_a_result_that_is_nobodys_is_wrong() -> None:
+def test_a_result_without_a_record_is_wrong() -> None:
     arrivals = all_there((101.0, 101.0, 101.0, 101.0))
     for key, count in ((b"a", 3), (b"a", 0), (b"c", 1)):
         arrivals.add(key, count, 102.0)

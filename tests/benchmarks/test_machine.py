@@ -34,7 +34,7 @@ def test_a_system_without_a_name_has_none(monkeypatch: pytest.MonkeyPatch) -> No
         (None, f"{VERSION} built without optimizations"),
     ],
 )
-def test_a_python_that_somebody_built_says_how(
+def test_a_self_built_python_names_its_build(
     arguments: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "base_prefix", "/opt/python")

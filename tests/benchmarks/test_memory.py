@@ -50,7 +50,7 @@ def test_keys_grow_to_half_of_the_records() -> None:
     assert FULL.records // 2 * 100 > 20 * CACHE_BYTES
 
 
-def test_what_grows_after_the_warm_up_is_not_flat() -> None:
+def test_growth_after_the_warm_up_is_not_flat() -> None:
     start = [(float(second), 10.0 + second) for second in range(60)]
     growing = [(float(second), 100 + second / 30) for second in range(60, 600)]
     level = [(float(second), 100 + (second % 7) / 10) for second in range(60, 600)]
@@ -66,13 +66,13 @@ def test_a_slope_needs_samples() -> None:
         flatness([(0.0, 1.0), (1.0, 2.0)], 1)
 
 
-def test_lines_say_whether_it_is_flat() -> None:
+def test_lines_show_if_memory_is_flat() -> None:
     lines = memory_lines(result(*row("tidewheel"), *row("kafka-streams", flat=False)))
     assert [line[HEADINGS.index("flat")] for line in lines] == ["yes", "no"]
     assert [line[HEADINGS.index("a minute")] for line in lines] == ["+0.2 MiB", "+9.0 MiB"]
 
 
-def test_the_picture_has_a_line_for_each_system_and_stands_above_the_table(tmp_path: Path) -> None:
+def test_the_chart_has_a_line_for_each_system_and_is_above_the_table(tmp_path: Path) -> None:
     given = result(*row("tidewheel"), *row("kafka-streams"))
     document = tmp_path / "performance.md"
     document.write_text(

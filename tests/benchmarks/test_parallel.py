@@ -49,7 +49,7 @@ def test_keys_by_zipf_are_a_setting_of_their_own() -> None:
     ]
 
 
-def test_a_selection_leaves_out_what_has_nothing_to_run() -> None:
+def test_a_selection_omits_settings_without_runs() -> None:
     chosen = found(systems=("tidewheel",), factors=frozenset({4}))
     assert {place: variants(setting) for place, setting in chosen.items()} == {
         ("blocking_10ms", 0.0): [("tidewheel-factor-4", 4)],
@@ -74,14 +74,14 @@ def test_a_run_is_as_long_as_its_factor_allows() -> None:
     assert {variant.source.records for variant in found()["sleep_0_5ms", 0.0].variants} == {10_000}
 
 
-def test_the_busiest_key_bounds_what_is_expected() -> None:
+def test_the_busiest_key_bounds_the_expected_rate() -> None:
     source = InputSpec(records=1, keys=10_000, zipf=1.1)
     rate = expected_records_per_s(JOBS["blocking_10ms"], 64, source)
     assert rate == pytest.approx(100 / source.largest_share)
     assert 600 < rate < 800
 
 
-def test_keys_by_zipf_come_as_often_as_it_says() -> None:
+def test_keys_follow_zipfs_law() -> None:
     spec = InputSpec(records=200_000, keys=1_000, zipf=1.1, partitions=1)
     counts = direct_counts(spec)
     assert max(counts.values()) / spec.records == pytest.approx(spec.largest_share, rel=0.05)

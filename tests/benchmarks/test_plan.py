@@ -212,7 +212,7 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
         (["table", "--document", "no/such.md"], "no/such.md: there is no such file"),
     ],
 )
-def test_a_wrong_option_says_what_is_right(
+def test_a_wrong_option_names_the_right_ones(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(arguments, capsys)
@@ -257,7 +257,7 @@ def test_a_wrong_option_says_what_is_right(
         (["restore", "--jobs", "growth", "--systems", "quix"], "no job of these runs on quix"),
     ],
 )
-def test_an_empty_plan_says_why_before_a_broker_is_started(
+def test_an_empty_plan_names_its_reason_before_a_broker_is_started(
     arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = refused(arguments, capsys)
@@ -288,7 +288,7 @@ def test_a_name_given_twice_is_run_once() -> None:
         ["restore", "--jobs", "growth,changelog", "--systems", "quix"],
     ],
 )
-def test_what_a_suite_takes_is_let_through(arguments: list[str]) -> None:
+def test_options_of_a_suite_are_accepted(arguments: list[str]) -> None:
     with pytest.raises(AssertionError, match="a broker would be started now"):
         program.main(arguments)
 
@@ -328,7 +328,7 @@ def test_results_of_another_suite_are_not_written_over(
     assert f"--json {path} has results of latency: name another file for memory" in text
 
 
-def test_a_topic_that_cannot_be_had_is_told_in_a_sentence(
+def test_a_topic_that_cannot_be_created_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -385,7 +385,7 @@ def test_rows_of_a_full_run_are_kept(kept: Path, arguments: list[str], full: boo
     assert kept.exists() == full
 
 
-def test_rows_of_fewer_runs_say_what_they_replace(
+def test_rows_of_fewer_runs_name_the_rows_they_replace(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for more in ([], ["--pairs", "1", "--keep"], ["--pairs", "3", "--keep"]):
@@ -413,7 +413,7 @@ def test_a_broker_that_is_lost_meanwhile_is_named(
 
 
 @pytest.mark.parametrize("text", ["<!-- benchmarks:throughput -->\n", "\xff"])
-def test_a_document_that_cannot_be_filled_says_why(
+def test_a_document_that_cannot_be_filled_is_reported_with_its_reason(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "README.md"

@@ -174,7 +174,7 @@ def test_pauses_are_commits_that_come_late() -> None:
     assert found.pauses_per_million == pytest.approx(1 / 0.6, rel=0.2)
 
 
-def test_how_often_a_system_did_commit_is_told_by_partition() -> None:
+def test_the_actual_commit_interval_is_measured_by_partition() -> None:
     commits = [
         CommitRecord(at_ms=number * 100, partition=number % 2, offset=number * 1_000)
         for number in range(1, 61)
@@ -183,7 +183,7 @@ def test_how_often_a_system_did_commit_is_told_by_partition() -> None:
     assert found.interval_ms == 200
 
 
-def test_one_commit_of_each_partition_tells_no_interval() -> None:
+def test_one_commit_of_each_partition_has_no_interval() -> None:
     commits = [
         CommitRecord(at_ms=3_000 * number, partition=number, offset=1_000) for number in range(3)
     ]

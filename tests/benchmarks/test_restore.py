@@ -70,7 +70,7 @@ def suite_of_given_runs() -> SuiteOfGivenRuns:
     )
 
 
-def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
+def test_sums_of_a_restored_store_equal_the_expected_content() -> None:
     last = {key: value for block in record_blocks(SPEC) for key, value in block}
 
     def all_rows() -> Iterator[tuple[bytes, SimpleNamespace]]:
@@ -81,7 +81,7 @@ def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
     assert content(cast("KafkaStreams", app)) == {"rows": expected.rows, "digest": expected.digest}
 
 
-def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> None:
+def test_every_way_of_restoring_is_compared_with_the_peers_replay(tmp_path: Path) -> None:
     suite = suite_of_given_runs()
     for job in ("changelog", "snapshot_and_tail", "spark"):
         found = suite._restores(job, CHANGELOG, tmp_path)
@@ -92,7 +92,7 @@ def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> 
     assert not suite.failures
 
 
-def test_a_task_beside_a_restore_has_no_figure_if_a_row_is_missing_from_what_was_restored(
+def test_a_task_beside_a_restore_has_no_figure_if_a_restored_row_is_missing(
     tmp_path: Path,
 ) -> None:
     suite = suite_of_given_runs()
@@ -167,7 +167,7 @@ def test_pauses_are_those_of_the_steady_input() -> None:
     assert rows[2].parameters["pause_ms_busy"] == [250]
 
 
-def test_a_burner_takes_what_the_restore_took_besides_its_helpers_too() -> None:
+def test_a_burner_also_uses_the_restores_time_outside_its_helpers() -> None:
     restore = {"window_s": 20.0, "busy_s": 40.0, "helpers_s": 10.0, "records_per_s": 100_000.0}
     nothing = {"window_s": 20.0, "busy_s": 38.0, "records_per_s": 152_000.0}
     outcome = to_burn({"restore": restore, "nothing": nothing})

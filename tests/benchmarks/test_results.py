@@ -68,7 +68,7 @@ def test_the_file_has_exactly_the_laid_down_fields() -> None:
     st.sampled_from(sorted(METRICS)),
     st.sampled_from(["at_least_once", "exactly_once", None]),
 )
-def test_what_is_written_is_read_back(
+def test_a_written_result_is_read_back(
     values: list[float], metric: str, guarantee: str | None
 ) -> None:
     row = make_row(
@@ -139,7 +139,7 @@ def test_without_turns_each_system_is_replaced_alone() -> None:
     assert fewer_runs(old, new) == []
 
 
-def test_what_has_fewer_runs_than_before_is_told() -> None:
+def test_rows_with_fewer_runs_than_before_are_reported() -> None:
     old = result()
     new = replace(old, rows=(replace(old.rows[0], runs=1),))
     setting = "count_by_key, exactly_once, commit_interval_ms 100, cache_bytes 0"

@@ -78,7 +78,7 @@ def test_a_wrong_result_has_no_figure(kafka_broker: "RunningBroker", tmp_path: P
         run_once(servers, request_for(lossy, "lossy"), direct_counts(SOURCE))
 
 
-def test_a_program_that_dies_is_told_with_its_last_words(
+def test_a_program_that_dies_is_reported_with_the_end_of_its_log(
     kafka_broker: "RunningBroker", tmp_path: Path
 ) -> None:
     servers = kafka_broker.bootstrap_servers

@@ -86,7 +86,7 @@ def test_a_setting_without_kafka_streams_or_without_us_has_no_line() -> None:
     assert summary_lines(suite(rows(BASELINE, [1.0]), rows("quix", [1.0]))) == []
 
 
-def test_what_wrote_less_is_not_compared() -> None:
+def test_a_system_with_fewer_outputs_is_not_compared() -> None:
     result = suite(
         rows("tidewheel", [150.0], outputs=500),
         rows("tidewheel-workers-2", [300.0]),

@@ -132,7 +132,7 @@ def test_a_system_that_cannot_give_a_guarantee_is_shown_as_such() -> None:
     ]
 
 
-def test_what_keeps_a_system_away_for_another_reason_is_no_lack() -> None:
+def test_another_reason_for_absence_is_no_missing_feature() -> None:
     with_cache = rows("kafka-streams", 1, 1, cache_bytes=64 << 20)
     own_default = rows("kafka-streams", 1, 1, commit_interval_ms=5_000)
     unwritten = [replace(row, job="tumbling_count") for row in rows("kafka-streams", 1, 1)]
@@ -169,7 +169,7 @@ def test_the_markdown_table_is_one() -> None:
     )
 
 
-def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
+def test_a_table_of_several_machines_names_the_machine_of_each_setting() -> None:
     elsewhere = [
         row.of_machine("Another, 4 cores")
         for row in rows("tidewheel", 2, 1, commit_interval_ms=1_000, date="2026-01-01")

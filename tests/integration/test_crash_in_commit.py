@@ -63,7 +63,7 @@ def test_crash_at_every_step_of_a_commit_leaves_exact_state(
     assert_counted(cluster, guarantee, application_id, sink, expected)
 
 
-def test_crash_around_what_joins_an_open_commit_leaves_exact_state(
+def test_crash_around_additions_to_an_open_commit_leaves_exact_state(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], unique: str
 ) -> None:
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]

@@ -272,7 +272,7 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
     )
 
 
-def test_a_fixed_worker_is_refused_beside_a_live_group_and_goes_on_when_it_has_left(
+def test_a_fixed_worker_starts_only_after_a_live_group_has_left(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
     source, sink = topics

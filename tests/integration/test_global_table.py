@@ -81,7 +81,7 @@ def test_the_table_is_whole_before_the_first_record_is_joined(
 
 
 @pytest.mark.parametrize("wiped", [False, True])
-def test_the_next_process_reads_what_is_new(
+def test_the_next_process_reads_new_rows_only(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],

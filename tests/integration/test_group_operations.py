@@ -116,7 +116,7 @@ def test_frozen_worker_is_fenced_and_comes_back_as_another(run: GroupRun) -> Non
             run.until_shared_by([2, 2], ["a", "b"], MOVE_S)
 
 
-def test_killed_leader_is_replaced_and_nobody_moves(run: GroupRun) -> None:
+def test_killed_leader_is_replaced_and_no_task_moves(run: GroupRun) -> None:
     _become(run, "a", "b")
     claim = [record for record in run.records() if isinstance(record, LeaderClaim)][-1]
     before = len(run.grants())

@@ -226,7 +226,7 @@ def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
         assert after.states[task].task_epoch == state.task_epoch + 1
 
 
-def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
+def test_H15_no_restart_goes_back(group: Group) -> None:
     first = _alone(group)
     group.stop_feeding()
     application_id = group.config["application_id"]
@@ -244,7 +244,7 @@ def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
     group.check()
 
 
-def test_H15_an_input_that_was_made_anew_under_a_group_is_not_taken_for_the_old_one(
+def test_H15_an_input_recreated_under_a_group_is_recognised_as_new(
     group: Group,
 ) -> None:
     first = _alone(group)

@@ -159,7 +159,7 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
     assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
 
 
-def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are(
+def test_a_join_has_the_position_of_state_on_disk_and_the_number_of_threads(
     group: Group,
 ) -> None:
     app = group.config["application_id"]

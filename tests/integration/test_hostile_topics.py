@@ -189,7 +189,7 @@ def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, ap
     attacker.close()
 
 
-def test_a_group_goes_on_whatever_is_written_into_its_topics(
+def test_a_group_survives_any_record_in_its_topics(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app, servers = str(group.config["application_id"]), group.cluster.bootstrap_servers

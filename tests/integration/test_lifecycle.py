@@ -335,7 +335,7 @@ def test_store_is_read_where_it_runs(
         store.get("key")
 
 
-def test_metrics_and_tasks_tell_what_goes_on(
+def test_metrics_and_tasks_show_the_progress(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
     app = start_app(JOBS["word_count"](source, f"out-{unique}"), config)

@@ -59,7 +59,7 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
     assert [word for word in named if word not in error] == []
 
 
-def test_other_workers_go_on_during_a_long_call(
+def test_other_workers_continue_during_a_long_call(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> None:
     source, sink = topics

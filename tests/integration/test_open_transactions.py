@@ -160,7 +160,7 @@ def _owns(worker: WorkerProcess) -> int:
     return sum(number for name, number in worker.numbers().items() if name.startswith("owns:"))
 
 
-def test_F1_global_stores_wait_for_what_is_undecided(
+def test_F1_global_stores_wait_for_open_transactions(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     source, table, output = f"in-{unique}", f"table-{unique}", f"out-{unique}"

@@ -94,7 +94,7 @@ def _assert_read(app: KafkaStreams, count: int) -> None:
         ("at_least_once", "larger than the topic accepts"),
     ],
 )
-def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
+def test_fail_stops_at_the_record_and_a_restart_continues_there(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],

@@ -108,7 +108,7 @@ def take_snapshot(
         admin.close()
 
 
-def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
+def test_runs_and_snapshots_restore_every_key_after_kills(
     cluster: Cluster,
     run: Callable[..., Content],
     start_worker: StartWorker,

@@ -50,7 +50,7 @@ def test_missing_source_topic_is_named(
     assert not [name for name in cluster.admin.list_topics() if config["application_id"] in name]
 
 
-def test_waits_for_topics_when_told_to(
+def test_waits_for_topics_if_configured(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],
@@ -90,7 +90,7 @@ def test_stops_while_it_waits_for_topics(
     assert app.error is None
 
 
-def test_creates_topics_when_told_to(
+def test_creates_topics_if_configured(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     app = start_app(
@@ -136,7 +136,7 @@ def test_internal_topics_are_those_of_kafka_streams(
     }
 
 
-def test_internal_topics_take_what_inputs_hold(
+def test_internal_topics_accept_records_as_large_and_old_as_their_inputs(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     cluster.create({f"in-{unique}": 1}, max_message_bytes="4000000")

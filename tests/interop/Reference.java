@@ -52,9 +52,8 @@ import org.apache.kafka.streams.state.WindowStore;
 import org.apache.kafka.streams.test.TestRecord;
 
 /**
- * Runs cases on Kafka Streams itself: one JSON object a line on standard input, {name, params, inputs}, and for each one
- * line of what came out, {outputs: [{topic, key, value, ts, after}]} or {error}. The topologies have the names and meanings
- * of those in topologies.py.
+ * Runs cases on Kafka Streams: standard input has one JSON object per line, {name, params, inputs}. Each gets one line,
+ * {outputs: [{topic, key, value, ts, after}]} or {error}. The topologies equal those of topologies.py.
  */
 public final class Reference {
     private static final ObjectMapper JSON = new ObjectMapper();

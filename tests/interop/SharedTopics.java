@@ -64,9 +64,9 @@ import org.apache.kafka.streams.state.ValueTimestampHeaders;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * Kafka's own serializers and Kafka Streams on a real broker, told what to do by JSON objects, one a line on standard input,
- * each answered by a line: write and read records of a topic, start and stop an application. The topologies have the names
- * and meanings of those in shared_topologies.py.
+ * Kafka's serializers and Kafka Streams on a real broker. Standard input has one command per line, a JSON object, and each
+ * gets one line of answer: write and read records of a topic, start and stop an application. The topologies equal those of
+ * shared_topologies.py.
  */
 public final class SharedTopics {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -186,7 +186,7 @@ public final class SharedTopics {
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 50);
         config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        // How often it looks for what found no partner, and for windows that close: at every record.
+        // Scan for unmatched records and closed windows at every record.
         config.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_OUTER_JOIN_SPURIOUS_RESULTS_FIX, 0L);
         config.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_WINDOWED_AGGREGATION, 0L);
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
@@ -303,7 +303,7 @@ public final class SharedTopics {
         stream.process(Before::new, "by-key", "by-window", "by-session").to(prefix + "-before");
     }
 
-    /** Keeps each record with its headers in a store of each kind, and forwards what each had before. */
+    /** Stores each record with headers in every kind of store; forwards the previous ones. */
     private static final class Before extends ContextualProcessor<String, String, String, String> {
         @Override
         public void process(final Record<String, String> record) {

@@ -281,7 +281,7 @@ def _rows(name: str) -> list[_Input]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_each_goes_on_where_the_other_stopped(
+def test_each_continues_where_the_other_stopped(
     cluster: Cluster, java: KafkaStreamsProcess, tmp_path: Path, name: str
 ) -> None:
     """Alternating lives end like Kafka Streams alone: outputs, changelogs, internal topics."""
@@ -307,7 +307,7 @@ def test_each_goes_on_where_the_other_stopped(
     assert any(alone.outputs().values())
 
 
-def test_offsets_go_on_where_the_other_stopped(
+def test_offsets_continue_where_the_other_stopped(
     cluster: Cluster,
     java: KafkaStreamsProcess,
     tmp_path: Path,

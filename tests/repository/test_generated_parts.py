@@ -39,7 +39,7 @@ def test_generated_parts_are_up_to_date() -> None:
     assert main([]) == 0
 
 
-def test_every_option_stands_in_one_section() -> None:
+def test_every_option_is_in_one_section() -> None:
     first = next(iter(StreamsConfig.model_fields))
     assert first in SECTIONS
     assert [option for option in StreamsConfig.model_fields if option in SECTIONS] == [*SECTIONS]

@@ -92,5 +92,5 @@ def test_an_unknown_group_is_refused() -> None:
         unique_by=lambda pin: (pin.name, pin.version),
     )
 )
-def test_what_is_written_can_be_read(pins: list[Pin]) -> None:
+def test_a_rendered_lock_can_be_parsed(pins: list[Pin]) -> None:
     assert list(parse(render(pins))) == sorted(pins, key=lambda pin: (pin.name, pin.version))

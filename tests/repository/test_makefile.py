@@ -45,7 +45,7 @@ def test_every_command_is_phony_and_explained() -> None:
     assert sorted(phony[1].split()) == sorted(explained)
 
 
-def test_continuous_integration_runs_what_people_run() -> None:
+def test_continuous_integration_runs_the_contributors_commands() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     commands = [line for line in script.splitlines() if line and not line.startswith("#")]
     assert commands[0] == "set -euo pipefail"

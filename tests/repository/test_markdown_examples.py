@@ -21,7 +21,7 @@ def test_blocks_share_names_in_order(tmp_path: Path) -> None:
     assert run_file(page) == (2, None)
 
 
-def test_a_failing_block_tells_its_line(tmp_path: Path) -> None:
+def test_a_failing_block_reports_its_line(tmp_path: Path) -> None:
     page = document(tmp_path, "# Page\n\n```python\nx = 1\nassert x == 2\n```\n")
     ran, problem = run_file(page)
     assert ran == 1
@@ -46,7 +46,7 @@ def test_a_block_is_left_out_for_a_reason_only(
     assert (run_file(page)[1] is not None) is fails
 
 
-def test_what_is_not_run_is_compiled(tmp_path: Path) -> None:
+def test_blocks_that_are_not_run_are_compiled(tmp_path: Path) -> None:
     text = "<!-- {}: why -->\n```python\nx = = 1\n```\n"
     assert run_file(document(tmp_path, text.format("not run")))[1] is not None
     assert run_file(document(tmp_path, text.format("fragment"))) == (0, None)

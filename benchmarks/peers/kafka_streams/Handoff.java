@@ -16,9 +16,9 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
- * Kafka Streams' side of the suite handoff: a count per key whose results say which instance wrote them.
+ * Kafka Streams' program of the suite handoff: a count per key, signed by its instance.
  *
- * <p>Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then closes cleanly.
+ * <p>Runs until SIGTERM, then closes cleanly.
  */
 public final class Handoff {
     private Handoff() {}
@@ -47,8 +47,8 @@ public final class Handoff {
             failed.countDown();
             return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
         });
-        // A plain close() of the classic protocol stays in the group until its session ends, which a static member wants that
-        // comes back. Nobody shall wait for one that does not.
+        // A plain close() of the classic protocol stays in the group until its session ends. Only a returning static member
+        // needs that; others leave, so that their tasks move immediately.
         final CloseOptions closing = CloseOptions.groupMembershipOperation(
                 parameters.containsKey("group_instance_id")
                         ? GroupMembershipOperation.REMAIN_IN_GROUP
@@ -87,7 +87,7 @@ public final class Handoff {
                         parameters.getProperty("group_instance_id"));
             }
         } else {
-            // Sessions, heartbeats and standbys are settings of the group, which the suite gives the broker.
+            // Sessions, heartbeats and standbys are settings of the group, which the suite sets on the broker.
             config.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, "streams");
         }
         return config;

@@ -22,10 +22,9 @@ import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * Kafka Streams' side of the suite parallel: a count per key, with a call between read and write that blocks.
+ * Kafka Streams' program of the suite parallel: a count per key with a blocking call.
  *
- * <p>Arguments are NAME=VALUE pairs, the same for every peer, and job. Runs until SIGTERM, then closes cleanly. One
- * partition is one task, and one task has one thread, so more threads would change nothing.
+ * <p>Runs until SIGTERM, then closes cleanly. One partition is one task with one thread: more threads change nothing.
  */
 public final class Parallel {
     private Parallel() {}
@@ -59,7 +58,7 @@ public final class Parallel {
         }
     }
 
-    /** Makes processors and brings their store along. */
+    /** Makes processors with their store. */
     private static final class Supplier implements ProcessorSupplier<String, byte[], String, Long> {
         private final ToLongFunction<byte[]> waitMicros;
 

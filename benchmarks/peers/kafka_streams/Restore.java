@@ -23,10 +23,10 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
 
 /**
- * Kafka Streams' side of the suite restore: an application that has lost its disk, and says how long it took to be back.
+ * Kafka Streams' program of the suite restore: restores after a lost disk and prints the time.
  *
- * <p>Arguments are NAME=VALUE pairs, the same for every peer. When it runs it adds up its store, prints one line of JSON,
- * and ends. Everything that no argument names keeps Kafka Streams' own default.
+ * <p>Once RUNNING it sums its store and prints one line of JSON. Settings without an argument keep Kafka Streams'
+ * defaults.
  */
 public final class Restore {
     private Restore() {}
@@ -98,7 +98,7 @@ public final class Restore {
                 digest += checksum.getValue();
             }
         }
-        // The next run is of the same application: nobody waits for the end of this one's session.
+        // Leaves the group: the next run of this application must not wait for the end of the session.
         streams.close(CloseOptions.groupMembershipOperation(CloseOptions.GroupMembershipOperation.LEAVE_GROUP));
         System.out.println("{\"seconds\": " + (restoring.end.get() - restoring.begin.get()) / 1e9 + ", \"ready_s\": " + ready
                 + ", \"restored\": " + restoring.records.get() + ", \"rows\": " + rows + ", \"digest\": "

@@ -33,10 +33,10 @@ import org.apache.kafka.streams.kstream.WindowedSerdes;
 import org.apache.kafka.streams.processor.StateStore;
 
 /**
- * Kafka Streams' side of the suite throughput: for each job the program its documentation would have you write.
+ * Kafka Streams' programs of the suite throughput, in the style of its documentation.
  *
- * <p>Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then closes cleanly, so that what
- * it has processed is committed. Everything that no argument names keeps Kafka Streams' own default.
+ * <p>Settings without an argument keep Kafka Streams' defaults. Runs until SIGTERM, then closes cleanly, which
+ * commits its progress.
  */
 public final class Throughput {
     private static final Duration WINDOW = Duration.ofSeconds(60);
@@ -55,10 +55,10 @@ public final class Throughput {
         caching = Long.parseLong(parameters.getProperty("cache_bytes")) > 0;
     }
 
-    /** What happened: the input of stateless_json. */
+    /** Input of stateless_json. */
     public record Event(long id, String user, String kind, long cents, String note) {}
 
-    /** What is left of an event: the output of stateless_json. */
+    /** Output of stateless_json. */
     public record Sale(long id, String kind, long cents) {}
 
     private void build(final String job) {
@@ -133,7 +133,7 @@ public final class Throughput {
                 .to(output, Produced.with(Serdes.String(), Serdes.Long()));
     }
 
-    /** What joins make of two values: the numbers they begin with. */
+    /** Value of joins: the leading numbers of both values. */
     private static byte[] numbers(final byte[] left, final byte[] right) {
         final byte[] both = new byte[25];
         System.arraycopy(left, 0, both, 0, 12);

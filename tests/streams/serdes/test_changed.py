@@ -42,7 +42,7 @@ def test_the_forms_that_kafka_streams_reads_but_does_not_write_yet_are_read(
 
 
 @given(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=300))
-def test_what_is_written_is_read_back(new: bytes | None, old: bytes | None) -> None:
+def test_a_written_change_is_read_back(new: bytes | None, old: bytes | None) -> None:
     if new is None and old is None:
         with pytest.raises(SerializationError):
             SERDE.serialize("t", Change(new, old))
