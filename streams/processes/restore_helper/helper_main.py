@@ -48,7 +48,6 @@ class _WorkerSocket:
         self.is_lost = False
 
     def receive(self, timeout_s: float | None) -> list[bytes]:
-        """Wait for lines and return them."""
         if not self._selector.select(timeout_s):
             return []
         lines, self.is_lost = self._reader.read()

@@ -97,7 +97,6 @@ class RestoreHelperPool:
             return [helper.pid for helper in self._helpers]
 
     def find_snapshot(self, store: str, topic_id: bytes, found: _OnFound) -> None:
-        """Find the newest snapshot of a store; `topic_id` is its changelog's."""
         key = store, topic_id
         with self._lock:
             if self._closed:
@@ -121,7 +120,7 @@ class RestoreHelperPool:
         helper.send(FindSnapshot(number=number, store=store, topic_id=topic_id))
 
     def make(self, order: RunOrder, tell: _OnReport) -> None:
-        """Start an order; `tell` receives its reports."""
+        """Start an order; its reports go to the callback."""
         with self._lock:
             if self._closed:
                 return  # the caller is closed too
@@ -225,7 +224,6 @@ class RestoreHelperPool:
 
 
 def message_of(number: int, order: RunOrder) -> Order:
-    """Return an order as a message to a helper."""
     return MakeRuns(
         number=number,
         shape=StoreShape.of(order.spec),
@@ -242,7 +240,6 @@ def message_of(number: int, order: RunOrder) -> Order:
 
 
 def report_of(report: Progressed | Made | Failed) -> RunReport:
-    """Return a helper's message as a report of the port."""
     match report:
         case Progressed():
             return RunProgress(position=report.position, records=report.records)

@@ -31,12 +31,9 @@ class HelperProcess:
     """A restore helper. One thread sends orders, one receives reports.
 
     Args:
-        begin: The first message.
-        on_report: Receives reports, in the receiving thread.
+        on_report: Called in the receiving thread.
         on_end: Called once at the helper's end, in the receiving thread.
         may_end: Called after each `idle_s` without an order; True ends the helper.
-        idle_s: Time without an order.
-        command: The helper program.
     """
 
     def __init__(

@@ -137,7 +137,6 @@ class RestoreHelper:
 
     @property
     def is_idle(self) -> bool:
-        """True if `step` has nothing to do."""
         return not self._waiting and not self._active
 
     def accept(self, order: Order) -> None:
@@ -150,7 +149,6 @@ class RestoreHelper:
                 self._forget(order.number)
 
     def step(self) -> None:
-        """Do a small part of the work."""
         self._start_jobs()
         if self._reader is not None and any(not job.is_read for job in self._active.values()):
             self._read(self._reader)

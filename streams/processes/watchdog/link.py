@@ -46,7 +46,7 @@ _LAST_SEND_S: Final = 1.0
 class WatchdogLink:
     """One worker's connection, made by `start`.
 
-    `say` may be called by any thread; `take`, `progress` and `lease_left_s` by the loop's thread.
+    Any thread may send reports; only the loop's thread calls `take`, `progress` and `lease_left_s`.
     """
 
     def __init__(
@@ -140,7 +140,6 @@ class WatchdogLink:
             self._send(line)
 
     def progress(self) -> None:
-        """Count one turn of the worker's loop."""
         self._memory.bump()
 
     def show_call(self, since_ns: int) -> None:
@@ -148,7 +147,7 @@ class WatchdogLink:
         self._memory.show_call(since_ns, time.monotonic_ns())
 
     def lease_left_s(self) -> float:
-        """Return the time for new work: infinite before the first lease, <= 0 when it has expired."""
+        """Return the time for new work: infinite before the first lease, <= 0 after its end."""
         until_ns = self._memory.lease_ns
         return (until_ns - time.monotonic_ns()) / 1e9 if until_ns else math.inf
 

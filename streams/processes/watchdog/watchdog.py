@@ -178,7 +178,6 @@ class Watchdog:
 
 
 def make_runtime(hello: Hello) -> GroupRuntime:
-    """Return the runtime for the group of a worker."""
     join = hello.join
     settings = ClientSettings(
         bootstrap_servers=hello.bootstrap_servers,

@@ -74,7 +74,6 @@ class WorkerSocket:
         self._memory.lease_ns = until_ms * 1_000_000
 
     def progress(self) -> int:
-        """Return the turns of the worker's loop."""
         assert self._memory is not None, "its worker has sent it"
         return self._memory.progress
 
@@ -105,7 +104,7 @@ class WorkerSocket:
         self._writer.flush()
 
     def receive(self) -> tuple[list[AnyReport], bool]:
-        """Return reports, and True if the worker's end is closed; sets `hello` from the first line."""
+        """Return reports, and True at the end; the first line sets `hello`."""
         if self._memory is None:
             try:
                 self._memory = _receive_memory(self._connection)
@@ -151,7 +150,7 @@ def _receive_memory(connection: socket.socket) -> SharedMemory | None:
 
 
 def _may_run(pid: int) -> bool:
-    """Return whether a process lives and is not stopped; False where `/proc` is missing."""
+    """Return True if a process lives and is not stopped; False where `/proc` is missing."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Child processes, their ends, and the lines between them and their parent."""
+"""Child processes, their ends, and message lines."""
 
 import os
 import select

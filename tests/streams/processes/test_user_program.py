@@ -1,4 +1,4 @@
-"""Finding a user's program, and whose settings win."""
+"""Import of a user's program, and precedence of settings."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def fails():
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A program in a folder of its own, forgotten afterwards."""
+    """Program in its own folder, unloaded afterwards."""
     path = tmp_path / "shop_program.py"
     path.write_text(PROGRAM, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

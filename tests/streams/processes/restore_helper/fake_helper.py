@@ -1,6 +1,6 @@
-"""A helper that does nothing: `python -m tests.streams.processes.restore_helper.fake_helper`, for tests of whoever starts helpers.
+"""Fake restore helper: `python -m tests.streams.processes.restore_helper.fake_helper`.
 
-The name of the store that runs are ordered of says what it does.
+The store name of an order selects the behaviour.
 """
 
 import os
@@ -25,7 +25,6 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
 
 
 def answers(order: Order, told: int) -> list[Report]:
-    """Return what is said to an order."""
     match order:
         case FindSnapshot():
             return [SnapshotFound(number=order.number, snapshot=None)]
@@ -43,7 +42,6 @@ def answers(order: Order, told: int) -> list[Report]:
 
 
 def main() -> None:
-    """Answer until the other end is gone."""
     line = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     with line.makefile("rb") as lines:
         begin = decode_begin(next(lines))

@@ -1,4 +1,4 @@
-"""Helpers are started when there is something to do, told everything on their standard input, and replaced."""
+"""Start, first message and replacement of helpers."""
 
 import queue
 import sys
@@ -23,7 +23,6 @@ _COMMAND = (sys.executable, "-m", "tests.streams.processes.restore_helper.fake_h
 
 
 def begin(run_bytes: int) -> Begin:
-    """Return what a helper is told first."""
     return Begin(
         application_id="app",
         bootstrap_servers="unused:9092",
@@ -34,7 +33,6 @@ def begin(run_bytes: int) -> Begin:
 
 @pytest.fixture
 def make_host() -> Iterator[Callable[..., RestoreHelperPool]]:
-    """Makes hosts of fake helpers, and closes them."""
     hosts: list[RestoreHelperPool] = []
 
     def make(**settings: Any) -> RestoreHelperPool:
@@ -51,7 +49,6 @@ def make_host() -> Iterator[Callable[..., RestoreHelperPool]]:
 
 
 def order(name: str, tmp_path: Path) -> RunOrder:
-    """Return an order for a store of this name."""
     return RunOrder(
         spec=StoreSpec(
             name=name,
@@ -70,7 +67,7 @@ def order(name: str, tmp_path: Path) -> RunOrder:
 
 
 class Told:
-    """What was told, in order."""
+    """Reports in order."""
 
     def __init__(self) -> None:
         self._reports: queue.SimpleQueue[RunReport] = queue.SimpleQueue()
@@ -79,7 +76,6 @@ class Told:
         self._reports.put(report)
 
     def next(self) -> RunReport:
-        """Return the next report; waits for it."""
         return self._reports.get(timeout=_PATIENCE_S)
 
 
@@ -166,7 +162,7 @@ def test_a_helper_without_anything_to_do_ends(
     for pid in other.pids():
         psutil.Process(pid).wait(_PATIENCE_S)
     assert other.pids() == []
-    other.make(asked, told)  # and is started again
+    other.make(asked, told)  # then restarted
     assert isinstance(told.next(), RunsMade)
 
 

@@ -1,4 +1,4 @@
-"""A helper steps back before it does anything else, also from the programs of other sessions; but it gets on."""
+"""Priority of a helper: low from its start, but enough for progress."""
 
 import os
 import socket
@@ -56,7 +56,7 @@ def test_a_session_of_somebody_else_keeps_its_priority() -> None:
 
 
 def niceness_after(looks: list[tuple[float, float]]) -> list[int]:
-    """Return the niceness behind each look, at which so much was used and waited for."""
+    """Return the niceness after each check with these running and waiting times."""
     session = SessionNiceness()
     return [
         session.after(used_s=used_s, waited_s=waited_s, elapsed_s=1.0) for used_s, waited_s in looks

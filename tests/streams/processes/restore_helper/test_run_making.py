@@ -1,4 +1,4 @@
-"""What a helper makes of orders: whose turn it is, what it says, and that nothing is left of what is forgotten."""
+"""Orders of a helper: turns, reports, and cleanup of cancelled ones."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ LOG = "app-s-changelog"
 
 
 class Bench:
-    """A helper over a fake cluster."""
+    """Helper over a fake cluster."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Bench:
         )
 
     def fill(self, records: int, partition: int = 0) -> None:
-        """Write records, every third a delete of the one before."""
+        """Write records, every third a delete of the previous one."""
         for number in range(records):
             key = b"%06d" % (number - (number % 3 == 2))
             value = None if number % 3 == 2 else b"v" * 50
@@ -86,7 +86,6 @@ class Bench:
         snapshot: PartitionRuns | None = None,
         from_offset: int = 0,
     ) -> None:
-        """Give an order, which crosses the line as any."""
         made = MakeRuns(
             number=number,
             shape=StoreShape.of(SPEC),
@@ -102,7 +101,7 @@ class Bench:
         self.helper.accept(decode_order(encode(made)))
 
     def work(self, steps: int = 1_000) -> list[Report]:
-        """Let it work until it is idle; return what it said meanwhile, as it comes over the line."""
+        """Run the helper until idle; return its decoded reports."""
         before = len(self.said)
         while steps and not self.helper.is_idle:
             self.helper.step()
@@ -111,7 +110,6 @@ class Bench:
 
 
 def rows(runs: BuiltRuns) -> dict[bytes, bytes | None]:
-    """Return what runs hold together."""
     content: dict[bytes, bytes | None] = {}
     for file in runs.files:
         content.update(read_sorted_file(file.path))
@@ -144,8 +142,6 @@ def test_a_stretch_larger_than_its_memory_is_several_runs_but_not_too_many(tmp_p
 
 
 class Slow(FakeChangelogReader):
-    """Gives a few records at a time."""
-
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         return super().poll(min(max_records, 7), timeout_s)
 
@@ -184,7 +180,7 @@ def test_a_file_that_is_gone_is_the_snapshots_fault(tmp_path: Path) -> None:
 
 
 class SlowLocation(SnapshotLocation):
-    """One whose files come in two parts, each when it is told to send it, and never to their end."""
+    """Location whose files arrive in two parts, on request, and never completely."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -192,7 +188,6 @@ class SlowLocation(SnapshotLocation):
         self.sent = Semaphore(0)
 
     def download(self, run: Run, to_dir: Path) -> Path:
-        """Copy a part whenever that is asked for."""
         path = to_dir / f"{run.partition}-slow.sst"
         for size in (1, 2):
             self.sends.acquire()
@@ -208,7 +203,7 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
     bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
-    bench.clock.advance(121_000)  # as long as nothing is to be done
+    bench.clock.advance(121_000)  # while idle
     bench.work(steps=2)
     for _ in range(2):
         bench.clock.advance(121_000)
@@ -273,7 +268,7 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
     bench = Bench(tmp_path, find_s=0.1)
     silent = tmp_path / "snapshots" / "app" / "s" / "manifests" / f"{1:010}-{'0' * 16}.json"
     silent.parent.mkdir(parents=True)
-    os.mkfifo(silent)  # whoever opens it waits for somebody who writes
+    os.mkfifo(silent)  # opening a FIFO waits for a writer
     try:
         bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
         until(lambda: bench.said, "it is answered")

@@ -1,10 +1,10 @@
-"""Stands for the worker program: does what its target says, step by step, with nothing of Kafka.
+"""Fake worker program: executes the steps of its target, without Kafka.
 
-The target is a list of steps with commas between; each is a word, some with arguments after equal signs:
-`ready`, `run`, `count=FILE` (appends a byte), `crash=CODE`, `record=OFFSET` (a crash on t-1), `hang`, `ignore-stop`,
-`exit=CODE` and `kill=SIGNAL` (both without a word), `hold=OFFSET` (of t-1, if it is careful; none without an offset),
-`serve` (until told to stop or the supervisor is gone), `mark=FILE` (writes how it ended), `watchdog=FILE` (asks the
-watchdog who it is and writes that).
+The target is a list of steps separated by commas; arguments follow equal signs: `ready`, `run`,
+`count=FILE` (appends a byte), `crash=CODE`, `record=OFFSET` (a crash on t-1), `hang`, `ignore-stop`,
+`exit=CODE` and `kill=SIGNAL` (both without a report), `hold=OFFSET` (of t-1, in careful mode; none
+without an offset), `serve` (until stopped or without supervisor), `mark=FILE` (writes its end),
+`watchdog=FILE` (writes the watchdog's answer).
 """
 
 import argparse
@@ -20,7 +20,6 @@ from tidewheel.streams.processes.watchdog.watchdog_process import connect_worker
 
 
 def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
-    """Take the steps in turn; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
@@ -67,7 +66,7 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
             case "kill":
                 os.kill(os.getpid(), int(argument))
             case "hold":
-                # As a worker does: only one that was told to be careful says what it has in hand, and "" is nothing.
+                # Like a worker, it reports records in careful mode only; "" is none.
                 if start["careful"]:
                     place = {"topic": "t", "partition": 1, "offset": int(argument or 0)}
                     say(type="record", **(place if argument else {}))

@@ -1,4 +1,4 @@
-"""What becomes of a worker that died, as values."""
+"""Decisions after a worker's death, as values."""
 
 import pytest
 from hypothesis import given

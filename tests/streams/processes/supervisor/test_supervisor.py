@@ -1,4 +1,4 @@
-"""A supervisor over real processes that do nothing but live and die."""
+"""A supervisor over real processes."""
 
 import json
 import os
@@ -172,7 +172,7 @@ def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 class _StopsAfterADeath(Supervisor):
-    """Is told to stop between a worker's death and its restart."""
+    """Stops between a worker's death and its restart."""
 
     def _handle_exit(self, slot: Any, code: int) -> None:
         super()._handle_exit(slot, code)
@@ -180,7 +180,7 @@ class _StopsAfterADeath(Supervisor):
 
 
 class _StopsAfterDeaths(Supervisor):
-    """Is told to stop after so many deaths."""
+    """Stops after this many deaths."""
 
     deaths = 4
 

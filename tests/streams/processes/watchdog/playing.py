@@ -1,4 +1,4 @@
-"""Worker programs for tests of the watchdog: started, listened to, killed."""
+"""Worker programs for watchdog tests."""
 
 import json
 import math
@@ -22,19 +22,18 @@ PATIENCE_S = 30.0
 
 
 class Line(NamedTuple):
-    """What a worker program printed, and when (monotonic ns)."""
+    """Output line of a worker, with its time (monotonic ns)."""
 
     at_ns: int
     text: str
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the order it is, or {}."""
         return json.loads(self.text) if self.text.startswith("{") else {}
 
 
 class Heard(NamedTuple):
-    """A message that was said, and when (monotonic ns)."""
+    """Message to the group, with its time (monotonic ns)."""
 
     at_ns: int
     message: AnyMessage
@@ -50,7 +49,7 @@ def hello(
     session_timeout_ms: int = 1_000,
     worker_hang_timeout_ms: int = 30_000,
 ) -> Hello:
-    """Return the first words of a worker of stateless tasks; its pid is filled in by itself."""
+    """Return the Hello of a worker with stateless tasks."""
     return Hello(
         join=JoinGroup(
             app=app,
@@ -75,7 +74,7 @@ def hello(
 
 
 class WorkerProgram:
-    """A process with a link, as `tests.streams.processes.watchdog.programs.worker` describes it."""
+    """Process of `tests.streams.processes.watchdog.programs.worker`."""
 
     def __init__(self, words: Hello, folder: Path, command: Sequence[str]) -> None:
         path = folder / f"{words.join.incarnation}.json"
@@ -93,7 +92,7 @@ class WorkerProgram:
             stdout=subprocess.PIPE,
         )
         self._queue: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
-        #: Everything it printed so far, as far as it was waited for.
+        #: Output read so far.
         self.lines: list[Line] = []
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -109,7 +108,6 @@ class WorkerProgram:
         self._queue.put(None)
 
     def wait(self, wanted: Callable[[Line], bool], timeout_s: float = PATIENCE_S) -> Line:
-        """Return the next line that is wanted."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             line = self._queue.get(timeout=max(deadline_s - time.monotonic(), 0.001))
@@ -119,30 +117,27 @@ class WorkerProgram:
                 return line
 
     def wait_for_order(self, kind: str, timeout_s: float = PATIENCE_S, **fields: Any) -> Line:
-        """Return the next order of a kind with these fields."""
         return self.wait(
             lambda line: line.order.items() >= {"order": kind, **fields}.items(), timeout_s
         )
 
     def tell(self, line: str) -> None:
-        """Give it an order of the test's."""
         assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
     def lease_left_s(self) -> float:
-        """Return its lease."""
         self.tell("lease")
         return float(self.wait(lambda line: line.text.startswith("lease")).text.split()[1])
 
     def kill(self) -> int:
-        """Kill it as the kernel does, and return when (monotonic ns)."""
+        """Kill the process; return the time (monotonic ns)."""
         at_ns = time.monotonic_ns()
         self.process.kill()
         return at_ns
 
     def close(self) -> None:
-        """End it and its watchdog, whatever they are doing."""
+        """End it and its watchdog."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -152,7 +147,7 @@ class WorkerProgram:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; one that ended and was not waited for does not."""
+    """Return True if a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -161,7 +156,6 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Wait for something that is to come true by itself."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not come true"
@@ -169,9 +163,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> 
 
 
 def least(measure: Callable[[int], float], wanted: float, tries: int = 5) -> float:
-    """Return the first of several measurements that is as small as wanted, or the least of all; each is told its number.
+    """Return the first of several measurements below the limit, or the smallest.
 
-    What else a machine does makes some of them long, and what is wrong makes all of them long.
+    Other load on the machine makes some measurements long; a defect makes all of them long.
     """
     found = math.inf
     for number in range(tries):
@@ -182,7 +176,6 @@ def least(measure: Callable[[int], float], wanted: float, tries: int = 5) -> flo
 
 
 def heard(path: Path) -> list[Heard]:
-    """Return what an in-memory watchdog has written down."""
     found: list[Heard] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         at_ns, _, data = line.partition(b" ")
@@ -193,6 +186,5 @@ def heard(path: Path) -> list[Heard]:
 
 
 def end_process(pid: int) -> None:
-    """Kill a process of this test's that may have ended."""
     if is_running(pid):
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Users' assignors run in a child process, which can neither hold up nor bring down the watchdog."""
+"""Users' assignors in a child process can't block or crash the watchdog."""
 
 from pathlib import Path
 

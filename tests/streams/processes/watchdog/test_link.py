@@ -1,4 +1,4 @@
-"""The worker's side of the line: orders come, reports go, and a watchdog that dies is replaced."""
+"""Worker's end of the connection: orders, reports, replacement of a dead watchdog."""
 
 import math
 import os
@@ -48,7 +48,7 @@ def _hello() -> Hello:
 
 
 class _Watchdog:
-    """The other end of a line, played by the test."""
+    """Fake watchdog at the other end."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -57,26 +57,22 @@ class _Watchdog:
         self._file = self._socket.makefile("rb")
 
     def meet(self) -> tuple[Hello, SharedMemory]:
-        """Take in the first words."""
         _, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
         return decode_hello(self._file.readline()), SharedMemory.adopt(fds[0])
 
     def heard(self) -> object:
-        """Return the next report."""
         return decode_report(self._file.readline())
 
     def order(self, *orders: AnyOrder) -> None:
-        """Say orders."""
         self._socket.sendall(b"".join(map(encode_line, orders)))
 
     def die(self) -> None:
-        """Close the line."""
         self._file.close()
         self._socket.close()
 
 
 class _Watchdogs:
-    """Gives a link one watchdog after the other."""
+    """Successive watchdogs for one link."""
 
     def __init__(self) -> None:
         self.made: list[_Watchdog] = []
@@ -89,7 +85,6 @@ class _Watchdogs:
             return self.made[-1].fd
 
     def wait_for(self, number: int) -> _Watchdog:
-        """Return the `number`th."""
         with self._more:
             assert self._more.wait_for(lambda: len(self.made) >= number, PATIENCE_S)
         return self.made[number - 1]
@@ -97,7 +92,6 @@ class _Watchdogs:
 
 @pytest.fixture
 def watchdogs() -> Iterator[_Watchdogs]:
-    """Watchdogs that the test plays."""
     made = _Watchdogs()
     yield made
     for each in made.made:
@@ -106,13 +100,11 @@ def watchdogs() -> Iterator[_Watchdogs]:
 
 @pytest.fixture
 def woken() -> threading.Event:
-    """Set when orders have come."""
     return threading.Event()
 
 
 @pytest.fixture
 def link(watchdogs: _Watchdogs, woken: threading.Event) -> Iterator[WatchdogLink]:
-    """A link to the first of them."""
     made = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
     yield made
     made.close()
@@ -168,7 +160,7 @@ def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
         for each in range(2_000)
     ]
     for report in reports:
-        link.say(report)  # would wait for ever if it waited: nobody reads yet
+        link.say(report)  # would block forever: no reader yet
     _, memory = watchdog.meet()
     assert [watchdog.heard() for _ in reports] == reports
     memory.close()

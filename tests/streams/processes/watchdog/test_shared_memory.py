@@ -1,4 +1,4 @@
-"""The memory that worker and watchdog share."""
+"""Shared memory of worker and watchdog."""
 
 import os
 

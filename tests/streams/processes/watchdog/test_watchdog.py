@@ -1,4 +1,4 @@
-"""The watchdog process with control topics in its own memory: what it sees of its workers, and when it ends."""
+"""Watchdog process with control topics in its memory."""
 
 import itertools
 import os
@@ -33,13 +33,11 @@ StartWorker = Callable[[Hello], WorkerProgram]
 
 @pytest.fixture
 def said(tmp_path: Path) -> Path:
-    """Where the watchdog writes down what it says."""
     return tmp_path / "said"
 
 
 @pytest.fixture
 def command(said: Path) -> list[str]:
-    """Starts the watchdog."""
     return [
         sys.executable,
         "-m",
@@ -50,7 +48,7 @@ def command(said: Path) -> list[str]:
 
 @pytest.fixture
 def start(tmp_path: Path, command: list[str]) -> Iterator[StartWorker]:
-    """Starts workers with a watchdog each."""
+    """Start workers with a watchdog each."""
     workers: list[WorkerProgram] = []
 
     def started(words: Hello) -> WorkerProgram:
@@ -79,12 +77,12 @@ def test_a_worker_is_welcomed_and_given_every_task(start: StartWorker) -> None:
     wait_until(lambda: 0 < worker.lease_left_s() <= 1)
 
 
-#: As soon a death is said (ns).
+#: Time limit of a death message (ns).
 _AT_ONCE_NS = 100_000_000
 
 
 def _deaths(said: Path, member: str) -> list[int]:
-    """Return when the death of a member was said."""
+    """Return the times of death messages."""
     return [
         each.at_ns
         for each in heard(said)
@@ -202,7 +200,7 @@ def test_one_watchdog_serves_several_workers(command: list[str], said: Path) -> 
         return all(any(isinstance(each, Welcome) for each in taken) for taken in orders)
 
     wait_until(all_welcome)
-    links[0].close()  # without a last word: as if it had died
+    links[0].close()  # without a last message: like a death
     wait_until(lambda: any(isinstance(each.message, MemberDied) for each in heard(said)))
     since_ns = time.monotonic_ns()
     wait_until(lambda: len(_beats(said, since_ns, 1 << 62)) >= 3)

@@ -1,4 +1,4 @@
-"""Watchdog processes on a real broker: election, take-over, and beats that outlive whatever workers do."""
+"""Watchdogs on a real broker: election, take-over, heartbeats of busy workers."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 class Overheard:
-    """Reads an application's control topics, as anybody may."""
+    """Reader of an application's control topics."""
 
     def __init__(self, servers: str, app: str) -> None:
         self.settings = ClientSettings(bootstrap_servers=servers, application_id=app)
@@ -44,18 +44,16 @@ class Overheard:
         self._log.open(create=True, inbox_back_ms=60_000)
         self.group = Group()
         self.records: list[AnyRecord] = []
-        #: With the time at which it was read.
+        #: With the time of reading.
         self.messages: list[tuple[float, AnyMessage]] = []
 
     def read_until(self, enough: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Read on until something is so."""
         deadline_s = time.monotonic() + timeout_s
         while not enough():
             assert time.monotonic() < deadline_s, (self.group, self.messages[-10:])
             self.read(0.05)
 
     def read(self, timeout_s: float) -> None:
-        """Read what is there."""
         read = self._log.poll(timeout_s)
         now_s = time.monotonic()
         self.messages += [(now_s, message) for message in read.messages]
@@ -65,26 +63,22 @@ class Overheard:
                 self.group = apply(self.group, logged.record)
 
     def owners(self) -> dict[str, str | None]:
-        """Return who owns each task, by incarnation."""
         return {
             str(task): state.owner if state.phase == "RUNNING" else None
             for task, state in self.group.states.items()
         }
 
     def close(self) -> None:
-        """Let go."""
         self._log.close()
 
 
 @pytest.fixture
 def app() -> str:
-    """An application that nobody else runs."""
     return f"watchdog-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
 def overheard(kafka_broker: RunningBroker, app: str) -> Iterator[Overheard]:
-    """Its topics."""
     reader = Overheard(kafka_broker.bootstrap_servers, app)
     yield reader
     reader.close()
@@ -95,7 +89,7 @@ StartWorker = Callable[..., WorkerProgram]
 
 @pytest.fixture
 def start(kafka_broker: RunningBroker, app: str, tmp_path: Path) -> Iterator[StartWorker]:
-    """Starts programs with one worker each; settings are those of `hello`."""
+    """Start programs with one worker each; settings are those of `hello`."""
     workers: list[WorkerProgram] = []
     servers = kafka_broker.bootstrap_servers
 
@@ -212,20 +206,20 @@ def test_H24_deleted_control_topics_end_leases(
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(300)  # two brokers are started
+@pytest.mark.timeout(300)  # two brokers start
 def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
     data_dir = tmp_path / "broker"
     app = f"watchdog-{secrets.token_hex(4)}"
     with KafkaBroker(data_dir=data_dir) as broker:
         servers = broker.bootstrap_servers
-        # A broker that has just started answers slowly: a leader that beats faster takes itself for blind.
+        # A new broker answers slowly: a faster leader would consider itself cut off.
         timings = {"heartbeat_interval_ms": 400, "session_timeout_ms": 1_500}
         words = hello("a", app=app, bootstrap_servers=servers, **timings)
         worker = WorkerProgram(words, tmp_path, WATCHDOG_COMMAND)
         worker.wait_for_order("run", task="0_1")
         wait_until(
             lambda: math.isfinite(worker.lease_left_s())
-        )  # the first one comes after the first order
+        )  # the first follows the first order
     try:
         wait_until(lambda: worker.lease_left_s() < -2)
         with KafkaBroker(data_dir=data_dir) as again:
@@ -247,7 +241,10 @@ def test_the_leader_beats_as_often_as_it_says(start: StartWorker, overheard: Ove
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
 
     def off(_: int) -> float:
-        """Return how far the beats of three seconds are from 14 or so of each kind; while the machine is busy they are few."""
+        """Return the deviation from 14 heartbeats of each kind in three seconds.
+
+        A busy machine sends few.
+        """
         since_s = time.monotonic()
         while time.monotonic() < since_s + 3:
             overheard.read(0.05)

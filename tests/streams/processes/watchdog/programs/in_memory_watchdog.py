@@ -1,6 +1,6 @@
-"""A watchdog whose control topics are in its own memory: `python -m ... HEARD --intake FD`.
+"""Watchdog with control topics in its memory: `python -m ... HEARD --intake FD`.
 
-Every message of its inbox is written to the file HEARD when it is said: monotonic nanoseconds, a space, the message.
+It writes each inbox message to the file HEARD: monotonic nanoseconds, a space, the message.
 """
 
 import secrets
@@ -33,7 +33,6 @@ class _OverheardLog(FakeGroupLog):
 
 
 def main() -> int:
-    """Look after workers."""
     heard = Path(sys.argv[1])
     topics = FakeControlTopics()
     admin = FakeGroupAdmin()

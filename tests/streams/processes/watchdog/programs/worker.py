@@ -1,8 +1,8 @@
-"""A worker without tasks' work: connects to a watchdog and does what it is told on its standard input.
+"""Worker without tasks: connects to a watchdog and executes commands from standard input.
 
-`python -m ... HELLO COMMAND...`: HELLO is a file with its first words, COMMAND the watchdog program. It prints each order
-as JSON, after the time in monotonic nanoseconds. On standard input it takes `hold <seconds>` (keeps the GIL that long),
-`fork`, `lease`, `close`.
+`python -m ... HELLO COMMAND...`: HELLO is a file with its first message, COMMAND the watchdog
+program. It prints each order as JSON, after the time in monotonic nanoseconds. Commands:
+`hold <seconds>` (keeps the GIL), `fork`, `lease`, `close`.
 """
 
 import ctypes
@@ -37,7 +37,6 @@ from tidewheel.streams.processes.watchdog.link import WatchdogLink
 
 
 def main() -> int:
-    """Serve until told to close, or until the incarnation ends."""
     hello = decode_hello(Path(sys.argv[1]).read_bytes())
     hello = replace(hello, join=replace(hello.join, pid=os.getpid()))
     link = WatchdogLink.start(hello, woken=lambda: None, command=sys.argv[2:])
@@ -94,7 +93,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
 
 
 def _forked() -> int:
-    """Return a child that lives for a while and has whatever descriptors this process has."""
+    """Return a short-lived child with all descriptors of this process."""
     pid = os.fork()
     if pid == 0:
         time.sleep(60)
@@ -103,7 +102,7 @@ def _forked() -> int:
 
 
 def _hold_gil(seconds: float) -> None:
-    """Keep every other thread of this process from running, as a long call into C may."""
+    """Block all other threads of this process, like a long C call."""
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 
