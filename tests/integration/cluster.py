@@ -25,14 +25,14 @@ from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumn
 #: Far longer than any wait here needs. A test that reaches it has failed.
 PATIENCE_S = 120.0
 
-#: The pause grows with the time already waited, up to the maximum.
+#: Seconds between checks. A slow condition gets `_PAUSES` times its own duration, up to the maximum.
 _PAUSE_S = 0.02
 _PAUSES = 10
 _PAUSE_MOST_S = 0.2
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds; long waits poll less often, to leave the processor free."""
+    """Wait until a condition holds; slow ones are polled less often, to spare the processor."""
     asked_s = time.monotonic()
     deadline = asked_s + timeout_s
     while not condition():

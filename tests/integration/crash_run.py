@@ -30,7 +30,7 @@ FEED_S: Final = 40.5
 KILLS: Final = 20
 KILLS_BETWEEN_COMMITS: Final = 15
 TAILS_REPLAYED: Final = 5
-#: A run without enough hits by then never gets them.
+#: A run without enough hits after this many kills never gets them.
 _KILLS_MOST: Final = 60
 #: At the default of 0.1 s, four workers on two cores spend half their time in commits.
 COMMIT_INTERVAL_S: Final = 0.2

@@ -88,9 +88,10 @@ def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> N
 def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> None:
     """Members that vanish within 5 s own no stateful task; the rate drops by under a tenth.
 
-    Owners come from the log and from both remaining workers. The rate is the processed share of the
-    feed, compared with a quiet stretch before. From a minute on (alone on the machine), fed workers
-    must not pause for 250 ms, and short-lived members must have had READY copies.
+    Owners come from the log and from both remaining workers. The rate is the processed share of
+    the feed, compared with a quiet stretch before. From a minute on (alone on the machine) two
+    more checks run. Fed workers pause in at most a tenth more of the 250 ms polls than before.
+    Short-lived members must have had READY copies.
     """
     group.config["settling_ms"] = 6_000
     workers = [group.start("first"), group.start("second")]

@@ -170,18 +170,20 @@ def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_
     ]
     # The stuck range's offset: the stuck record, or one that ended just before the call and could
     # not be published any more (`_assert_handed_over` checks how long before).
-    stands = range_of(later[-1], stuck.key_hash).offset
-    assert stands <= stuck.place[1]
+    stuck_offset = range_of(later[-1], stuck.key_hash).offset
+    assert stuck_offset <= stuck.place[1]
     # On a slow machine the first of these commits may include earlier calls of other ranges.
-    held = list(dropwhile(lambda each: each.offset < stands, later))
-    assert held[0].at_ms < from_ms + LATE_MS, f"held only {held[0].at_ms - from_ms} ms later"
-    assert {each.offset for each in held} == {stands}, "the lowest offset is the stuck range's"
-    assert {range_of(each, stuck.key_hash).offset for each in held} == {stands}
-    first, last = ranges_of(held[0]), ranges_of(held[-1])
-    assert [each.first_hash for each in first] == [each.first_hash for each in last]
-    went_on = [after.offset > before.offset for before, after in zip(first, last, strict=True)]
-    assert went_on.count(False) == 1, f"ranges that went on: {went_on}"
-    assert len(went_on) > 1
+    waiting = list(dropwhile(lambda commit: commit.offset < stuck_offset, later))
+    assert waiting[0].at_ms < from_ms + LATE_MS, f"held only {waiting[0].at_ms - from_ms} ms later"
+    assert {commit.offset for commit in waiting} == {stuck_offset}, (
+        "the lowest offset is the stuck range's"
+    )
+    assert {range_of(commit, stuck.key_hash).offset for commit in waiting} == {stuck_offset}
+    first, last = ranges_of(waiting[0]), ranges_of(waiting[-1])
+    assert [start.first_hash for start in first] == [end.first_hash for end in last]
+    progressed = [after.offset > before.offset for before, after in zip(first, last, strict=True)]
+    assert progressed.count(False) == 1, f"ranges with progress: {progressed}"
+    assert len(progressed) > 1
 
 
 def _assert_only_the_stuck_range_ran_again(
@@ -203,7 +205,11 @@ def _assert_handed_over(
     commits: list[CommitRecord],
     last: dict[int, CommitRecord],
 ) -> None:
-    """Of finished records, only those that ended after the last commit but one run again."""
+    """Finished records run again only in the stuck range, and only the ones just before the call.
+
+    A range publishes records every `HANDED_OVER_EACH_MS`. On a slow machine, records that ended
+    after the last commit but one may also be missing in the last.
+    """
     asked_ms = [
         commit.at_ms
         for commit in commits
@@ -354,26 +360,26 @@ def _factor(lives: list[Life], life: Life, factors: tuple[int, ...]) -> int:
 
 
 def _count_repeated(dead: Life, successor: Life, commits: list[CommitRecord]) -> int:
-    """Count repeated records; each must have been running at the kill.
+    """Count repeated records; the last commit before the kill must cover none of them.
 
     A record that ended before the last commit but one must be in the last one.
     """
     last = last_commits(commits, before_ms=successor.started_ms)
-    calls = {each.place: each for each in dead.calls()}
-    in_hand = {place for place, call in calls.items() if not is_done(call, last)}
-    for each in successor.calls():
-        assert not is_done(each, last), f"{each} was done for good"
-    again = calls.keys() & {each.place for each in successor.calls()}
-    assert len(again) <= len(in_hand)
-    assert again <= in_hand
+    calls = {call.place: call for call in dead.calls()}
+    uncommitted = {place for place, call in calls.items() if not is_done(call, last)}
+    for call in successor.calls():
+        assert not is_done(call, last), f"{call} was done for good"
+    again = calls.keys() & {call.place for call in successor.calls()}
+    assert len(again) <= len(uncommitted)
+    assert again <= uncommitted
     times = sorted({commit.at_ms for commit in commits if dead.started_ms <= commit.at_ms})
     times = [at_ms for at_ms in times if at_ms < successor.started_ms]
     if len(times) > 1:
-        late = _ended_before(times[-2], calls, in_hand)
+        late = _ended_before(times[-2], calls, uncommitted)
         assert not late, f"these had ended before the commit but one: {late}"
     return len(again)
 
 
 def _ended_before(at_ms: int, calls: dict[Place, Call], places: set[Place]) -> list[Call]:
-    found = [calls[place] for place in places]
-    return [each for each in found if each.ended_ms is not None and each.ended_ms < at_ms]
+    candidates = [calls[place] for place in places]
+    return [call for call in candidates if call.ended_ms is not None and call.ended_ms < at_ms]

@@ -34,7 +34,7 @@ SLOW = "slow"
 #: (key, minutes since the beginning, value) of a record.
 Row = tuple[str, float, str]
 
-#: Counts of the slow key before its blocked record, and counts of others far behind it.
+#: Records before the slow key's blocked record, and records of other keys far later.
 BEFORE: list[Row] = [(SLOW, 0, "v"), ("a", 1, "v"), (SLOW, 2, "v"), (SLOW, 8, "v"), ("b", 8, "v")]
 APART: list[Row] = [
     (SLOW, 9, HELD),

@@ -37,7 +37,7 @@ STEPS: Final = (
     "after_apply",
 )
 
-#: A commit waits at most this long for the loop to process more records meanwhile. Without such
+#: A commit waits at most this long (s) for the loop to process more records meanwhile. Without such
 #: records the next commit is tried, up to this many times.
 _AHEAD_S: Final = 0.1
 _AHEAD_TRIES: Final = 300
@@ -274,7 +274,7 @@ def _during_commit(fate: Fate, count: _Count) -> None:
 def _ahead(fate: Fate, count: _Count) -> None:
     """Strike during or after a commit, once the loop has processed more records."""
     commit, process = KafkaTransactionalProducer.commit, ActiveTask.process
-    under_way, ahead = threading.Event(), threading.Event()
+    in_commit, ahead = threading.Event(), threading.Event()
     tries = 0
 
     def held_commit(self: KafkaTransactionalProducer, *arguments: Any) -> Any:
@@ -282,18 +282,18 @@ def _ahead(fate: Fate, count: _Count) -> None:
         if not (count.reached() or tries):
             return commit(self, *arguments)
         tries += 1
-        assert tries <= _AHEAD_TRIES, "nothing is processed while a commit is under way"
+        assert tries <= _AHEAD_TRIES, "no record is processed during a commit"
         positions = commit(self, *arguments) if fate.step == "ahead_of_apply" else None
         ahead.clear()  # it may be left from the previous try
-        under_way.set()
+        in_commit.set()
         if ahead.wait(_AHEAD_S):
             fate.strike()
-        under_way.clear()
+        in_commit.clear()
         return commit(self, *arguments) if positions is None else positions
 
     def noticed_process(self: ActiveTask, *arguments: Any) -> int:
         done = process(self, *arguments)
-        if done and under_way.is_set():
+        if done and in_commit.is_set():
             ahead.set()
         return done
 
