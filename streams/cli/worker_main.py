@@ -75,6 +75,11 @@ class SupervisorLink:
         #: The supervisor is gone.
         self.lost = False
 
+    def close(self) -> None:
+        """Release the selector and its wake pipe; the two pipes stay open."""
+        self._selector.close()
+        self._wake.close()
+
     def queue(self, report: Report) -> None:
         """Queue a report for the main thread."""
         self._queue.append(report)

@@ -1,6 +1,7 @@
 """Regressions of the runtime: each test states a promise that was broken once."""
 
 import os
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +19,11 @@ def test_a_stop_that_comes_with_the_start_is_heard() -> None:
     orders, to_worker = os.pipe()
     _, reports = os.pipe()
     os.write(to_worker, encode(StartWorker(target="x:y")) + encode(StopWorker(timeout_ms=1)))
-    link = SupervisorLink(orders, reports)
-    assert link.first_order() is not None
-    assert any(isinstance(order, StopWorker) for order in link.orders(0.2)), (
-        "the stop order is lost"
-    )
+    with closing(SupervisorLink(orders, reports)) as link:
+        assert link.first_order() is not None
+        assert any(isinstance(order, StopWorker) for order in link.orders(0.2)), (
+            "the stop order is lost"
+        )
 
 
 def test_slices_are_bounded_by_time_when_user_code_becomes_slow() -> None:
