@@ -12,7 +12,6 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(slot)s%(name)s: %(message)s"
-#: User and password in a URL.
 _USER_OF_URL: Final = re.compile(r"://[^\s/@\"']+@")
 _RICH_TEXT: Final = "%(slot)s%(message)s"
 
@@ -27,10 +26,8 @@ def configure_logging(
     """Send all log records to standard error, replacing earlier configuration.
 
     Args:
-        level: Minimum level.
         log_format: `text` or `json`; default: text on a terminal, else JSON lines.
         slot: Worker number, shown on its lines.
-        stream: Output instead of standard error.
     """
     out = sys.stderr if stream is None else stream
     chosen = log_format or ("text" if out.isatty() else "json")
@@ -41,7 +38,7 @@ def configure_logging(
 
 
 def configured_format() -> LogFormat | None:
-    """Return the format that `configure_logging` chose, for helper processes; None before that."""
+    """Return the chosen format, for helper processes; None before that."""
     for handler in logging.getLogger().handlers:
         if any(isinstance(log_filter, _SlotFilter) for log_filter in handler.filters):
             return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
@@ -77,21 +74,18 @@ _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
 class TextFormatter(logging.Formatter):
-    """Hides passwords of URLs in tracebacks, which quote program lines."""
+    """Hides passwords of URLs in tracebacks."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
-        """Return an error's traceback with user and password of URLs hidden."""
+        """Return the traceback."""
         return _USER_OF_URL.sub("://***@", super().formatException(ei))
 
 
 class JsonFormatter(TextFormatter):
-    """One JSON object per line: time, level, logger, message.
-
-    Optional slot, error and traceback.
-    """
+    """One JSON object per line: time, level, logger, message; optional slot, error, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line, without line end."""
+        """Return one line, without line end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -110,8 +104,6 @@ class JsonFormatter(TextFormatter):
 
 
 class _SlotFilter(logging.Filter):
-    """Adds the worker's slot to every record."""
-
     def __init__(self, slot: int | None) -> None:
         super().__init__()
         self._slot = slot

@@ -14,10 +14,8 @@ from tidewheel.streams.windows import FOREVER, FixedWindows, refused_windows, wi
 #: Windows of one timestamp, ascending: (start, end).
 Spans = tuple[tuple[int, int], ...]
 
-#: More windows per timestamp are treated as an error.
 _MOST_WINDOWS: Final = 10_000
 
-#: Cache size, in timestamps.
 _REMEMBERED: Final = 4_096
 
 _DAY_MS: Final = 86_400_000
@@ -44,8 +42,6 @@ class CustomWindows(FixedWindows):
     Kafka Streams' counterpart is a subclass of `Windows` (`windowsFor`, `size`, `gracePeriodMs`).
 
     Args:
-        of: `of(timestamp)` -> windows.
-        grace: Time after its end in which a window accepts late records.
         longest: Maximum window length. Stores retain rows for it and the grace. Default: twice the
             longest probed window.
 
@@ -101,19 +97,16 @@ class CustomWindows(FixedWindows):
 
     @property
     def longest_ms(self) -> int:
-        """Return the maximum window length (ms)."""
+        """Return the maximum length."""
         return self._longest_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a window's start: its maximum length, and grace."""
+        """Return maximum length plus grace."""
         return self._longest_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of a record's windows, ascending.
-
-        Raise `StreamsError` for a broken law.
-        """
+        """Return ascending starts; raise `StreamsError` for a broken law."""
         spans = self._spans(timestamp)
         for start, end in spans:
             self._checked(start, end)
@@ -148,7 +141,6 @@ class CustomWindows(FixedWindows):
         return spans
 
     def _ask(self, timestamp: int) -> Spans:
-        """Return the windows of a timestamp; raise `StreamsError` for invalid ones."""
         try:
             given: list[Any] = list(self.of(timestamp))
         except Exception as error:
@@ -200,7 +192,7 @@ class CustomWindows(FixedWindows):
         return start, end
 
     def _check(self, start: int, end: int) -> None:
-        """Raise `StreamsError` unless the first, a middle and the last timestamp of a window return it, too."""
+        """Check the first, a middle and the last timestamp of a window."""
         for timestamp in (start, (start + end) // 2, end - 1):
             if (start, end) not in self._spans(timestamp):
                 raise self._broken(
@@ -211,5 +203,4 @@ class CustomWindows(FixedWindows):
         return StreamsError(f"{function_name(self.of)}({timestamp}) {what}")
 
 
-#: No limit while the longest window is measured.
 _ANY_LENGTH: Final = 1 << 62

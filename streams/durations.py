@@ -1,4 +1,4 @@
-"""Durations: `datetime.timedelta` or `int` milliseconds, converted to `int` milliseconds."""
+"""Durations in milliseconds."""
 
 import re
 from datetime import timedelta
@@ -6,7 +6,7 @@ from typing import Final
 
 from tidewheel.streams.errors import StreamsError, TopologyError
 
-#: A length of time: `timedelta`, or `int` milliseconds.
+#: An `int` is milliseconds.
 Duration = timedelta | int
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -24,10 +24,6 @@ def to_ms(
     """Return a duration in whole milliseconds, rounded down.
 
     A non-zero duration below a millisecond is rejected, not rounded to 0.
-
-    Args:
-        what: Parameter name for the message.
-        minimum_ms: Minimum.
 
     >>> to_ms(timedelta(minutes=5)), to_ms(250)
     (300000, 250)

@@ -14,15 +14,15 @@
     ├── TaskCorruptedError         a task's state can't be trusted and is restored
     ├── FencedError                another live worker took over; never retried
     ├── MissingSourceTopicError    a source topic does not exist
-    ├── MissingOutputTopicError    a topic that is written to does not exist
-    ├── InternalTopicError         an internal topic has another number of partitions than is needed now
-    ├── CopartitioningError        topics whose keys come together have different numbers of partitions
+    ├── MissingOutputTopicError    an output topic does not exist
+    ├── InternalTopicError         an internal topic has the wrong number of partitions
+    ├── CopartitioningError        joined topics have different numbers of partitions
     ├── RecordFailedError          a record's exception handler returned "fail"
-    ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
+    ├── ApplicationShutdownError   an uncaught exception handler ended the application
     └── IncompatibleMemberError    this program can't join the group it was started for
 
 Messages name the topic, partition, offset, store or option, and the next step. They contain no
-secret and no whole record. Packages that never import this module define their own errors.
+secret and no whole record.
 """
 
 from tidewheel.state_stores.errors import (
@@ -71,7 +71,7 @@ __all__ = [
 
 
 class TopologyError(StreamsError):
-    """Invalid topology; names the node, the user's line and the change needed.
+    """Invalid topology; names the node and the user's line.
 
     >>> raise TopologyError("filter (app.py:12): the predicate takes three parameters; give it one or two")
     Traceback (most recent call last):
@@ -81,7 +81,7 @@ class TopologyError(StreamsError):
 
 
 class ConfigError(StreamsError):
-    """Unknown or invalid setting; names the option, value, source and next step.
+    """Unknown or invalid setting; names option, value, source, next step.
 
     >>> raise ConfigError("heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default")
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ class ApplicationShutdownError(StreamsError):
 
 
 class IncompatibleMemberError(StreamsError):
-    """Topology, settings or version do not fit the running group; names the difference.
+    """Topology, settings or version differ from the running group's.
 
     >>> raise IncompatibleMemberError("task_assignor='spread': the group runs 'sticky'; use the same on all members")
     Traceback (most recent call last):

@@ -47,12 +47,12 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """Return the meaning of the code in one sentence."""
+        """Return the meaning in one sentence."""
         return _MEANINGS[self]
 
     @property
     def is_final(self) -> bool:
-        """Return True if a restart would end the same way: the supervisor then does not restart the worker."""
+        """Return True if a restart would end the same way: the supervisor omits it."""
         return self in _FINAL
 
 
@@ -128,10 +128,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Return True if a Kafka client's "no broker reachable" error is the cause.
-
-    Compares names, so commands without Kafka need not load its client.
-    """
+    """Compare names, so commands without Kafka need not load its client."""
     cause = error.__cause__
     if cause is None or not cause.args:
         return False
@@ -140,7 +137,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def markdown_table() -> str:
-    """Return all codes as a Markdown table, for help texts and documents.
+    """Return all codes as a Markdown table.
 
     >>> print(markdown_table().splitlines()[2])
     | 0 | done, or stopped cleanly by SIGTERM or Ctrl-C |

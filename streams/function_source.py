@@ -16,16 +16,15 @@ _WITHOUT_EFFECT: Final = frozenset(
 
 
 class FunctionSources:
-    """Parsed function sources, one parse per file."""
+    """Cache of parsed files."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[list[_Node], frozenset[CodeType]]] = {}
 
     def of(self, function: FunctionType) -> object | None:
-        """Return the parameters and operations in a function's source.
+        """Return the parameters and operations of a function, without comments and annotations.
 
-        Positions, spaces, comments, docstrings and annotations are omitted. None: the source is
-        missing, differs from the running code, or does not contain the function.
+        None: the source is missing, differs from the running code, or lacks the function.
 
         >>> sums = [lambda a, v: a + v, lambda a, v: a * v, lambda a, v: (a + v)]
         >>> plus, times, again = map(FunctionSources().of, sums)
@@ -48,7 +47,6 @@ class FunctionSources:
 
 
 def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
-    """Return the functions in a source, and its compiled code."""
     functions = [
         node
         for node in ast.walk(ast.parse(text))

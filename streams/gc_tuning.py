@@ -1,11 +1,11 @@
-"""Garbage collector tuning: no collections while many live objects are created."""
+"""Garbage collector tuning."""
 
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-#: Collection threshold of the youngest generation, in net new objects: a few batches of records.
+#: Net new objects before a collection: a few batches of records.
 _BATCHES: Final = 50_000
 #: Python's default thresholds, by version; other values were set by the user.
 _PYTHONS_OWN: Final = (700, 2_000)
@@ -36,7 +36,7 @@ def collection_paused() -> Generator[None]:
 def permanent_objects() -> Generator[None]:
     """Disable the collector while definitions are created, then move them to the oldest generation.
 
-    Otherwise two scans of all of them cost a tenth of a worker's start.
+    Two scans of all of them would cost a tenth of a worker's start.
 
     >>> import gc
     >>> with permanent_objects():
@@ -56,8 +56,8 @@ def permanent_objects() -> Generator[None]:
 def collect_by_batches() -> None:
     """Collect new objects after several batches, not several times per batch.
 
-    A batch's records are alive until it ends, so collections within it free nothing; they cost a
-    tenth of a stateless job's processor time. A threshold set by the user is kept.
+    A batch's records are alive until it ends. Collections within it free nothing, and cost a tenth
+    of a stateless job's processor time. A threshold set by the user is kept.
 
     >>> import gc
     >>> before = gc.get_threshold()

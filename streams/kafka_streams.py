@@ -56,15 +56,14 @@ K = TypeVar("K")
 #: ends all workers of the group, other answers end this process's workers.
 UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
-#: Wait of a leaving worker for the group's release after its drain, in seconds; then it closes
-#: anyway.
-_LET_GO_S: Final = 3.0
+#: Time for the group to release a leaving worker after its drain.
+_RELEASE_S: Final = 3.0
 #: Close time limit after the drain, slightly below the supervisor's.
 _CLOSE_MS: Final = 4_500
 
 
 class KafkaStreams:
-    """Application that runs a topology in this process, with state in RocksDB, input and output in Kafka.
+    """Application that runs a topology in this process.
 
     >>> from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig
     >>> builder = StreamsBuilder()
@@ -82,7 +81,7 @@ class KafkaStreams:
     >>> app.set_restore_listener(lambda event: print(event.store, event.kind, event.restored))
     >>> app.tasks(), app.local_store_lags(), app.metrics()["state"]
     ([], {}, 'CREATED')
-    >>> app.pause([0])  # its sub-topology 0 will rest until resume()
+    >>> app.pause([0])  # sub-topology 0 pauses until resume()
     >>> app.close(timeout=1_000)
     CREATED -> PENDING_SHUTDOWN
     PENDING_SHUTDOWN -> NOT_RUNNING
@@ -136,7 +135,7 @@ class KafkaStreams:
 
     @property
     def state(self) -> KafkaStreamsState:
-        """Return the state of the application."""
+        """Return the state."""
         return self._state.current
 
     @property
@@ -161,10 +160,7 @@ class KafkaStreams:
     def set_restore_listener(
         self, listener: RestoreListener | Callable[[RestoreEvent], None]
     ) -> None:
-        """Report restore progress to `listener` (callable, or its `on_restore`).
-
-        Set it before `start`.
-        """
+        """Report restores to `listener` (callable, or its `on_restore`); set it before `start`."""
         self._restore_listener = called(listener, "set_restore_listener", "(event)", "on_restore")
 
     def set_standby_update_listener(
@@ -178,10 +174,7 @@ class KafkaStreams:
         self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 
     def start(self) -> None:
-        """Start in the background; return immediately.
-
-        Raises `StreamsError` if already started or closed.
-        """
+        """Start in the background; raise `StreamsError` if already started or closed."""
         with self._lock:
             if self._started:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
@@ -207,8 +200,8 @@ class KafkaStreams:
     def drain(self, timeout: timedelta | int | None = None) -> bool:
         """Move the running tasks to other members, then close; return True if done in time.
 
-        A static member (`group_instance_id`), and any with fixed assignment, closes immediately; a
-        static member's tasks wait for it. `run` drains at SIGTERM.
+        Members with fixed assignment and static members (`group_instance_id`) close immediately; the
+        tasks of a static member wait for it.
 
         Args:
             timeout: Time limit of the moves, in ms or as timedelta; None: `drain_timeout_ms`.
@@ -229,12 +222,10 @@ class KafkaStreams:
     def run(self) -> None:
         """Start, wait for SIGTERM or SIGINT, drain and close.
 
-        Raise the error that ended the application.
-
         A second signal has its original effect and ends the process immediately.
 
-        Also raises `StreamsError` if closing takes too long (no broker responds, or user code does
-        not return); the next owner processes uncommitted records again.
+        Raises the error that ended the application, or `StreamsError` if closing takes too long (no
+        broker responds, or user code does not return). The next owner processes uncommitted records again.
         """
         self._is_in_run = True
         previous = self._take_signals()
@@ -254,7 +245,7 @@ class KafkaStreams:
             raise self._error
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the application is asked to stop or ends; return True if it did."""
+        """Wait until the application is asked to stop or ends; return False at the timeout."""
         return self._state.wait_for_end(timeout_s)
 
     def wait_until_running(self, timeout_s: float) -> bool:
@@ -283,14 +274,7 @@ class KafkaStreams:
             self._set_paused(self._paused | chosen)
 
     def resume(self, subtopologies: Iterable[int] | None = None) -> None:
-        """Resume processing after `pause`.
-
-        Args:
-            subtopologies: Numbers in `describe()`; others stay paused. None: all.
-
-        Raises:
-            StreamsError: There is no such sub-topology.
-        """
+        """Resume the sub-topologies with these numbers; arguments and errors as in `pause`."""
         chosen = self._chosen(subtopologies)
         with self._lock:
             self._set_paused(self._paused - chosen)
@@ -333,14 +317,12 @@ class KafkaStreams:
         """Return a read-only view of a store over this process's running tasks.
 
         The type is `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
-        `ReadOnlyVersionedKeyValueStore`, depending on the store.
+        `ReadOnlyVersionedKeyValueStore`.
 
         Args:
             stale: Also query copies (standbys, learners), which lag slightly.
             headers: Return `ValueTimestampHeaders`, for session stores `AggregationWithHeaders`.
-                The store must keep headers.
-            isolation_level: "read_committed", or "read_uncommitted" (also `IsolationLevel`) to
-                include changes since the last commit; None:
+            isolation_level: "read_uncommitted" includes changes since the last commit; None:
                 `default_interactive_query_isolation_level`.
 
         Raises:
@@ -362,10 +344,7 @@ class KafkaStreams:
         )
 
     def local_store_lags(self) -> dict[str, dict[int, int]]:
-        """Return each copy's lag behind its changelog, in offsets, by store and partition.
-
-        0 for running tasks; unknown lags of copies are omitted.
-        """
+        """Return known lags by store and partition, in changelog offsets; 0 for running tasks."""
         return store_lags(self._shown())
 
     def query_metadata_for_key(
@@ -377,23 +356,21 @@ class KafkaStreams:
         partitioner: Partitioner | PartitionerWithHeaders | None = None,
         headers: Headers = (),
     ) -> KeyQueryMetadata:
-        """Return the process that owns a key's state, according to the group log.
+        """Return the process that owns a key's state, by its `application_server`.
 
-        Processes are identified by `application_server`. The first call reads the log (a few round
-        trips); later calls read new records only. A task may move after the answer: call again if
-        the named process raises `InvalidStateStoreError`.
+        The first call reads the group log (a few round trips); later calls read new records only. A
+        task may move after the answer: call again if the process raises `InvalidStateStoreError`.
 
         Args:
             key: Key by which the store's input is partitioned; for a windowed store the inner key.
             partitioner: Custom partitioner of that input, (topic, key, None, partitions) ->
-                partition (KIP-67's `StreamPartitioner`), or with headers: (topic, key, None,
-                headers, partitions).
+                partition (KIP-67), or with headers: (topic, key, None, headers, partitions).
 
         Raises:
             InvalidStateStoreError: The store does not exist.
             SerializationError: The serde can't serialise the key.
-            StreamsError: The application is not started or is closed, has fixed assignment, or the
-                key has no single partition.
+            StreamsError: The application does not run, has fixed assignment, or the key has no single
+                partition.
 
         >>> def where_is(app: KafkaStreams, user: str) -> str:
         ...     host = app.query_metadata_for_key("counts", user, str).active_host
@@ -402,26 +379,18 @@ class KafkaStreams:
         return self._directory().where_is(store, key, key_serde, partitioner, headers)
 
     def metadata_for_all_clients(self) -> list[StreamsMetadata]:
-        """Return tasks and stores of each process with an `application_server`, by host and port.
-
-        Raises:
-            StreamsError: The application is not started or is closed, or has fixed assignment.
-        """
+        """Return tasks and stores by process; raises as `query_metadata_for_key`."""
         return self._directory().all_clients()
 
     def metrics(self) -> dict[str, Any]:
-        """Return this process's metrics: rates and totals since the start, lag, commit times, restore progress.
-
-        Times in ms, rates in records per second.
-        """
+        """Return this process's metrics: times in ms, rates per second, totals since the start."""
         now_s = self._application.clock.monotonic_s()
         elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
         figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}
         return figures | figures_of(self._shown(), elapsed_s)
 
     def _directory(self) -> "GroupDirectory":
-        """Return the key directory, created at the first query to keep the start fast."""
-        from tidewheel.streams.worker.key_directory import group_directory  # noqa: PLC0415 - as above
+        from tidewheel.streams.worker.key_directory import group_directory  # noqa: PLC0415 - a fast start
 
         if self._application.is_fixed:
             raise StreamsError(
@@ -441,9 +410,8 @@ class KafkaStreams:
     def add_stream_thread(self) -> str | None:
         """Start another worker in this process: a member with its own slot, producer and tasks.
 
-        Returns its name, or None if the application is not running. Python runs one thread's code
-        at a time, so this helps only if user code waits; for more processor time start another
-        process.
+        Returns its name, or None if the application is not running. Python runs one thread's code at a
+        time, so this helps only if user code waits. Otherwise start another process.
 
         Raises:
             StreamsError: Fixed assignment: the worker would get no tasks.
@@ -462,10 +430,8 @@ class KafkaStreams:
     def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
         """Drain and end the newest worker; return its name, or None for the last one.
 
-        Called from a worker (a processor, a listener), it does not wait for the end.
-
-        Args:
-            timeout: Time limit of the moves, in ms or as timedelta; None: `drain_timeout_ms`.
+        Called from a worker (a processor, a listener), it does not wait for the end. `timeout` is that
+        of `drain`.
 
         Raises:
             StreamsError: It did not end in time; it continues to close.
@@ -478,15 +444,14 @@ class KafkaStreams:
             thread = staying[-1]
             thread.depart(Departure(drain_ms=drain_ms))
             inside = any(thread.is_current for thread in self._threads)
-        waits = (drain_ms / 1000 + _LET_GO_S, _CLOSE_MS / 1000)
+        waits = (drain_ms / 1000 + _RELEASE_S, _CLOSE_MS / 1000)
         if inside:
-            threading.Thread(target=thread.see_out, args=waits, daemon=True).start()
-        elif not thread.see_out(*waits):
+            threading.Thread(target=thread.wait_for_end, args=waits, daemon=True).start()
+        elif not thread.wait_for_end(*waits):
             raise StreamsError(f"{thread.name} could not commit and close within {drain_ms} ms")
         return thread.name
 
     def _new_thread(self, slot: int | None) -> StreamThread:
-        """Return another worker, not yet started. The lock is held."""
         self._started += 1
         thread = StreamThread(
             self._application,
@@ -501,12 +466,11 @@ class KafkaStreams:
         return thread
 
     def _shown(self) -> list[StreamThread]:
-        """Return the live threads, or the last one that lived."""
         with self._lock:
             return list(self._threads) or [*filter(None, [self._ended])]
 
     def on_running(self) -> None:
-        """Update the application's state after a thread's tasks start or stop running."""
+        """Update the state after a change of `StreamThread.running`."""
         while True:
             running = self._all_run()
             self._state.move_to(
@@ -520,7 +484,7 @@ class KafkaStreams:
             return bool(self._threads) and all(thread.running for thread in self._threads)
 
     def answer_to(self, error: BaseException) -> Answer:
-        """Return the user handler's answer to an error."""
+        """Return the user handler's answer."""
         handler = self._exception_handler
         answer = None if handler is None else handler(error)
         match answer:
@@ -530,7 +494,7 @@ class KafkaStreams:
                 return "shutdown_client"
 
     def on_shutdown(self, reason: str) -> None:
-        """Handle a member's shutdown of the whole application: commit, leave, and record the error."""
+        """Commit, leave, and record the error of another member."""
         if self._state.stopping.is_set():
             return  # already closing
         with self._lock:
@@ -542,7 +506,7 @@ class KafkaStreams:
         self._begin_to_close(Departure())
 
     def on_end(self, thread: StreamThread) -> None:
-        """Handle the end of a thread: the last one ends the application, a failed one ends the others."""
+        """Handle an end: the last thread ends the application, a failed one all others."""
         with self._lock:
             self._threads.remove(thread)
             self._ended = thread
@@ -561,7 +525,6 @@ class KafkaStreams:
             self._begin_to_close(Departure())
 
     def _end(self, departure: Departure, timeout_ms: int | None) -> bool:
-        """End every thread and wait; return True if all are closed."""
         self._state.stopping.set()
         self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
         with self._lock:
@@ -571,7 +534,7 @@ class KafkaStreams:
             self._state.move_to(KafkaStreamsState.NOT_RUNNING)
         closer = self._begin_to_close(departure)
         if inside:
-            return False  # called by a listener or handler: the worker closes when that returns
+            return False  # called by a listener or handler, which must return first
         clock = self._application.clock
         until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
         while closer.is_alive() and (left_s := until_s - clock.monotonic_s()) > 0:
@@ -593,7 +556,7 @@ class KafkaStreams:
         for thread in threads:
             thread.depart(departure)
         clock = self._application.clock
-        deadline_s = clock.monotonic_s() + departure.drain_ms / 1000 + _LET_GO_S
+        deadline_s = clock.monotonic_s() + departure.drain_ms / 1000 + _RELEASE_S
         for thread in threads:
             if not thread.join(max(deadline_s - clock.monotonic_s(), 0.0)):
                 thread.stop()

@@ -34,11 +34,9 @@ class UserFunction(msgspec.Struct, frozen=True):
     """A user's callable and its form.
 
     Attributes:
-        takes_key: True if the key comes first. Mappers and predicates: `call(key, value)` instead
-            of `call(value)`; joiners: `call(key, left, right)` instead of `call(left, right)`;
-            always true for aggregators and mergers, never for initializers and reducers.
-        takes_mapped_key: True if a joiner with a global table also takes the selected key:
-            `call(key, mapped_key, left, right)`.
+        takes_key: True if the key comes first, as in `call(key, value)` or `call(key, left, right)`.
+            Always true for aggregators and mergers, never for initializers and reducers.
+        takes_mapped_key: True for `call(key, mapped_key, left, right)` of joiners with a global table.
     """
 
     call: Callable[..., Any]
@@ -58,8 +56,6 @@ class UserFunction(msgspec.Struct, frozen=True):
 
 
 class _Form(msgspec.Struct, frozen=True):
-    """One form of a call: argument count, keys among them, and its text."""
-
     arguments: int
     takes_key: bool
     text: str
@@ -84,7 +80,7 @@ _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
     FunctionKind.BATCH_MAPPER: (_Form(1, False, "(values)"),),
 }
 
-#: Kinds that may be coroutine functions; they run one at a time.
+#: Kinds that may be coroutine functions.
 _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
@@ -95,10 +91,10 @@ _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    """The positional parameters of a callable.
+    """Positional parameters of a callable.
 
-    `required` have no default; `most` counts all (None: any number). `keyword_only` is a parameter
-    that positional arguments can't fill.
+    `most` counts all (None: any number), `required` those without default. `keyword_only` is a
+    parameter that positional arguments can't fill.
     """
 
     required: int
@@ -113,16 +109,15 @@ def adapt(
     """Return the function with the form of its signature.
 
     Positional parameters without a default are counted. `*args`, C callables whose parameters all
-    have defaults (`float`, `list`) and callables without a readable signature get the shortest
-    form.
+    have defaults (`float`, `list`) and unreadable signatures get the shortest form.
 
     Args:
-        node: Operator name for users ("map_values").
-        location: The user's line ("app.py:12"), see `caller_location`.
+        node: Operator name ("map_values").
+        location: The user's line ("app.py:12").
 
     Raises:
-        TopologyError: It is not callable, its signature fits no form, or its kind can't be a
-            coroutine function. Mappers and predicates can; they are called as plain functions.
+        TopologyError: It is not callable, its signature fits no form, or it is a coroutine function
+            of a kind other than mapper and predicate.
 
     >>> adapt(lambda value: value + 1, kind="mapper", node="map_values").takes_key
     False
@@ -168,7 +163,7 @@ def adapt(
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return a callable's name for messages, without the text of its arguments.
+    """Return a callable's name, without the text of its arguments.
 
     >>> function_name(str.upper), function_name(partial(int, base=2))
     ('str.upper', 'partial(int)')
@@ -180,7 +175,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:
-    """Return True if a callable accepts this many positional arguments, or has no readable signature."""
+    """Return True if a callable accepts this many positional arguments, or is unreadable."""
     signature = _signature(function)
     if signature is None:
         return True
@@ -189,10 +184,7 @@ def accepts(function: Callable[..., Any], arguments: int) -> bool:
 
 
 def caller_location() -> str:
-    """Return "file:line" of the innermost frame outside Tidewheel, or "".
-
-    Files below the working directory are relative to it.
-    """
+    """Return "file:line" of the innermost frame outside Tidewheel, or ""."""
     frame = inspect.currentframe()
     while frame is not None:
         path = frame.f_code.co_filename
@@ -204,11 +196,7 @@ def caller_location() -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return "file:line" of the user code that raised an error, or "" without user frames.
-
-    Frames of the standard library and of installed packages are skipped, unless there are no
-    others.
-    """
+    """Return "file:line" of the user code that raised, if possible not of a library, or ""."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_relative(error.filename)}:{error.lineno}"
     frames = [
@@ -245,10 +233,7 @@ def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return True if a call returns an awaitable.
-
-    Sees through partials, wrappers and `__call__`.
-    """
+    """Return True if a call, also through partials and wrappers, returns an awaitable."""
     function = inspect.unwrap(_without_partials(function))
     if inspect.isclass(function):
         return False
@@ -289,7 +274,6 @@ def _signature(function: Callable[..., Any]) -> _Signature | None:
 def _fitting(
     signature: _Signature, forms: tuple[_Form, ...], function: Callable[..., Any]
 ) -> _Form | None:
-    """Return the form for the required arguments, or the shortest form of a flexible function."""
     if signature.keyword_only is not None:
         return None
     for form in forms:

@@ -1,8 +1,8 @@
 """Windows: assignment of records to windows, and the close of windows.
 
-Sizes and times are milliseconds. One rule, `closes_at`, decides late records, results on close and
-`suppress`. Kafka Streams has two rules for sliding and session windows, one millisecond apart, and
-can emit two final results for one window.
+One rule, `closes_at`, decides late records, results on close and `suppress`. Kafka Streams has two
+rules for sliding and session windows, one millisecond apart, and can emit two final results for one
+window.
 """
 
 import re
@@ -18,18 +18,16 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-#: Emit strategy of a windowed aggregation: each update, or one final result per window.
+#: Each update, or one final result per window.
 EmitStrategy = Literal["on_window_update", "on_window_close"]
 
-#: Length of a calendar window.
 CalendarUnit = Literal["day", "week", "month"]
 
-#: First weekdays, in Python's order.
 WeekDay = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 _MIDNIGHT: Final = time()
 
-#: End of an unlimited window: the largest timestamp.
+#: The largest timestamp.
 FOREVER: Final = (1 << 63) - 1
 
 #: Maximum stream time by which final results may be delayed.
@@ -39,11 +37,7 @@ _NEGATIVE_TOO: Final = -FOREVER
 
 
 class Windows(ABC):
-    """Common base of all windows: grace, and the time of the close.
-
-    Attributes:
-        grace_ms: Time after its end in which a window accepts late records (ms).
-    """
+    """Base of all windows; `grace_ms` is the time for late records after a window's end."""
 
     grace_ms: int
 
@@ -54,43 +48,43 @@ class Windows(ABC):
 
     @abstractmethod
     def closes_at(self, end: int) -> int:
-        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
+        """Return the smallest stream time at which a window with this end is closed."""
 
     @property
     @abstractmethod
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a window's start, or a session's end."""
+        """Return the minimum retention after a window's start, or a session's end."""
 
     def kept_ms(self, emit: EmitStrategy) -> int:
-        """Return the retention (ms) in Tidewheel's stores, slightly above the minimum."""
+        """Return the retention in Tidewheel's stores, slightly above the minimum."""
         # Final results may wait for the clock; only a jump of stream time emits them earlier.
         waiting = min(self.retention_ms, _WAITING_MS) if emit == "on_window_close" else 0
         return min(self.retention_ms + self._longer_ms + waiting, FOREVER)
 
 
 class FixedWindows(Windows):
-    """Windows at fixed times, independent of records: tumbling, hopping, calendar, unlimited."""
+    """Windows at fixed times, independent of records."""
 
     _longer_ms = 0
 
     @abstractmethod
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of a record's windows, ascending."""
+        """Return ascending starts."""
 
     @abstractmethod
     def end_of(self, start: int) -> int:
-        """Return the end (exclusive) of the window that starts at `start`."""
+        """Return the exclusive end."""
 
     @property
     def longest_ms(self) -> int:
-        """Return the maximum window length (ms)."""
+        """Return the maximum length."""
         return self.retention_ms - self.grace_ms
 
     @abstractmethod
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
-        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`.
+        """Return the first and last start of windows with `closed_before` < end <= `closed_now`.
 
-        Without such windows, first > last. `closed_before` is -1 if no window was closed before.
+        Without such windows, first > last. `closed_before` is -1 at first.
         """
 
     def closes_at(self, end: int) -> int:
@@ -98,14 +92,14 @@ class FixedWindows(Windows):
 
 
 def window_ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 0) -> int:
-    """Return a duration of a window class (ms); raise `TopologyError` for other values."""
+    """Return a duration (ms); raise `TopologyError` for other values."""
     location = caller_location()
     context = f"{windows} ({location})" if location else windows
     return to_ms(duration, f"{context}: {what}", minimum_ms=minimum_ms)
 
 
 def refused_windows(windows: str, reason: str) -> TopologyError:
-    """Return a window class's error, with the user's line."""
+    """Return the error with the user's line."""
     location = caller_location()
     return TopologyError(
         f"{windows} ({location}): {reason}" if location else f"{windows}: {reason}"
@@ -114,16 +108,15 @@ def refused_windows(windows: str, reason: str) -> TopologyError:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TimeWindows(FixedWindows):
-    """Windows of one size, aligned to the epoch: tumbling, or hopping with `advance` below the size.
+    """Windows of one size: tumbling, or hopping with `advance` below the size.
 
-    A window contains the records with start <= timestamp < end. Without `grace` it closes when
-    stream time reaches its end. Windows never start before the epoch: with an `offset` the first
-    one starts at 0 and is shorter.
+    A window contains the records with start <= timestamp < end. Windows never start before the
+    epoch: with an `offset` the first one starts at 0 and is shorter.
 
     Args:
         size: Window length, at least 1 ms.
-        advance: Time between starts, at least 1 ms and at most `size`; default: `size`.
-        grace: Time after its end in which a window accepts late records.
+        advance: Time between starts, at most `size`; default: `size`.
+        grace: Time for late records after a window's end; default: 0.
         offset: Shift of the starts from multiples of `advance`, may be negative. Not in Kafka
             Streams.
 
@@ -167,7 +160,7 @@ class TimeWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a window's start: size and grace."""
+        """Return size plus grace."""
         return self.size_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
@@ -181,7 +174,6 @@ class TimeWindows(FixedWindows):
 
     @property
     def _first_end_ms(self) -> int:
-        """Return the end of the window that an offset clips at the epoch."""
         return self.offset_ms - self.advance_ms + self.size_ms
 
     def end_of(self, start: int) -> int:
@@ -206,7 +198,7 @@ class SlidingWindows(Windows):
     """Sliding windows: one for each set of records at most `difference` apart.
 
     A window contains the records with start <= timestamp <= end (both inclusive), end = start +
-    `difference`. Without `grace` it closes when stream time passes its end.
+    `difference`. It closes when stream time passes its end and the grace.
 
     Args:
         difference: Maximum time between records of one window; 0: equal timestamps only.
@@ -228,30 +220,26 @@ class SlidingWindows(Windows):
         return end + self.grace_ms + 1
 
     def end_of(self, start: int) -> int:
-        """Return the end (inclusive) of the window that starts at `start`."""
+        """Return the inclusive end."""
         return start + self.difference_ms
 
     @property
     def longest_ms(self) -> int:
-        """Return the window length (ms)."""
+        """Return the length."""
         return self.difference_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a window's start: twice the difference, and grace."""
+        """Return twice the difference, plus grace."""
         return 2 * self.difference_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class SessionWindows(Windows):
-    """Sessions: records of a key with no pause longer than `gap` between them.
+    """Sessions: records of a key with no pause longer than `gap` (at least 1 ms) between them.
 
     A session extends from its first to its last timestamp, both inclusive; a record between two
     sessions merges them. It closes when stream time exceeds its end by more than gap and grace.
-
-    Args:
-        gap: Longest pause inside a session, at least 1 ms.
-        grace: Further time in which a session accepts late records.
 
     >>> from datetime import timedelta
     >>> SessionWindows(timedelta(minutes=30)).gap_ms
@@ -270,21 +258,15 @@ class SessionWindows(Windows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a session's end: gap and grace."""
+        """Return gap plus grace."""
         return self.gap_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class UnlimitedWindows(FixedWindows):
-    """One endless window from `start`; earlier records are in no window.
+    """One endless window from `start` (ms since the epoch); earlier records are in no window.
 
-    It never closes, so it has no result on close.
-
-    Args:
-        start: ms since the epoch.
-
-    Raises:
-        TopologyError: A start before the epoch.
+    It never closes, so it has no result on close. Raises `TopologyError` for a negative start.
 
     >>> list(UnlimitedWindows(start=1_000).starts_for(999)), list(UnlimitedWindows().starts_for(999))
     ([], [0])
@@ -304,7 +286,7 @@ class UnlimitedWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the largest timestamp: the window never expires."""
+        """Return the largest timestamp: rows never expire."""
         return FOREVER
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
@@ -321,18 +303,16 @@ class UnlimitedWindows(FixedWindows):
 class CalendarWindows(FixedWindows):
     """Days, weeks or months in local time of a time zone.
 
-    Windows extend from midnight to midnight, or from `day_start` to `day_start`. A day has 23 or 25
-    hours at clock changes. It starts when the clock first shows `day_start` on its date, or at the
-    moment a clock change skips it. Not in Kafka Streams.
+    A day has 23 or 25 hours at clock changes. It starts when the clock first shows `day_start` on
+    its date, or at the moment a clock change skips it. Not in Kafka Streams.
 
     Args:
         tz: Time zone name ("Europe/Berlin"), or a `ZoneInfo`.
-        day_start: Time of day at which days, weeks and months start: "18:00", or a `datetime.time`.
-        week_start: First day of a week: "monday" to "sunday". Only for weeks.
+        day_start: Start of days, weeks and months: "18:00", or a `datetime.time`.
+        week_start: First day of a week: "monday" to "sunday".
 
     Raises:
-        TopologyError: An invalid unit, time of day or weekday, or a time zone unknown on this
-            machine.
+        TopologyError: An invalid argument, or a time zone unknown on this machine.
 
     >>> days = CalendarWindows("day", tz="Europe/Berlin")
     >>> (start,) = days.starts_for(1_711_843_200_000)  # 2024-03-31 00:00 UTC, the day summer time starts
@@ -398,7 +378,7 @@ class CalendarWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) after a window's start: its maximum length, and grace."""
+        """Return maximum length plus grace."""
         return _LONGEST_MS[self.unit] + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
@@ -423,13 +403,7 @@ class JoinWindows:
 
     The other record's timestamp must be from `before` earlier to `after` later than this record's,
     both inclusive. `difference` sets both sides; `before` and `after` override one, and may be
-    negative if the window is not empty.
-
-    Args:
-        difference: Maximum time difference on both sides.
-        before: Maximum time by which the other record is earlier.
-        after: Maximum time by which the other record is later.
-        grace: Time the join waits for late records.
+    negative if the window is not empty. `grace` is the time the join waits for late records.
 
     Raises:
         TopologyError: A missing side, or an empty window.
@@ -471,12 +445,12 @@ class JoinWindows:
 
     @property
     def size_ms(self) -> int:
-        """Return the window length (ms): both sides together."""
+        """Return both sides together."""
         return self.before_ms + self.after_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return the minimum retention (ms) of a join's records: both sides and grace."""
+        """Return both sides plus grace."""
         return self.size_ms + self.grace_ms
 
 
@@ -486,7 +460,6 @@ _DAY_MS: Final = 24 * _HOUR_MS
 #: Since 1970 no clock was set back by more than a day.
 _LONGEST_MS: Final = {"day": 2 * _DAY_MS, "week": 8 * _DAY_MS, "month": 32 * _DAY_MS}
 
-#: Windows are cached per quarter of an hour.
 _STEP_MS: Final = _HOUR_MS // 4
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -504,8 +477,6 @@ def _is_zone(name: object) -> bool:
 
 
 class _Calendar(NamedTuple):
-    """Window definition, the cache key."""
-
     unit: CalendarUnit
     tz: str
     day_start: time
@@ -542,7 +513,7 @@ def _window_at(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
 
 
 def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
-    """Return when a date's clock first shows this or a later time (ms since the epoch)."""
+    """Return the first time (ms) at which a date's clock shows this time or later."""
     local = datetime.combine(day, at, zone)
     moment = (local - _EPOCH) // _MILLISECOND
     # If a clock change skips it, `fold` selects the clock before or after.

@@ -92,7 +92,7 @@ class StreamThread:
     def departs(self) -> bool:
         return self._ending.is_set()
 
-    def see_out(self, timeout_s: float, close_s: float) -> bool:
+    def wait_for_end(self, timeout_s: float, close_s: float) -> bool:
         """Wait; after `timeout_s` stop without the group, and wait `close_s` more."""
         if not self.join(timeout_s):
             self.stop()

@@ -1,4 +1,4 @@
-"""Imports at start-up, kept few because a start competes with running tasks for the processor."""
+"""Imports at start-up: few, because a start competes with running tasks."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Windows: starts, ends, closing, errors, and calendar windows at clock changes."""
+"""Windows: starts, ends, closing, errors, clock changes."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
