@@ -235,8 +235,8 @@ class KafkaStreams:
             if not self.drain():
                 raise StreamsError(
                     f"application {self._config.application_id} could not commit and close within "
-                    f"{self._config.drain_timeout_ms} ms; see whether the brokers are reachable and user code returns, or "
-                    "raise drain_timeout_ms. What was not committed is processed again at the next start"
+                    f"{self._config.drain_timeout_ms} ms; check that the brokers are reachable and that user code returns, or "
+                    "raise drain_timeout_ms. Uncommitted records are processed again at the next start"
                 )
         finally:
             for number, handler in previous.items():
@@ -394,8 +394,8 @@ class KafkaStreams:
 
         if self._application.is_fixed:
             raise StreamsError(
-                "the tasks of this application are placed by hand (fixed assignment), so no group knows who has which; "
-                "who started the processes does"
+                "the tasks of this application are placed by hand (fixed assignment), so no group knows their owners; "
+                "use your own placement of tasks"
             )
         with self._lock:
             if not self._started or self._state.stopping.is_set():

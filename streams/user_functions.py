@@ -175,7 +175,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:
-    """Return True if a callable accepts this many positional arguments, or is unreadable."""
+    """Return True if a callable accepts this many arguments, or if its signature is unreadable."""
     signature = _signature(function)
     if signature is None:
         return True

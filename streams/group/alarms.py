@@ -175,7 +175,7 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
         if dead:
             yield Alarm(
                 name="no-leader",
-                text=f"nobody leads and no member is up since the last died: {_names(map(_who, dead.values()))} must be "
+                text=f"there is no leader, and no member is up since the last died: {_names(map(_who, dead.values()))} must be "
                 "fenced before the tasks go on, which the next leader does; start a member",
             )
         return
@@ -185,7 +185,7 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
     )
     yield Alarm(
         name="no-leader",
-        text=f"nobody leads ({view.group.leader or 'no leader yet'}: {since}): nothing moves and the dead are not "
+        text=f"there is no leader ({view.group.leader or 'no leader yet'}: {since}): no task moves and dead members are not "
         "replaced until a member takes over; if none does within seconds, check the members' logs and that they "
         f"may write to {state_topic(view.application_id)}",
     )
@@ -195,7 +195,7 @@ def _leader_alarms(view: GroupView) -> Iterator[Alarm]:
     heard = view.inbox.leader_beat(view.group)
     if heard is not None:
         for text in heard[1].alarms:
-            yield Alarm(name="leader", text=f"the leader says: {text}")
+            yield Alarm(name="leader", text=f"the leader reports: {text}")
 
 
 def _silent(view: GroupView) -> Iterator[Alarm]:
@@ -242,7 +242,7 @@ def _unowned(view: GroupView) -> Iterator[Alarm]:
         if not group.live()
         else "check the members' logs for missing disk, memory or topics"
     )
-    yield Alarm(name="unowned-tasks", text=f"nobody runs {_names(tasks)}; {step}")
+    yield Alarm(name="unowned-tasks", text=f"no member runs {_names(tasks)}; {step}")
 
 
 def _since(view: GroupView, task: TaskId) -> int:

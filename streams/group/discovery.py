@@ -64,7 +64,7 @@ def where_is(
     """
     subtopology = spec.place_of(store)
     if key is None:
-        raise StreamsError(f"store {store}: no key is None; ask for one that could be there")
+        raise StreamsError(f"store {store}: the key is None; give a key that the store could have")
     if subtopology is None:
         hosts = sorted(_hosts(group, group.members))
         return KeyQueryMetadata(

@@ -27,7 +27,7 @@ _LEADERS_MAX: Final = 16
 _ERASED_MAX: Final = 100
 _KEPT_MS: Final = 3_600_000
 _FORGET_EACH_MS: Final = 600_000
-#: Every tenth heartbeat of a member is complete.
+#: Covers ten heartbeats: only every tenth lists all tasks of a member.
 _BACK_MS: Final = 10_000
 
 

@@ -277,4 +277,4 @@ def _refusals(facts: RecoveryFacts) -> tuple[str, ...]:
         "again"
     )
     names = ", ".join(facts.speaking)
-    return (f"members of the group are alive and speak: {names}; stop them first ({held})",)
+    return (f"members of the group are alive: {names}; stop them first ({held})",)

@@ -182,7 +182,7 @@ class _Topic:
                     f"topic {self.partition.topic}: a transaction is open in it from offset {stable} on, and later records "
                     f"can't be read, up to offset {end}; `tidewheel status` names it and the command that ends it"
                     if stable < end
-                    else f"topic {self.partition.topic}: nothing came for {_TIMEOUT_S:g} s, though it has records; check "
+                    else f"topic {self.partition.topic}: no record arrived for {_TIMEOUT_S:g} s, though it has more; check "
                     "the brokers, and try again"
                 )
 

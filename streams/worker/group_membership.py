@@ -139,7 +139,7 @@ class GroupMembership:
 
 
 def user_error(error: FencedError) -> StreamsError:
-    """Return the public error: a program may not fit its group."""
+    """Return `IncompatibleMemberError` for a program that does not fit its group, else `error`."""
     return IncompatibleMemberError(str(error)) if error.code.startswith(_INCOMPATIBLE) else error
 
 

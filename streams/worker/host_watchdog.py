@@ -20,7 +20,7 @@ class HostWatchdog:
     """Connection point of a program's workers to their watchdog.
 
     Args:
-        intake_fd: Inherited watchdog socket, owned by this object.
+        intake_fd: Inherited watchdog socket, owned by this object; None starts a watchdog here.
         process_id: Name of the host program in its group.
     """
 

@@ -18,7 +18,7 @@ class TaskInfo:
     """One task of this process.
 
     Attributes:
-        role: "active" processes; "standby" and "learner" are copies, a learner takes over the task.
+        role: "active" processes records; "standby" and "learner" are copies. A learner will take over.
         state: CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED. Of a copy: RESTORING or READY.
         positions: Next offset by input partition ("topic-0"); of a copy, by changelog.
         lag: Unprocessed records by input partition, as known to the client; of a copy, by changelog.

@@ -137,7 +137,7 @@ def test_keys_are_partitioned_as_they_are_written() -> None:
 
 
 def test_keys_that_have_no_partition_are_refused() -> None:
-    with pytest.raises(StreamsError, match="store counts: no key is None"):
+    with pytest.raises(StreamsError, match="store counts: the key is None"):
         _where(_book(), None)
     with pytest.raises(SerializationError):
         _where(_book(), 7)

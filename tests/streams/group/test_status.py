@@ -197,11 +197,11 @@ def _nobody(book: LogBook) -> LogBook:
             "decides nothing: partitions: topic orders has 3",
         ),
         (_dead, "fencing-takes-long", "b on h-b is being fenced for 11.0 s"),
-        (_nobody, "unowned-tasks", "nobody runs 0_0, 0_1, 0_2, 0_3; start a member"),
+        (_nobody, "unowned-tasks", "no member runs 0_0, 0_1, 0_2, 0_3; start a member"),
         (
             lambda book: book.released("0_1").after(11_000),
             "unowned-tasks",
-            "nobody runs 0_1; check the members' logs",
+            "no member runs 0_1; check the members' logs",
         ),
         (
             lambda book: book.member("b", MemberPhase.PARKED, reason="its topology is newer"),
@@ -237,7 +237,7 @@ def test_N6_an_assignor_that_fails_is_an_alarm() -> None:
         app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=2, alarms=("it gave no answer",)
     )
     status = _status(book, *_all_speak(book), (50, told))
-    assert [alarm.text for alarm in status.alarms] == ["the leader says: it gave no answer"]
+    assert [alarm.text for alarm in status.alarms] == ["the leader reports: it gave no answer"]
 
 
 def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:

@@ -83,5 +83,5 @@ def test_a_topic_that_gives_nothing_out_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tidewheel.streams.group.topics.time", _Clock())
     readers = [_SilentReader(group.broker) for _ in range(2)]
     topics = GroupTopics(APP, GroupAdmin(group.broker), readers[0], readers[1])
-    with pytest.raises(StreamsError, match="topic shop-group-state: nothing came for 30 s"):
+    with pytest.raises(StreamsError, match="topic shop-group-state: no record arrived for 30 s"):
         topics.log()

@@ -93,7 +93,7 @@ def test_N5_a_group_is_seen_when_nobody_is_up(
     assert main(["status", "shop"]) == ExitCode.FAILED
     said = capsys.readouterr().out
     assert "shop  RUNNING  3 members, 4 tasks" in said
-    assert "! nobody leads (p1: not heard)" in said
+    assert "! there is no leader (p1: not heard)" in said
     assert "(stale)" in said
     assert all(connection.closed for connection in group.connections)
 
