@@ -58,9 +58,9 @@ class ExitCode(IntEnum):
 
 _MEANINGS: Final = {
     ExitCode.OK: "done, or stopped cleanly by SIGTERM or Ctrl-C",
-    ExitCode.FAILED: "an unexpected error, or a result that is not what it has to be",
+    ExitCode.FAILED: "an unexpected error, or a wrong result",
     ExitCode.USAGE: "the command line, the settings or the topology are wrong",
-    ExitCode.RECORD_FAILED: "a record failed and its exception handler said fail (with --no-restart)",
+    ExitCode.RECORD_FAILED: "a record failed and its exception handler answered fail (with --no-restart)",
     ExitCode.FENCED: "another live process took over this one's place (group_instance_id, or fixed tasks); never restarted",
     ExitCode.MISSING_SOURCE_TOPIC: "a source topic does not exist; never restarted",
     ExitCode.CRASH_LOOP: "five crashes on one offset; the message names topic, partition and offset",
@@ -74,7 +74,7 @@ _MEANINGS: Final = {
     ExitCode.COPARTITIONING: "topics whose keys come together have different numbers of partitions (run: only with --no-restart)",
     ExitCode.STORED_ROW: "a stored row can't be read by the serde of its store; never restarted",
     ExitCode.START_REFUSED: "the place where an input would start loses or repeats records (run: only with --no-restart)",
-    ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
+    ExitCode.INTERRUPTED: "a second Ctrl-C ended it immediately",
 }
 
 #: Crashes that a restart can't cure. A lock is not among them: its holder may be a worker that is

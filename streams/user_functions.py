@@ -137,7 +137,7 @@ def adapt(
     awaited, generator = is_async(call), _is_async_generator(call)
     if generator and kind in _MAY_WAIT:
         raise TopologyError(
-            f"{where}: {kind} {name!r} is an async generator, whose items nobody collects; return a list from an async def"
+            f"{where}: {kind} {name!r} is an async generator, whose items are not collected; return a list from an async def"
         )
     if awaited and kind not in _MAY_WAIT:
         raise TopologyError(

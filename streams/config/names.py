@@ -56,7 +56,7 @@ def importable_name(obj: Callable[..., Any] | str) -> str:
         found = getattr(found, part, None)
     if found is not obj and not (isinstance(obj, MethodType) and found == obj):
         raise ConfigError(
-            f"{called} is not what other processes find as {module}:{name}; {_WAY_OUT}"
+            f"{called} is not the object that other processes import as {module}:{name}; {_WAY_OUT}"
         )
     return f"{module}:{name}"
 

@@ -237,7 +237,7 @@ def check_location(value: object) -> str:
         )
     if _FILE_OF_A_HOST.match(text):
         raise ValueError(
-            "must have three slashes if it is a file URL, as 'file:///snapshots': what stands after two is a host"
+            "must have three slashes if it is a file URL, as 'file:///snapshots': the part after two slashes is a host"
         )
     # Absolute: Spark executors work in their own folders.
     return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
@@ -326,7 +326,7 @@ def check_extractor(value: object) -> Any:
         value = named()
     extractor = _callable(value, 2, "a function (record, highest timestamp so far) -> ms")
     if is_async(extractor):
-        raise ValueError("must be a plain function; nobody waits for an async one here")
+        raise ValueError("must be a plain function; an async one is not awaited here")
     return extractor
 
 

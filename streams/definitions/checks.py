@@ -69,7 +69,7 @@ def check_callable(
         raise error(f"{context}: {what} must take {wanted}")
     if is_async(function):
         raise error(
-            f"{context}: {what} is an async function, which nobody waits for here; give a plain function"
+            f"{context}: {what} is an async function, which is not awaited here; give a plain function"
         )
     return function
 

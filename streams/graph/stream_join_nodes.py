@@ -347,7 +347,7 @@ class JoinCall:
             return within
         what = "no within=" if within is None else f"within= of type {type(within).__name__}"
         raise TopologyError(
-            f"{context}: a join of two streams says how near in time records must be, but there is {what}; give "
+            f"{context}: a join of two streams needs the largest time difference of its records, but there is {what}; give "
             "within=JoinWindows(...)"
         )
 

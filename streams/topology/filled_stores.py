@@ -185,12 +185,12 @@ class TopologyStores(ABC):
             )
         if spec.ttl_ms is not None:
             raise TopologyError(
-                f"{context}: store {spec.name!r} has a ttl, but nothing tells a global store the time; leave ttl= out and let "
+                f"{context}: store {spec.name!r} has a ttl, but a global store has no stream time; leave ttl= out and let "
                 "the topic's retention delete old records"
             )
         if spec.keeps_headers:
             raise TopologyError(
-                f"{context}: store {spec.name!r} keeps headers, which nobody could read from a global store; leave headers= "
+                f"{context}: store {spec.name!r} keeps headers, which cannot be read from a global store; leave headers= "
                 "out, or make it with Stores.timestamped_key_value()"
             )
         kept = replace(spec, logging=False, caching=False, changelog_config={})

@@ -37,7 +37,7 @@ def program_of(
     config, program = application_of(target, settings or SettingsOptions())
     if program is None:
         raise ConfigError(
-            f"{target!r} names no program; write MODULE:TOPOLOGY, which tells the application's stores"
+            f"{target!r} names no program; write MODULE:TOPOLOGY, which declares the application's stores"
         )
     given = {option: value for option, value in overrides.items() if value is not None}
     config = config.replace(**given) if given else config

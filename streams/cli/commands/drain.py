@@ -215,7 +215,7 @@ def _late(step: DrainStep) -> _Outcome:
     if step.phase == MemberPhase.LEAVING:
         text = f"it still has {', '.join(step.tasks) or 'no task'}; check its log"
     else:
-        text = "no leader has answered; `tidewheel status` says who leads"
+        text = "no leader has answered; `tidewheel status` shows the leader"
     return _Outcome(
         code=ExitCode.NOT_STOPPED_IN_TIME, problem=f"{step.member} is still {step.phase}: {text}"
     )

@@ -164,10 +164,10 @@ def _as_dict(episode: Episode) -> dict[str, Any]:
 def _print_episodes(episodes: Sequence[Episode], *, left_out: int) -> None:
     console = Console()
     if not episodes:
-        console.print("The log tells of nothing yet.")
+        console.print("The log has no events yet.")
     if left_out:
         console.print(
-            f"{_counted(left_out, 'earlier episode')} left out; --last 0 tells all.", style="dim"
+            f"{_counted(left_out, 'earlier episode')} left out; --last 0 shows all.", style="dim"
         )
     for episode in episodes:
         console.print(

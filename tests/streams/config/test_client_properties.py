@@ -129,13 +129,13 @@ pretender.__qualname__ = "test_cautions"
     [
         (lambda: None, "is a lambda"),
         (functools.partial(objects.token), r"partial\(token\) object has no name"),
-        (objects.CELSIUS.serialize, "is not what other processes find"),
-        (Assigning().method, "is not what other processes find"),
+        (objects.CELSIUS.serialize, "is not the object that other processes import"),
+        (Assigning().method, "is not the object that other processes import"),
         (
             in_main,
             r"main file \(__main__\), which other processes can't import; move it to a module",
         ),
-        (pretender, "is not what other processes find"),
+        (pretender, "is not the object that other processes import"),
         ("sticky", 'write it as "module:name"'),
         ("a:b:c", 'write it as "module:name"'),
         ("../a:b", 'write it as "module:name"'),

@@ -410,7 +410,7 @@ def test_joins_that_are_refused(what: str) -> None:
         ),
         (
             {"store": Materialized("s", ttl=1_000)},
-            "has a ttl, but nothing tells a global store the time",
+            "has a ttl, but a global store has no stream time",
         ),
         ({"store": 7}, "store is of type int"),
         ({"name": "a b"}, "name 'a b' has ' '"),

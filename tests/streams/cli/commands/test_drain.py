@@ -102,7 +102,7 @@ def test_a_member_that_nobody_drains_is_told_of(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
-    assert "b is still ACTIVE: no leader has answered; `tidewheel status` says who leads" in (
+    assert "b is still ACTIVE: no leader has answered; `tidewheel status` shows the leader" in (
         capsys.readouterr().err
     )
 

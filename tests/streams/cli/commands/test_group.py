@@ -77,7 +77,7 @@ def test_N5_history_tells_what_happened(
     monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop", "--last", "1"]) == ExitCode.OK
     assert capsys.readouterr().out == (
-        "2 earlier episodes left out; --last 0 tells all.\n"
+        "2 earlier episodes left out; --last 0 shows all.\n"
         "2026-11-21 12:00:02.000Z  1 task granted, 3 stayed, 4.2 s\n"
         "  +0 ms     c joined on h-c\n"
         "  +200 ms   target 2: c joined\n"
@@ -112,7 +112,7 @@ def test_an_empty_history_says_so(
     use(monkeypatch, FakeGroup(), T)
     monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop"]) == ExitCode.OK
-    assert capsys.readouterr().out == "The log tells of nothing yet.\n"
+    assert capsys.readouterr().out == "The log has no events yet.\n"
     assert main(["group", "history", "shop", "--last", "-1"]) == ExitCode.USAGE
 
 
