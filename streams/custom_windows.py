@@ -91,7 +91,7 @@ class CustomWindows(FixedWindows):
                 raise refused_windows(
                     "CustomWindows",
                     f"{function_name(of)} gives no window for any of {len(_PROBES)} times from 1970 to 2069, so "
-                    "nobody knows how long one is; give longest=",
+                    "the length of a window is unknown; give longest=",
                 )
             object.__setattr__(self, "_longest_ms", 2 * max(end - start for start, end in found))
 

@@ -207,7 +207,7 @@ def _fenced(step: DrainStep) -> _Outcome:
     return _Outcome(
         code=ExitCode.FAILED,
         problem=f"{step.member} died before it had left: it was fenced, and its tasks moved without their learners' help; "
-        "`tidewheel group history --last 1` tells how",
+        "`tidewheel group history --last 1` has the details",
     )
 
 
