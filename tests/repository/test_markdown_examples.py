@@ -21,6 +21,12 @@ def test_blocks_share_names_in_order(tmp_path: Path) -> None:
     assert run_file(page) == (2, None)
 
 
+def test_a_test_without_parameters_is_called(tmp_path: Path) -> None:
+    page = document(tmp_path, "```python\ndef test_it():\n    assert 1 == 2\n```\n")
+    ran, problem = run_file(page)
+    assert (ran, problem is None) == (1, False)
+
+
 def test_a_failing_block_reports_its_line(tmp_path: Path) -> None:
     page = document(tmp_path, "# Page\n\n```python\nx = 1\nassert x == 2\n```\n")
     ran, problem = run_file(page)
