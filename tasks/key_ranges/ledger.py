@@ -139,7 +139,6 @@ class Ledger:
     Attributes:
         given: Received rows; a chunk without own rows counts as one.
         passes: Received rows of that second kind.
-        sealed: Sealed rows.
     """
 
     def __init__(self, *, by_time: bool = False) -> None:

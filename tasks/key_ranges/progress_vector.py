@@ -53,8 +53,6 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
     """Return the maximum key ranges per commit text, 1 to `RANGES_MAX`.
 
     Args:
-        transactional_id: Id of the producer.
-        operator_times: Maximum number of operators' stream times.
         facts_bytes: Maximum size of `Progress.facts`.
 
     >>> ranges_that_fit("shop-fixed-0", 32)
@@ -85,7 +83,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         ranges: Progress per range, by ascending first hash from 0.
         stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
         operator_times_ms: Stream time per windowed operator, in topology order.
-        key_hash: Name of the hash of `ranges`.
         sequence: Commit count of the producer; identifies a transaction of unknown outcome.
         read_from: Offset to read from if before all ranges, else None. All inputs restart from one
             moment, so their merge order repeats.

@@ -86,8 +86,6 @@ class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Identity and start values of a range.
 
     Attributes:
-        end_hash: First hash behind the range.
-        cache_bytes: Limit of its caches.
         stream_time_ms: Stream time of the task at its start.
         operator_times_ms: Stream times of operators and stores at its start.
     """
@@ -108,8 +106,6 @@ class RangeWorker:
 
     Attributes:
         seals: Sealed work that the loop has not received yet.
-        error: Error that ended the range.
-        closing_error: Error of closing its processors.
         processing: Its graph, None before the first turn.
         passes_done: Finished rows that represent records of other ranges.
         bytes_done: Memory of the finished rows.

@@ -14,7 +14,6 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one range, in order.
 
     Attributes:
-        source: Name of the node that decoded them.
         batch: The records, None without accepted ones.
         times_ms: Stream time per row of the run, shared by all ranges.
         rows: Rows of the run that are these records.
@@ -51,7 +50,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: Counts the range's seals, from 1.
         rows_done: Finished rows since the range started.
-        drained: Changes by store.
         operator_times_ms: Stream times of the range's operators and stores.
         size_bytes: Approximate memory until the commit.
     """
