@@ -1,4 +1,4 @@
-"""Orders to delete a key from a store: carried out between slices, committed at once, answered with the tombstones' offsets."""
+"""Key deletions ordered by the group: run between slices, committed immediately, answered with offsets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -11,18 +11,18 @@ from tidewheel.tasks.commit.commit_round import CommitRound
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.task.task import Task
 
-#: Answers that are kept for orders that come again.
+#: Answers kept for repeated orders.
 _ANSWERS_MAX: Final = 100
-#: Orders that wait for key ranges; more are dropped, and come again.
+#: Orders that wait for key ranges; the group repeats those dropped above this limit.
 _PENDING_MAX: Final = 100
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """An order that is being carried out.
+    """An order in progress.
 
     Attributes:
-        position: That of the changelog before it.
-        is_alone: Whether the next commit has nothing else for the changelog but what time deletes there.
+        position: Changelog position before the deletion.
+        is_alone: True if the next commit writes only this deletion and expired rows to the changelog.
     """
 
     order: EraseRows
@@ -33,16 +33,10 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 class Erasures:
-    """The deletions of one worker, until its tasks begin again. Its loop calls it.
+    """The key deletions of one worker.
 
-    An order that was not answered comes again, so nothing of what is not committed has to be kept.
-
-    Args:
-        answers: By request; they outlive this object.
-        running: The tasks that process.
-        commits: What they commit.
-        commit: Commits all that they have done.
-        report: Sends an answer to the group.
+    The group repeats an unanswered order, so uncommitted deletions need no record. `answers` outlives
+    this object.
     """
 
     def __init__(
@@ -61,7 +55,7 @@ class Erasures:
         self._pending: dict[str, _Pending] = {}
 
     def begin(self, orders: Iterable[EraseRows]) -> None:
-        """Carry out the orders that are new, for tasks that run under the epoch they name."""
+        """Start new orders for tasks that run under the ordered epoch; repeat known answers."""
         for order in orders:
             answer = self._answers.get(order.request)
             if answer is not None:
@@ -75,14 +69,14 @@ class Erasures:
         task = self._running.get(task_id)
         if task is None or self._commits.epochs[task_id] != order.task_epoch:
             return
-        # A deletion has a commit of its own, so that its offsets are known.
+        # A commit of its own makes the offsets of the deletion known.
         self._commit()
         if self._running.get(task_id) is not task:
             return
         position = _position(task, order.store)
         erasure = Erasure(order.store, order.key, order.tail)
         task.erase(erasure)
-        # With key ranges others go on, and another commit may come before this is looked at again.
+        # Other key ranges keep processing: another commit may precede the next check.
         self._pending[order.request] = _Pending(
             order, task, erasure, position, is_alone=erasure.is_over
         )
@@ -90,12 +84,12 @@ class Erasures:
             self.end()
 
     def end(self) -> None:
-        """Commit the deletions that are over, and answer."""
+        """Commit finished deletions and answer them."""
         if not self._pending:
             return
         for request, each in list(self._pending.items()):
             if self._running.get(each.task.task_id) is not each.task:
-                del self._pending[request]  # its next owner is asked
+                del self._pending[request]  # the group asks the next owner
         over = [each for each in self._pending.values() if each.erasure.is_over]
         if any(each.erasure.rows for each in over):
             self._commit()
@@ -128,7 +122,7 @@ class Erasures:
 
 
 def _position(task: Task, store: str) -> int:
-    """Return how far a store's changelog is, as its data on disk tell; -1 if they don't, or if there is no such store."""
+    """Return the changelog position stored with a store's data; -1 without one or without the store."""
     if store not in task.stores.specs:
         return -1
     position = task.stores.position(store)

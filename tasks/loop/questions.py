@@ -1,7 +1,7 @@
-"""Questions about uncommitted rows: any thread asks, the threads that own the rows answer between batches.
+"""Queries of uncommitted rows: any thread asks, the owners of the rows answer between batches.
 
-Uncommitted rows are in buffers that only their owner may read: the worker's loop, or the thread that has a key range. A question
-waits in a queue until its owner has nothing in hand. Whoever asks waits for the answer, up to a deadline.
+Only the owner may read its uncommitted rows: the worker's loop, or the thread of a key range. A
+question is queued until its owner is between batches. The caller waits up to a deadline.
 """
 
 import math
@@ -18,7 +18,7 @@ from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.long_calls import call_of
 from tidewheel.tasks.question import Question
 
-#: Whoever has asked asks again: for so long the loop waits less for input.
+#: Seconds after a question in which the loop waits less for input.
 _LATELY_S: Final = 1.0
 
 T = TypeVar("T")
@@ -33,12 +33,7 @@ class AnswersQuestions(Protocol):
 
 
 class Questions:
-    """The questions that wait for one worker's loop.
-
-    Args:
-        wake: Wakes the loop.
-        pool: Returns the threads of key ranges, if there are any.
-    """
+    """The queue of questions to one worker's loop."""
 
     def __init__(self, wake: Callable[[], None], *, pool: Callable[[], RangePool | None]) -> None:
         self._wake = wake
@@ -58,11 +53,11 @@ class Questions:
         function: Callable[[UncommittedRows], T],
         /,
     ) -> Callable[[], list[T]]:
-        """Have a function called with the uncommitted rows of a task's store.
+        """Call a function with the uncommitted rows of a task's store.
 
         Returns:
-            A function that waits for the answers. It raises `QueryTimeoutError` when `timeout_s` have passed since the
-            call of `ask`, and `InvalidStateStoreError` if the task does not run here any more.
+            A function that waits for the answers. It raises `QueryTimeoutError` `timeout_s` after the call
+            of `ask`, and `InvalidStateStoreError` if the task no longer runs here.
         """
         pool = self._pool()
         if threading.get_ident() == self._loop or (pool is not None and pool.is_inside()):
@@ -103,16 +98,16 @@ class Questions:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Note that the calling thread is the loop's."""
+        """Record the calling thread as the loop's."""
         self._loop = threading.get_ident()
 
     @property
     def come_often(self) -> bool:
-        """Return whether one came lately, so that the next one may."""
+        """Return True shortly after a question: the next one is likely."""
         return time.monotonic() - self._came_s < _LATELY_S
 
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
-        """Have the tasks answer what waits, if anything does; nothing is in hand."""
+        """Pass queued questions to their tasks; call it between batches only."""
         if not self.waiting:
             return
         self._came_s = time.monotonic()
@@ -125,7 +120,7 @@ class Questions:
                 task.answer(question)
 
     def close(self) -> None:
-        """Answer nothing more: what waits fails, as does what is asked from now on."""
+        """Fail queued and future questions."""
         with self._lock:
             self._closed = True
         self.pass_on({})

@@ -29,33 +29,33 @@ from tidewheel.tasks.worker_settings import InputCheck
 
 
 class Membership(Protocol):
-    """The worker's line to its member, which lives in the watchdog (`streams/processes/watchdog/link.py`).
+    """The worker's connection to its group member (`streams/processes/watchdog/link.py`).
 
-    The worker's loop thread calls `take`, `progress` and `lease_left_s`; `say` may be called from any thread. None of them
-    waits for anything. Whoever makes it gives it a way to wake the worker when an order comes (`StreamWorker.wake`).
+    No method blocks. The loop's thread calls all but `say` (any thread) and `show_call` (call watch).
+    Its creator wakes the worker when an order arrives (`StreamWorker.wake`).
     """
 
     def take(self) -> list[AnyOrder]:
-        """Return the orders that came since the last call, in order. One may come again."""
+        """Return the orders received since the last call, in order; one may be repeated."""
         ...
 
     def say(self, report: AnyReport) -> None:
-        """Send a report; reports arrive in the order in which they were said."""
+        """Send a report; reports arrive in the order of the calls."""
         ...
 
     def progress(self) -> None:
-        """Tell that the worker's loop turns; standing still for `worker_hang_timeout_ms` counts as hanging."""
+        """Report that the loop turns; after `worker_hang_timeout_ms` without it the worker hangs."""
         ...
 
     def show_call(self, since_ns: int) -> None:
-        """Show since when (`time.monotonic_ns`) the loop has been in its present call of user code; 0: it is in none.
+        """Show the start of the loop's present call of user code (`time.monotonic_ns`); 0: none.
 
-        Called by the thread of the call watch, at every look: while it does, `worker_hang_timeout_ms` does not count.
+        While the call watch repeats this, `worker_hang_timeout_ms` does not count.
         """
         ...
 
     def lease_left_s(self) -> float:
-        """Return for how long input may still be taken, in seconds; infinite before the first lease, below 0 after one."""
+        """Return the seconds left for reading input: infinite before the first lease, < 0 after it ends."""
         ...
 
 
@@ -64,7 +64,7 @@ def _no_call() -> RunningCall | None:
 
 
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """The clients of one worker, made by the adapters; the worker closes what it made."""
+    """The clients of one worker; the worker closes those that it made."""
 
     make_source: Callable[[], RecordSource]
     #: For single records that were consumed before.
@@ -79,7 +79,7 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     #: None reads everything in the worker.
     runs: RunSettings | None = None
-    #: Told before each record which it is, for a while; None goes in batches (`tidewheel.tasks.loop.slices`).
+    #: Called before each record while records run singly; None processes batches (`slices`).
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None
@@ -123,7 +123,7 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     on_standby_update: Callable[[StandbyUpdateEvent], None] = _ignore_update
     #: Called when all owned tasks run, and when that ends.
     on_running: Callable[[bool], None]
-    #: Called now and then, for work that is not urgent.
+    #: Called for work that is not urgent.
     housekeep: Callable[[], None]
     #: Called in each round; ends the worker by raising (the global stores cannot be kept up).
     watch: Callable[[], None] = _nothing
