@@ -117,8 +117,6 @@ class EndsReader(Protocol):
 
 
 class MonotonicClock(Protocol):
-    """A monotonic clock."""
-
     def now_ms(self) -> int: ...
 
 

@@ -151,8 +151,6 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
-    """State of one task."""
-
     task: TaskText
     phase: TaskPhaseText
     task_epoch: Counter  # Increases per grant; never reused.

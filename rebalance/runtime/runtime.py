@@ -58,8 +58,6 @@ _RECOVER: Final = (
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a runtime."""
-
     app: str
     process_id: str  # Unique per process start.
     heartbeat_interval_ms: int = 500
