@@ -1,11 +1,10 @@
-"""Slices of processing: how many records a task processes before the loop turns, and which one is in hand.
+"""Processing slices: how many records a task processes per turn of the loop.
 
-A function that takes a batch is called once per slice, and a call may cost the same for one value as for a thousand. So
-tasks with such a function have a pace of their own, as their key ranges have, which grows where that makes a record cheaper.
+A batch function is called once per slice, and a call may cost the same for 1 value as for 1,000. So
+tasks with batch functions, like their key ranges, adapt their own slice size.
 
-What kills a process (a signal, an exit past Python) leaves no error that names a record. So the worker after one that died
-so goes record by record for a while: it tells which one is in hand before it processes it, and that none is once its
-slice is over. If it dies as well, it has said enough.
+A process killed by a signal leaves no error that names a record. So its successor processes
+single records for a while, and reports each record before it processes it.
 """
 
 import logging
@@ -21,11 +20,11 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: A slice of processing aims at this long, so that commits and orders are never far away.
+#: Target seconds per slice: bounds the wait of commits and orders.
 _SLICE_S = 0.02
 _SLICE_RECORDS_MAX = 10_000
 
-#: So long a worker goes record by record, from its first record on.
+#: Seconds of single-record processing, from the first record.
 _CAREFUL_S: Final = 60.0
 
 
@@ -33,12 +32,11 @@ class Slices:
     """Runs slices of tasks.
 
     Args:
-        clock: Time.
-        is_restoring: Whether other threads work on tasks, so that a death may be theirs.
-        on_record: Told which record is in hand, for a while; None goes in batches.
+        is_restoring: Returns True while other threads work on tasks: a crash may be theirs.
+        on_record: Called before each single record; None processes batches.
 
     Attributes:
-        records: How many the next slice of a task has at most that calls no function with a batch.
+        records: Largest next slice of a task without batch functions.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Slices:
             else:
                 done = task.process(self.records, late)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
-        # Grow at most twofold at a time, shrink at once: the next records may be slower than these.
+        # Grow at most twofold, shrink immediately: the next records may be slower than these.
         fitting = int(done / elapsed_s * _SLICE_S) + 1
         self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
         return done

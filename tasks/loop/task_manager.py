@@ -1,7 +1,8 @@
-"""Carries out what a worker is told to do with tasks: run them, keep copies, let go. The others go on meanwhile.
+"""Task management: runs, copies and releases a worker's tasks as the group orders.
 
-Under fixed assignment all tasks are there from the beginning; in a group they come and go by orders
-(`tidewheel.rebalance.protocol.orders`), each answered by a report. What takes time is done by the updater's thread.
+Under fixed assignment all tasks exist from the start. In a group, orders
+(`tidewheel.rebalance.protocol.orders`) add and remove them, and each order is answered by a report.
+Slow work runs in the updater's thread.
 """
 
 import logging
@@ -50,19 +51,17 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: How long calls in hand of tasks that are let go are waited for. By the machine's clock: threads run.
+#: Seconds to wait for user code of released tasks; real time, because threads run.
 _IN_PROGRESS_S: Final = 0.1
 
 
 class HeldTasks(msgspec.Struct):
-    """What the group has given to this incarnation; outlives a new beginning of the tasks.
+    """Grants and orders of this incarnation; survive a restart of the tasks.
 
     Attributes:
-        owned: Tasks it may commit for.
-        copies: Tasks it keeps a copy of.
-        releasing: Orders to let go that were not carried out yet.
-        released: The answers to those that were, in case they are asked for again.
-        erased: The last answers to orders to delete a key, by request, for the same reason.
+        releasing: Release orders not yet carried out.
+        released: Answers to release orders, kept for repeated orders.
+        erased: Last answers to key deletions, by request, kept for repeated orders.
     """
 
     owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
@@ -72,7 +71,7 @@ class HeldTasks(msgspec.Struct):
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def keep_inputs_of(self, plan: ApplicationPlan) -> None:
-        """Forget where last owners left inputs that a plan does not have: if they come back, they are others."""
+        """Forget offsets of inputs missing from a plan: a recreated topic is a different one."""
         for task_id, grant in self.owned.items():
             inputs = plan.inputs(task_id)
             kept = {each: offset for each, offset in grant.input.items() if each in inputs}
@@ -80,26 +79,17 @@ class HeldTasks(msgspec.Struct):
 
 
 class TaskManager:
-    """The tasks of one worker, in all roles. Its loop calls it.
+    """The tasks of one worker, in all roles; the worker's loop calls it.
 
     Args:
-        settings: The worker's.
-        held: What the group has given, or what is assigned.
-        running: Receives the tasks that process.
-        known: Whether this program has such a task.
-        make_task: Makes a task, over open stores if some are given.
-        updater: Restores and follows.
-        work: The input.
-        commits: What the running tasks commit.
-        commit: Commits the running tasks' work now.
+        known: Returns True if this program has the task.
         say: Sends a report to the group; None under fixed assignment.
-        on_running: Told whether all owned tasks run, when that changes.
-        before_start: Told of a task that is about to begin to run.
+        on_running: Called when "all owned tasks run" changes.
+        before_start: Called with a task before it starts.
 
     Attributes:
-        tasks: Owned tasks, also those that restore.
-        running: Those that process.
-        copies: The copies.
+        tasks: Owned tasks, including those that restore.
+        running: Owned tasks that process.
     """
 
     def __init__(
@@ -130,18 +120,17 @@ class TaskManager:
         self._on_running = on_running
         self._before_start = before_start
         self._told: bool | None = None
-        #: Whether a task has run since the tasks began.
+        #: True once a task has run since the last start.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
         self.running = running
         self.copies: dict[TaskId, LearnerTask] = {}
-        #: Tasks that are over; the updater closes their databases.
+        #: Closed tasks whose databases the updater still closes.
         self._leaving: dict[Task, None] = {}
         self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
 
     @property
     def is_restoring(self) -> bool:
-        """Return whether some owned task does not process yet."""
         return len(self.running) < len(self.tasks)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -151,9 +140,9 @@ class TaskManager:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Begin with what is held; where inputs begin is found out unless it is given.
+        """Create the held tasks; `starts` replaces the lookup of start positions.
 
-        Tasks whose topics are gone are not held any more: the group takes them back as soon as nobody sees them.
+        Tasks whose topics are deleted are dropped: the group then reassigns them.
         """
         self._forget_unknown()
         created = {
@@ -192,9 +181,9 @@ class TaskManager:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Close all tasks, whatever fails; what ended them tells more than what goes wrong in closing them.
+        """Close all tasks; raise a close error only if nothing else ended them.
 
-        The updater is closed before.
+        The updater is already closed.
         """
         if self._say is not None:
             self._hold_what_runs()
@@ -212,10 +201,10 @@ class TaskManager:
             raise failed
 
     def _hold_what_runs(self) -> None:
-        """Note where tasks begin that begin anew: what they were granted with is past.
+        """Update the grants of running tasks to their present positions.
 
-        Nobody else has written meanwhile; but the cluster may tell of ends before it has written the markers of our last
-        transaction, so our own positions are kept.
+        No other worker has written meanwhile. The cluster may report ends from before our last
+        transaction's markers, so our own positions are kept.
         """
         commits = self._commits
         for task_id, task in self.running.items():
@@ -235,10 +224,10 @@ class TaskManager:
     # -- what the updater has done ---------------------------------------------------------------------------------
 
     def admit(self) -> list[Task]:
-        """Begin to run the tasks that are restored, and return them.
+        """Start the restored tasks and return them.
 
-        Raises the cause where the worker can't continue. A task that may not start is reported to the group, and ends the
-        worker only where it has nothing else to do.
+        Raises the cause where the worker can't continue. A refused task is reported to the group; it ends
+        the worker only if the worker has no other task.
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
@@ -262,7 +251,7 @@ class TaskManager:
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        """Return whether a task is still held under the grant of a result; it may have been revoked and granted again."""
+        """Return True if the task still has the grant of a result; it may have been granted again."""
         held = self._held.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
@@ -304,7 +293,7 @@ class TaskManager:
             self._say(report)
 
     def _broke(self, result: FailedTask) -> None:
-        """Tell the group of a task or copy that can't be had here; without one, it ends the worker."""
+        """Report a failed task or copy to the group; without a group, raise its error."""
         task_id = result.task.task_id
         if self._say is None:
             raise result.error
@@ -321,9 +310,9 @@ class TaskManager:
             self._tell_running()
 
     def _refuse(self, result: RefusedTask) -> StreamsError | None:
-        """Give up a task that may not start; return why, if the reason outlasts this grant.
+        """Abandon a task that may not start; return the error if it outlasts this grant.
 
-        Nothing happens where the grant was revoked or replaced meanwhile.
+        Does nothing if the grant was revoked or replaced meanwhile.
         """
         if self._say is None:
             raise result.error
@@ -348,7 +337,7 @@ class TaskManager:
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def carry_out(self, orders: Sequence[AnyOrder]) -> None:
-        """Carry out what orders say of tasks, in their order; other orders are left to others."""
+        """Carry out task orders in sequence; ignore other orders."""
         for kind, group in groupby(orders, type):
             for_tasks = list(group)
             if kind is RunTask:
@@ -365,7 +354,7 @@ class TaskManager:
                         self._drop(TaskId.parse(order.task))
 
     def end_erasures(self) -> None:
-        """Commit the deletions that key ranges have done meanwhile, and answer."""
+        """Commit and answer the deletions that key ranges have finished."""
         self._erasures.end()
 
     def _run(self, orders: Iterable[RunTask]) -> None:
@@ -394,12 +383,12 @@ class TaskManager:
         self._tell_running()
 
     def _is_new(self, order: RunTask, task_id: TaskId) -> bool:
-        """Return whether an order to run a task is one to carry out; one that came again is answered again."""
+        """Return True if a run order is new; answer a repeated one again."""
         held = self._held.owned.get(task_id)
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that reads the log anew may know of the grant and not yet of its end.
+                # A watchdog that rereads the log may see the grant before its end.
                 self._report(released)
                 return False
             if self._known(task_id):
@@ -429,7 +418,7 @@ class TaskManager:
         return False
 
     def _release(self, orders: Iterable[ReleaseTask]) -> None:
-        """Let go of tasks: one commit for all of them, then each is answered."""
+        """Release tasks: one commit for all, then one answer each."""
         running: list[tuple[ReleaseTask, Task]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
@@ -463,10 +452,9 @@ class TaskManager:
             )
 
     def _release_running(self, order: ReleaseTask, task: Task) -> None:
-        """Let go of a task whose work is committed."""
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
-        # Where the position is not known, the next owner reads to the end of the log.
+        # Without a known position the next owner reads to the end of the log.
         ends = _without(self._commits.unknown, changelog_positions(task))
         self._released(order, task_id, input_=self._commits.remove_task(task), ends=ends)
         self._work.remove(task)
@@ -481,7 +469,7 @@ class TaskManager:
             self._updater.close_stores(task)
 
     def _release_restoring(self, order: ReleaseTask, task: Task, grant: Grant) -> None:
-        """Let go of a task that has not begun: its positions are those it was granted with."""
+        """Release a restoring task: its positions are those of its grant."""
         self._released(order, task.task_id, input_=grant.input, ends=grant.changelog_end)
         if order.keep:
             self._follow([(task, _copy_of(order))])
@@ -531,7 +519,6 @@ class TaskManager:
         self._follow(created)
 
     def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
-        """Keep tasks in state RESTORING as copies."""
         found = [
             LearnerTask(
                 task,
@@ -563,7 +550,7 @@ class TaskManager:
     def status(
         self, lags: Mapping[TopicPartition, int], rates: Mapping[TaskId, float]
     ) -> tuple[TaskStatus, ...]:
-        """Return how far all tasks are, in all roles; `lags` per input partition, `rates` in records per second."""
+        """Return the status of all tasks; `lags` by input partition, `rates` in records per second."""
         rows: list[TaskStatus] = []
         for task_id, task in sorted(self.tasks.items()):
             known = [lags[each] for each in task.inputs if each in lags]
