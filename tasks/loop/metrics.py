@@ -1,4 +1,4 @@
-"""What a worker counts of its own work."""
+"""Metrics of a worker: counters of its own work."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from tidewheel.tasks.task.task import Task
 
 
 class CommitTimes(NamedTuple):
-    """What the commits of one worker took. A value of its own, so that who reads it has all three of the same moment."""
+    """Commit times of one worker; one value, so a reader gets all three of one moment."""
 
     number: int = 0
     total_s: float = 0.0

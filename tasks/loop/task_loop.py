@@ -56,7 +56,7 @@ class TaskLoop:
     wake: threading.Event
     watch: Callable[[], None]
     #: Tasks from another owner that have processed nothing yet: their first slice is committed
-    #: immediately, since nobody has processed for them since that owner's last commit.
+    #: immediately, since no worker has processed them since that owner's last commit.
     _awaited: set[TaskId] = field(default_factory=set[TaskId])
 
     def turn(self) -> None:

@@ -221,7 +221,7 @@ class TaskManager:
                 changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
             )
 
-    # -- what the updater has done ---------------------------------------------------------------------------------
+    # -- results of the updater ---------------------------------------------------------------------------------
 
     def admit(self) -> list[Task]:
         """Start the restored tasks and return them.

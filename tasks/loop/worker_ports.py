@@ -1,4 +1,4 @@
-"""What a worker is given: its settings, its clients, and what makes its tasks."""
+"""Ports of a worker: its group member, its clients, its task factory and its hooks."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -113,7 +113,7 @@ def _ignore_update(_: StandbyUpdateEvent) -> None:
 
 
 class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one worker to its process. The loop's thread makes them unless a line says otherwise."""
+    """Calls of one worker to its process. The loop's thread makes them unless noted."""
 
     make_task: MakeTask
     #: Deletes the state of a task, whose databases are closed.
