@@ -35,7 +35,7 @@ _TEXT_MAX: Final = 400
 class ShowsCalls(Protocol):
     """Display of the watch: the line to the watchdog."""
 
-    def say(self, report: AnyReport, /) -> None:
+    def send(self, report: AnyReport, /) -> None:
         """Send a report."""
         ...
 
@@ -192,7 +192,7 @@ class CallWatch:
         if calls or self._reported:
             self._reported = bool(calls)
             longest = max(calls, key=lambda each: each.ms, default=None)
-            shows.say(WorkerInCall(call=longest))
+            shows.send(WorkerInCall(call=longest))
 
     def _look_at(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
         call = self._find(thread)

@@ -200,7 +200,7 @@ class GroupAccess:
             self.application_id, self.log, self.inbox, now_ms=self.now_ms(), around=self._around
         )
 
-    def say(self, message: AnyMessage) -> None:
+    def send(self, message: AnyMessage) -> None:
         """Send a message to the inbox and wait for it; raise `StreamsError` on failure."""
         sink = self.connection.sink()
         try:

@@ -108,7 +108,7 @@ class GroupMembership:
     def shut_down(self, reason: str, timeout_s: float) -> bool:
         """Ask the group to end the application; return True if it confirmed in time."""
         self._requested_shutdown = True
-        self.say(WantShutdown(reason=reason))
+        self.send(WantShutdown(reason=reason))
         return self._wait(lambda: self._is_shut_down, timeout_s)
 
     def _wait(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
@@ -121,8 +121,8 @@ class GroupMembership:
                 self._woken.clear()
         return is_there()
 
-    def say(self, report: AnyReport) -> None:
-        self._link.say(report)
+    def send(self, report: AnyReport) -> None:
+        self._link.send(report)
 
     def progress(self) -> None:
         self._link.progress()
@@ -135,7 +135,7 @@ class GroupMembership:
         return self._link.lease_left_s()
 
     def leave(self, departure: Departure) -> None:
-        self.say(WorkerLeaves(rejoin=departure.rejoin, drain_ms=departure.drain_ms))
+        self.send(WorkerLeaves(rejoin=departure.rejoin, drain_ms=departure.drain_ms))
 
 
 def user_error(error: FencedError) -> StreamsError:

@@ -332,7 +332,7 @@ class WorkerLife:
         self.membership = GroupMembership(link, woken, self._on_shutdown)
         transactional_id = self.membership.wait_for_welcome(self._ending)
         if transactional_id is None:
-            self.membership.say(WorkerClosed())
+            self.membership.send(WorkerClosed())
         else:
             _log.info("member %s, incarnation %s", hello.join.member, hello.join.incarnation)
         return transactional_id
@@ -391,7 +391,7 @@ class WorkerLife:
         _log.info("the cluster's topics have changed; reporting them to the group")
         self._factory = msgspec.structs.replace(self._factory, plan=plan)
         worker.use_plan(plan)
-        self.membership.say(tasks_seen(plan, self._application.config.application_id))
+        self.membership.send(tasks_seen(plan, self._application.config.application_id))
 
     def _check(self) -> None:
         if self.globals is not None:

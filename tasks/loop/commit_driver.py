@@ -25,11 +25,7 @@ class CommitDriver:
         commit_round: Collects the work, and writes it to the databases.
         schedule: Decides the next step.
         running: Tasks that process records.
-        work_input: Their input.
-        admin: For the last commit.
         uncommitted_bytes_max: Memory of uncommitted work above which a commit starts.
-        metrics: Times of commits and lags.
-        clock: Time.
         background: Runs the calls that wait for brokers.
     """
 
@@ -87,13 +83,13 @@ class CommitDriver:
         return self.round.uncommitted_bytes(self._running.values())
 
     def wait_s(self) -> float:
-        """Return the seconds until the schedule has a step that no event announces."""
+        """Return the seconds until the schedule has a step, unless an event comes first."""
         return self.schedule.wait_s(self._clock.monotonic_s(), self.state, self)
 
     # -- steps -------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Take the steps that are due now; at most one of them starts or extends a commit."""
+        """Take the steps that are due; at most one of them starts or extends a commit."""
         now_s = self._clock.monotonic_s()
         while (step := self.schedule.decide(now_s, self.state, self)) is Step.COMPLETE:
             self.complete()
@@ -108,7 +104,7 @@ class CommitDriver:
                 pass
 
     def commit(self) -> None:
-        """Commit all work that is done; it is durable at the return."""
+        """Commit all finished work; it is durable at the return."""
         self.complete()
         self._prepare(run_now)
         self.complete()
@@ -119,7 +115,6 @@ class CommitDriver:
             self.complete()
 
     def complete(self) -> None:
-        """Complete the commit in progress, if there is one."""
         if self.state is CommitState.NONE:
             return
         was_early = self.round.is_early
@@ -173,7 +168,6 @@ class CommitDriver:
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Commit for the last time at a clean stop."""
         self.round.finish(list(self._running.values()), self._admin)
 
     def abandon(
@@ -182,7 +176,7 @@ class CommitDriver:
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Wait for the commit in progress when the tasks end; `error` is the cause, and stays it."""
+        """Wait for the commit in progress when the tasks end because of `error`."""
         restarts = error is None or isinstance(error, TaskCorruptedError)
         try:
             self.round.abandon(find_out=restarts)

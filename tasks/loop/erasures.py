@@ -1,4 +1,4 @@
-"""Key deletions ordered by the group: run between slices, committed immediately, answered with offsets."""
+"""Erasure orders: delete one key from a store, commit, and answer with the tombstones' offsets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from tidewheel.tasks.task.task import Task
 
 #: Answers kept for repeated orders.
 _ANSWERS_MAX: Final = 100
-#: Orders that wait for key ranges; the group repeats those dropped above this limit.
+#: Orders that wait for key ranges; further ones are dropped, because they are sent again.
 _PENDING_MAX: Final = 100
 
 
@@ -21,8 +21,8 @@ class _Pending(msgspec.Struct, frozen=True):
     """An order in progress.
 
     Attributes:
-        position: Changelog position before the deletion.
-        is_alone: True if the next commit writes only this deletion and expired rows to the changelog.
+        position: Position of the changelog before the deletion.
+        is_alone: True if the commit adds nothing else to the changelog, except expired rows.
     """
 
     order: EraseRows
@@ -33,10 +33,15 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 class Erasures:
-    """The key deletions of one worker.
+    """Erasure orders of one worker; its loop calls it.
 
-    The group repeats an unanswered order, so uncommitted deletions need no record. `answers` outlives
-    this object.
+    An unanswered order is sent again, so uncommitted orders need no record.
+
+    Args:
+        answers: Answers by request; they outlive a restart of the tasks.
+        running: Tasks that process records.
+        commit: Commits all finished work.
+        report: Sends an answer to the group.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class Erasures:
         self._pending: dict[str, _Pending] = {}
 
     def begin(self, orders: Iterable[EraseRows]) -> None:
-        """Start new orders for tasks that run under the ordered epoch; repeat known answers."""
+        """Carry out new orders for tasks that run under the order's epoch."""
         for order in orders:
             answer = self._answers.get(order.request)
             if answer is not None:
@@ -69,14 +74,14 @@ class Erasures:
         task = self._running.get(task_id)
         if task is None or self._commits.epochs[task_id] != order.task_epoch:
             return
-        # A commit of its own makes the offsets of the deletion known.
+        # A deletion has a commit of its own, so that its offsets are known.
         self._commit()
         if self._running.get(task_id) is not task:
             return
         position = _position(task, order.store)
         erasure = Erasure(order.store, order.key, order.tail)
         task.erase(erasure)
-        # Other key ranges keep processing: another commit may precede the next check.
+        # Key ranges continue, so another commit may come before the next check.
         self._pending[order.request] = _Pending(
             order, task, erasure, position, is_alone=erasure.is_over
         )
@@ -84,12 +89,12 @@ class Erasures:
             self.end()
 
     def end(self) -> None:
-        """Commit finished deletions and answer them."""
+        """Commit finished deletions, and answer."""
         if not self._pending:
             return
         for request, each in list(self._pending.items()):
             if self._running.get(each.task.task_id) is not each.task:
-                del self._pending[request]  # the group asks the next owner
+                del self._pending[request]  # the task's next owner answers
         over = [each for each in self._pending.values() if each.erasure.is_over]
         if any(each.erasure.rows for each in over):
             self._commit()
@@ -122,7 +127,7 @@ class Erasures:
 
 
 def _position(task: Task, store: str) -> int:
-    """Return the changelog position stored with a store's data; -1 without one or without the store."""
+    """Return the stored position of a store's changelog; -1 if unknown or without such a store."""
     if store not in task.stores.specs:
         return -1
     position = task.stores.position(store)

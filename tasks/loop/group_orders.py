@@ -11,15 +11,12 @@ from tidewheel.tasks.ports import Clock
 
 
 class GroupOrders:
-    """The loop's line to the group. Under fixed assignment (`membership` None) no orders come.
+    """The loop's connection to the group. Without a membership no orders come.
 
     Args:
-        membership: The line.
         early_orders: Removes and returns orders that came while a producer waited for its id.
         stop: Ends the loop.
         status_interval_ms: Period of the status reports.
-        metrics: Lags for the status.
-        clock: Time.
     """
 
     def __init__(
@@ -43,11 +40,10 @@ class GroupOrders:
 
     @property
     def may_process(self) -> bool:
-        """Return True if input may be read and processed: members need a lease (H9)."""
+        """Return True if input may be processed: members need a lease (H9)."""
         return self.membership is None or self.membership.lease_left_s() > 0
 
     def show_progress(self) -> None:
-        """Report that the loop turns."""
         if self.membership is not None:
             self.membership.progress()
 
@@ -69,4 +65,4 @@ class GroupOrders:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + self._status_interval_s
             rates = self._rates.of(manager.running, now_s)
-            membership.say(WorkerStatus(tasks=manager.status(self._metrics.lags, rates)))
+            membership.send(WorkerStatus(tasks=manager.status(self._metrics.lags, rates)))

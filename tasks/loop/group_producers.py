@@ -1,4 +1,4 @@
-"""The transactional producers of one incarnation: each id is in the group's log before it is used (H7, H8)."""
+"""Transactional producers of one incarnation; the group log has each id before its first use (H7, H8)."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tidewheel.tasks.ports import Clock, ProducerOfId, TransactionalProducer
 
 _log = logging.getLogger(__name__)
 
-#: How long the group may take to log another id; an incarnation that gets none has no way to commit.
+#: Limit for the group to log another id; without one an incarnation cannot commit.
 _LIMIT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 1.0
 _LOOK_S: Final = 0.005
@@ -25,19 +25,18 @@ _LOOK_S: Final = 0.005
 class GroupProducers:
     """Makes the producers of an incarnation; a `ProducerFactory`.
 
-    Each id is initialised before the group hears of it, and never again: whoever fences it comes later, and nothing takes
-    that back. The group's word only permits its use.
+    An id is initialised once, before the group log has it. So a fence of the id always comes later and
+    lasts. The group only permits the use of the id.
 
     Args:
-        membership: Where further ids are asked for.
+        membership: Requests further ids.
         make: Makes the producer of an id.
-        first_id: The id that the group has on record from the beginning.
-        first: Its producer, initialised before the group heard of it; None makes it here.
-        clock: Time.
+        first_id: Id that the group log has from the start.
+        first: Its producer, initialised before the group knew it; None makes it here.
         wait: Waits for some seconds.
 
     Attributes:
-        early: Orders that came while this waited for an id; `GroupOrders` serves them first.
+        early: Orders received while waiting for an id; `GroupOrders` serves them first.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class GroupProducers:
         self.early: list[AnyOrder] = []
 
     def __call__(self) -> TransactionalProducer:
-        """Return the next producer, initialised; raises `FencedError` if the group does not permit its id."""
+        """Return the next producer, initialised; raise `FencedError` if its id is not permitted."""
         number = self._made
         if number == 0:
             producer = self._first or started(self._make(self._first_id))
@@ -67,7 +66,7 @@ class GroupProducers:
             return producer
         own_id = f"{self._first_id.removesuffix('-0')}-{number}"
         producer = started(self._make(own_id))
-        self._made += 1  # only now: an id that could not be initialised, because no broker was there, is tried again
+        self._made += 1  # only after success: an id that no broker initialised is tried again
         try:
             permitted = self._id_of(number)
         except BaseException:
@@ -81,7 +80,7 @@ class GroupProducers:
         ask_s = begin_s
         while (now_s := self._clock.monotonic_s()) < begin_s + _LIMIT_S:
             if now_s >= ask_s:
-                self._membership.say(WantTransactionalId(number=number))
+                self._membership.send(WantTransactionalId(number=number))
                 ask_s = now_s + _ASK_AGAIN_S
             self._membership.progress()
             found = self._look(number)
@@ -95,7 +94,7 @@ class GroupProducers:
         )
 
     def _look(self, number: int) -> str | None:
-        """Return the id, if it has come; other orders wait."""
+        """Return True once the id is permitted; keep other orders."""
         found: str | None = None
         for order in self._membership.take():
             match order:
@@ -109,7 +108,7 @@ class GroupProducers:
 
 
 def started(producer: TransactionalProducer) -> TransactionalProducer:
-    """Return a producer when it is initialised; closes it if it can't be."""
+    """Return an initialised producer; close it if the initialisation fails."""
     try:
         producer.init()
     except BaseException:
@@ -119,5 +118,5 @@ def started(producer: TransactionalProducer) -> TransactionalProducer:
 
 
 def ended(order: EndIncarnation) -> FencedError:
-    """Return the error that the end of an incarnation is."""
+    """Return the error for the end of an incarnation."""
     return FencedError(order.reason, final=order.final, code=order.code)

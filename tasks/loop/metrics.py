@@ -1,4 +1,4 @@
-"""Metrics of a worker: counters of its own work."""
+"""Metrics of a worker's own work."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from tidewheel.tasks.task.task import Task
 
 
 class CommitTimes(NamedTuple):
-    """Commit times of one worker; one value, so a reader gets all three of one moment."""
+    """Durations of a worker's commits; one tuple, so a reader gets consistent values."""
 
     number: int = 0
     total_s: float = 0.0
@@ -19,7 +19,7 @@ class WorkerMetrics:
     """Counters of one worker. The loop's thread writes them, any thread reads them.
 
     Attributes:
-        rounds: Rounds of the loop; the call watch sees by it that the loop turns.
+        rounds: Rounds of the loop; the call watch detects a blocked loop by them.
         lags: Unprocessed offsets of each input partition at the last commit.
     """
 
@@ -33,7 +33,6 @@ class WorkerMetrics:
 
     @property
     def commits(self) -> int:
-        """Return the number of complete commits."""
         return self.commit_times.number
 
 
@@ -41,11 +40,11 @@ class ProcessingRates:
     """Records per second of each task since the last call."""
 
     def __init__(self) -> None:
-        #: Records processed by each task, and when that was counted.
+        #: Processed records of each task, and the time of the count.
         self._counts: dict[TaskId, tuple[int, float]] = {}
 
     def of(self, tasks: Mapping[TaskId, Task], now_s: float) -> dict[TaskId, float]:
-        """Return the rates of some tasks; one that is new, or counts from 0 again, has none."""
+        """Return the rate of each task; a new or restarted task has none."""
         rates: dict[TaskId, float] = {}
         counts: dict[TaskId, tuple[int, float]] = {}
         for task_id, task in tasks.items():

@@ -1,7 +1,8 @@
 """Queries of uncommitted rows: any thread asks, the owners of the rows answer between batches.
 
-Only the owner may read its uncommitted rows: the worker's loop, or the thread of a key range. A
-question is queued until its owner is between batches. The caller waits up to a deadline.
+Uncommitted rows are in buffers that only their owner may read: the worker's loop, or the thread of
+a key range. A question waits in a queue until its owner is between two batches. The caller waits
+for the answer, up to a deadline.
 """
 
 import math
@@ -18,22 +19,23 @@ from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.long_calls import call_of
 from tidewheel.tasks.question import Question
 
-#: Seconds after a question in which the loop waits less for input.
+#: A caller often asks again: time with shorter waits for input.
 _LATELY_S: Final = 1.0
 
 T = TypeVar("T")
 
 
 class AnswersQuestions(Protocol):
-    """A running task."""
-
-    def answer(self, question: Question) -> None:
-        """Answer a question, now or in other threads."""
-        ...
+    def answer(self, question: Question) -> None: ...
 
 
 class Questions:
-    """The queue of questions to one worker's loop."""
+    """Questions to one worker's loop.
+
+    Args:
+        wake: Wakes the loop.
+        pool: Returns the threads of key ranges, or None.
+    """
 
     def __init__(self, wake: Callable[[], None], *, pool: Callable[[], RangePool | None]) -> None:
         self._wake = wake
@@ -42,7 +44,7 @@ class Questions:
         self._closed = False
         self._loop = 0
         self._came_s = -math.inf
-        #: Emptied by the loop only.
+        #: Only the loop removes questions.
         self.waiting: deque[tuple[TaskId, Question]] = deque()
 
     def ask(
@@ -56,8 +58,8 @@ class Questions:
         """Call a function with the uncommitted rows of a task's store.
 
         Returns:
-            A function that waits for the answers. It raises `QueryTimeoutError` `timeout_s` after the call
-            of `ask`, and `InvalidStateStoreError` if the task no longer runs here.
+            A function that waits for the answers. It raises `QueryTimeoutError` after `timeout_s`
+            from the call of `ask`, and `InvalidStateStoreError` if the task no longer runs here.
         """
         pool = self._pool()
         if threading.get_ident() == self._loop or (pool is not None and pool.is_inside()):
@@ -98,16 +100,16 @@ class Questions:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Record the calling thread as the loop's."""
+        """Register the calling thread as the loop's."""
         self._loop = threading.get_ident()
 
     @property
     def come_often(self) -> bool:
-        """Return True shortly after a question: the next one is likely."""
+        """Return True if a question came recently, so another one is likely."""
         return time.monotonic() - self._came_s < _LATELY_S
 
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
-        """Pass queued questions to their tasks; call it between batches only."""
+        """Have the tasks answer waiting questions; called between batches."""
         if not self.waiting:
             return
         self._came_s = time.monotonic()
@@ -120,7 +122,7 @@ class Questions:
                 task.answer(question)
 
     def close(self) -> None:
-        """Fail queued and future questions."""
+        """Fail all waiting and all later questions."""
         with self._lock:
             self._closed = True
         self.pass_on({})

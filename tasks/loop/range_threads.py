@@ -1,4 +1,4 @@
-"""Key ranges of a worker: their thread pool, and the calls of the loop to all of them."""
+"""Key ranges of a worker: their thread pool, and the loop's calls to all of them."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +16,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 
 class RangeThreads:
-    """The key ranges of one worker's tasks. Without several threads there are none.
+    """The key ranges of one worker's tasks; none without several threads.
 
     Attributes:
         pool: Threads of the key ranges, while tasks run.
@@ -30,7 +30,7 @@ class RangeThreads:
         self._resting: frozenset[TaskId] = frozenset()
 
     def start(self, stack: ExitStack) -> None:
-        """Start the pool, if the worker has several threads; `stack` closes it."""
+        """Start the pool if the worker has several threads; `stack` closes it."""
         settings = self._settings
         if settings.threads > 1:
             self.pool, self._resting = RangePool(settings.threads), frozenset()
@@ -41,7 +41,6 @@ class RangeThreads:
             self._placement = RangePlacement(self.pool, ranges_max)
 
     def start_task(self, task: Task, owned: Collection[Task]) -> None:
-        """Place the key ranges of a task that starts."""
         if self._placement is not None:
             self._placement.start_task(task, owned)
 
@@ -72,7 +71,7 @@ class RangeThreads:
     def repartition(
         self, owned: Collection[Task], running: Collection[Task], commit: Callable[[], None]
     ) -> None:
-        """Change the key ranges of tasks where that evens out the load of the threads."""
+        """Change the key ranges of tasks where that balances the load of the threads."""
         if self._placement is None:
             return
         self._placement.update(owned)

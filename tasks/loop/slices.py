@@ -1,10 +1,11 @@
-"""Processing slices: how many records a task processes per turn of the loop.
+"""Slices of processing: records per task and round of the loop, and the record in progress.
 
-A batch function is called once per slice, and a call may cost the same for 1 value as for 1,000. So
-tasks with batch functions, like their key ranges, adapt their own slice size.
+A function that takes a batch is called once per slice, and may cost the same for one value as for
+a thousand. So tasks with such functions have a size of their own, which grows while that makes a
+record cheaper.
 
-A process killed by a signal leaves no error that names a record. So its successor processes
-single records for a while, and reports each record before it processes it.
+A death of the process (a signal, `os._exit`) leaves no error that names a record. The next worker
+therefore processes single records for a while, and reports each one first.
 """
 
 import logging
@@ -20,11 +21,11 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Target seconds per slice: bounds the wait of commits and orders.
+#: Target duration of a slice; commits and orders wait at most this long.
 _SLICE_S = 0.02
 _SLICE_RECORDS_MAX = 10_000
 
-#: Seconds of single-record processing, from the first record.
+#: Seconds of single records, from the first one on.
 _CAREFUL_S: Final = 60.0
 
 
@@ -32,11 +33,11 @@ class Slices:
     """Runs slices of tasks.
 
     Args:
-        is_restoring: Returns True while other threads work on tasks: a crash may be theirs.
-        on_record: Called before each single record; None processes batches.
+        is_restoring: Returns True while other threads work on tasks and could cause a death.
+        on_record: Receives the record in progress, for a while; None processes batches.
 
     Attributes:
-        records: Largest next slice of a task without batch functions.
+        records: Size of the next slice of a task without functions that take a batch.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Slices:
         self._is_restoring = is_restoring
         self._on_record = on_record
         self._careful_until_s: float | None = None
-        #: Of tasks that call functions with batches.
+        #: Slice sizes of tasks whose functions take batches.
         self._paces: WeakKeyDictionary[Task, BatchPace] = WeakKeyDictionary()
 
     def process(self, task: Task) -> int:
-        """Process a slice of a task's buffered records; return how many."""
+        """Process a slice of a task's buffered records; return their number."""
         begin_s = self._clock.monotonic_s()
         until_s = begin_s + 2 * _SLICE_S
         late = lambda: self._clock.monotonic_s() > until_s  # noqa: E731 - handed on by every branch
@@ -63,7 +64,7 @@ class Slices:
             else:
                 done = task.process(self.records, late)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
-        # Grow at most twofold, shrink immediately: the next records may be slower than these.
+        # Grow at most twofold, shrink immediately: the next records may be slower.
         fitting = int(done / elapsed_s * _SLICE_S) + 1
         self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
         return done
@@ -90,7 +91,7 @@ class Slices:
     def _carefully(self, task: Task, late: Callable[[], bool], tell: OnRecord) -> int:
         assert isinstance(task, ActiveTask), "key ranges have no careful mode"
         done = 0
-        # Where inputs are merged, records of all of them may be decoded before one is chosen.
+        # With several inputs, records of all may be decoded before one is chosen.
         merges = len(task.inputs) > 1
         try:
             while done < self.records and task.ready(self._clock.now_ms()):

@@ -49,25 +49,21 @@ _log = logging.getLogger(__name__)
 
 
 class StreamWorker:
-    """Runs tasks until `stop`. `run` needs a thread of its own; any thread may call the rest.
+    """Runs tasks until `stop`. `run` needs its own thread; any thread may call the other methods.
 
     Args:
-        plan: The application as it runs on its cluster.
-        assigned: The tasks of a worker without membership; none in a group.
-        settings: Settings of the worker.
-        ports: Its clients.
-        hooks: Its calls to the process.
-        membership: The line to the group, if there is one; the group has stored
-            `settings.transactional_id` already.
-        first_producer: The producer of that id, initialised before the group knew the id.
+        plan: Plan of the application.
+        assigned: Tasks of a worker without membership; empty in a group.
+        membership: Connection to the group; the group has stored `settings.transactional_id`.
+        first_producer: Producer of that id, initialised before the group knew the id.
 
     Attributes:
-        plan: The application as it runs on its cluster now (`use_plan`).
+        plan: Current plan (`use_plan`).
         appeared: Input partitions that appeared while this process ran.
         paused: Sub-topologies whose tasks pause.
-        tasks: Owned tasks, also those that restore.
+        tasks: Owned tasks, including restoring ones.
         copies: Tasks of which it keeps a copy.
-        call_watch: Detects long calls of user code, while `run` runs.
+        call_watch: Detects long calls of user code, during `run`.
         questions: Queries of uncommitted rows.
     """
 
@@ -128,16 +124,14 @@ class StreamWorker:
         self._wake.set()
 
     def wake(self) -> None:
-        """End the loop's wait: an order has come."""
         self._wake.set()
 
     def use_plan(self, plan: ApplicationPlan) -> None:
-        """Use the topics that the cluster has now; the tasks restart if their inputs changed (N12)."""
+        """Use a plan of the current topics; the tasks restart if their inputs changed (N12)."""
         self._new_plan = plan
         self._wake.set()
 
     def lags(self) -> dict[TopicPartition, int]:
-        """Return the number of unprocessed offsets of each input partition at the last commit."""
         return self.metrics.lags
 
     # -- the life of a worker --------------------------------------------------------------------
@@ -166,7 +160,7 @@ class StreamWorker:
             while not self._stop.is_set():
                 self._run_until_restart()
         if membership is not None:
-            membership.say(WorkerClosed())
+            membership.send(WorkerClosed())
 
     def _run_until_restart(self) -> None:
         """Run the tasks until the worker stops, or until they must restart."""
@@ -232,8 +226,8 @@ class StreamWorker:
     def _early_s(self) -> float:
         """Return the seconds by which commits may start early; 0 under at_least_once.
 
-        Nor with repartition topics: many workers write to each partition, and its readers get no
-        records behind those of an open transaction. Key ranges seal their work when they like.
+        Also 0 with repartition topics, because readers wait behind open transactions, and with key ranges,
+        which seal their work independently.
         """
         settings = self._settings
         results_wait = self._ports.make_sink_producer is None
@@ -242,7 +236,7 @@ class StreamWorker:
         return early_start_s(settings.early_ms, settings.commit_interval_ms)
 
     def _must_restart(self) -> bool:
-        """Use a new plan, if one came; return True if the tasks must restart, with all committed."""
+        """Use a new plan; return True if the tasks must restart, after a commit."""
         plan, self._new_plan = self._new_plan, None
         if plan is None:
             return False
@@ -328,7 +322,7 @@ class StreamWorker:
             on_event=self._hooks.on_restore,
             on_standby_update=self._hooks.on_standby_update,
             woken=self._wake.set,
-            say=(lambda _: None) if membership is None else membership.say,
+            send=(lambda _: None) if membership is None else membership.send,
             running=running,
             lasting=membership is not None,
             runs=ports.runs,
@@ -345,7 +339,7 @@ class StreamWorker:
             work=work,
             commits=commits.round,
             commit=commits.commit,
-            say=None if membership is None else membership.say,
+            send=None if membership is None else membership.send,
             on_running=self._hooks.on_running,
             before_start=lambda task: self._ranges.start_task(task, manager.tasks.values()),
         )

@@ -23,21 +23,21 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: Longest wait for input; a wake-up ends it at the next poll.
 _IDLE_S: Final = 0.05
-#: The same where orders may come, and where a task is about to start.
+#: Longest wait where orders may come, or a task is about to start.
 _IDLE_IN_GROUP_S: Final = 0.01
 _IDLE_BEFORE_START_S: Final = 0.002
-#: And during a commit, whose rows queries see at its end, or where queries read uncommitted rows.
+#: Longest wait during a commit, or with queries of uncommitted rows.
 _IDLE_IN_COMMIT_S: Final = 0.002
 
 
 @dataclass(kw_only=True, eq=False)
 class TaskLoop:
-    """One start of a worker's tasks. The worker's thread calls it.
+    """One start of a worker's tasks; the worker's thread calls it.
 
     Attributes:
         is_paused: Returns True for tasks of a paused sub-topology.
-        wake: Set when something other than input has come.
-        watch: Raises where the worker cannot continue.
+        wake: Set by events other than input.
+        watch: Raises if the worker cannot continue.
     """
 
     settings: WorkerSettings
@@ -55,12 +55,11 @@ class TaskLoop:
     is_paused: Callable[[Task], bool]
     wake: threading.Event
     watch: Callable[[], None]
-    #: Tasks from another owner that have processed nothing yet: their first slice is committed
-    #: immediately, since no worker has processed them since that owner's last commit.
+    #: New tasks that have processed nothing: their first slice is committed immediately, because
+    #: their output has paused since the previous owner's last commit.
     _awaited: set[TaskId] = field(default_factory=set[TaskId])
 
     def turn(self) -> None:
-        """Run one round of the loop."""
         running = self.manager.running
         self.metrics.rounds += 1
         self.watch()
@@ -141,7 +140,7 @@ class TaskLoop:
         self.metrics.consumed += self.gone.fetch(ready, self.idle_s)
 
     def idle_s(self) -> float:
-        """Return the seconds for which the loop may wait for input."""
+        """Return the longest wait for input in seconds."""
         waits = [_IDLE_S, self._rest_s()]
         if self.orders.membership is not None:
             restoring = self.manager.is_restoring
@@ -154,7 +153,7 @@ class TaskLoop:
         return min(waits)
 
     def _rest_s(self) -> float:
-        """Return the seconds in which only input, orders or brokers can make work."""
+        """Return the seconds in which only input, orders or brokers can cause work."""
         now_ms = self.clock.now_ms()
         waits = [self.commits.wait_s()]
         for task in self.manager.running.values():
@@ -174,7 +173,7 @@ class TaskLoop:
             self.commits.schedule.request()
 
     def _shrink_caches(self) -> None:
-        """Forward cached records of the largest caches, down to the limit of the worker."""
+        """Forward cached records of the largest caches, down to the worker's limit."""
         cached = [
             (caches.cached_bytes(), task.stores, caches)
             for task in self.manager.running.values()

@@ -1,8 +1,8 @@
-"""Task management: runs, copies and releases a worker's tasks as the group orders.
+"""Task orders: starts, follows and releases tasks, while the other tasks continue.
 
-Under fixed assignment all tasks exist from the start. In a group, orders
-(`tidewheel.rebalance.protocol.orders`) add and remove them, and each order is answered by a report.
-Slow work runs in the updater's thread.
+Under fixed assignment all tasks start together. In a group they come and go by orders
+(`tidewheel.rebalance.protocol.orders`), each answered by a report. The state updater's thread does
+the slow work.
 """
 
 import logging
@@ -51,17 +51,19 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: Seconds to wait for user code of released tasks; real time, because threads run.
+#: Wait for running calls of released tasks, by the machine's clock.
 _IN_PROGRESS_S: Final = 0.1
 
 
 class HeldTasks(msgspec.Struct):
-    """Grants and orders of this incarnation; survive a restart of the tasks.
+    """Tasks of one incarnation; they outlive a restart of the tasks.
 
     Attributes:
-        releasing: Release orders not yet carried out.
-        released: Answers to release orders, kept for repeated orders.
-        erased: Last answers to key deletions, by request, kept for repeated orders.
+        owned: Tasks that it may commit for.
+        copies: Tasks that it keeps a copy of.
+        releasing: Release orders in progress.
+        released: Answers to finished ones, for repeated orders.
+        erased: Answers to erasure orders by request, for repeated orders.
     """
 
     owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
@@ -71,7 +73,7 @@ class HeldTasks(msgspec.Struct):
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def keep_inputs_of(self, plan: ApplicationPlan) -> None:
-        """Forget offsets of inputs missing from a plan: a recreated topic is a different one."""
+        """Drop start positions of inputs that a plan lacks: under the same name they are new topics."""
         for task_id, grant in self.owned.items():
             inputs = plan.inputs(task_id)
             kept = {each: offset for each, offset in grant.input.items() if each in inputs}
@@ -79,17 +81,20 @@ class HeldTasks(msgspec.Struct):
 
 
 class TaskManager:
-    """The tasks of one worker, in all roles; the worker's loop calls it.
+    """The tasks of one worker, in all roles; its loop calls it.
 
     Args:
-        known: Returns True if this program has the task.
-        say: Sends a report to the group; None under fixed assignment.
-        on_running: Called when "all owned tasks run" changes.
-        before_start: Called with a task before it starts.
+        held: Tasks granted by the group, or assigned.
+        running: Receives the tasks that process records.
+        known: Returns True for tasks of this program.
+        make_task: Makes a task, over open stores if given.
+        commit: Commits all finished work.
+            on_running: Called when all owned tasks run, and when that ends.
+        before_start: Called with each task before it starts.
 
     Attributes:
-        tasks: Owned tasks, including those that restore.
-        running: Owned tasks that process.
+        tasks: Owned tasks, including restoring ones.
+        copies: Copies of other workers' tasks.
     """
 
     def __init__(
@@ -104,7 +109,7 @@ class TaskManager:
         work: WorkerInput,
         commits: CommitRound,
         commit: Callable[[], None],
-        say: Callable[[AnyReport], None] | None,
+        send: Callable[[AnyReport], None] | None,
         on_running: Callable[[bool], None],
         before_start: Callable[[Task], None] = lambda _task: None,
     ) -> None:
@@ -116,21 +121,22 @@ class TaskManager:
         self._work = work
         self._commits = commits
         self._commit = commit
-        self._say = say
+        self._send = send
         self._on_running = on_running
         self._before_start = before_start
         self._told: bool | None = None
-        #: True once a task has run since the last start.
+        #: True after the first task of this start ran.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
         self.running = running
         self.copies: dict[TaskId, LearnerTask] = {}
-        #: Closed tasks whose databases the updater still closes.
+        #: Closed tasks; the updater closes their databases.
         self._leaving: dict[Task, None] = {}
         self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
 
     @property
     def is_restoring(self) -> bool:
+        """Return True if an owned task does not process yet."""
         return len(self.running) < len(self.tasks)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -140,9 +146,9 @@ class TaskManager:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Create the held tasks; `starts` replaces the lookup of start positions.
+        """Start the held tasks; unknown start positions are read from the cluster.
 
-        Tasks whose topics are deleted are dropped: the group then reassigns them.
+        Tasks whose topics are gone are dropped. The group revokes them when no worker reports them.
         """
         self._forget_unknown()
         created = {
@@ -181,11 +187,8 @@ class TaskManager:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Close all tasks; raise a close error only if nothing else ended them.
-
-        The updater is already closed.
-        """
-        if self._say is not None:
+        """Close all tasks despite errors: the error that ended them matters more. The updater is closed already."""
+        if self._send is not None:
             self._hold_what_runs()
         self.running.clear()
         failed: Exception | None = None
@@ -193,7 +196,7 @@ class TaskManager:
         for task in (*self.tasks.values(), *copies, *self._leaving):
             try:
                 task.close()
-                task.stores.close()  # also of one that was retired
+                task.stores.close()  # also of a retired task
             except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
                 _log.exception("task %s could not be closed in order", task.task_id)
                 failed = failed or error
@@ -201,10 +204,10 @@ class TaskManager:
             raise failed
 
     def _hold_what_runs(self) -> None:
-        """Update the grants of running tasks to their present positions.
+        """Store the positions of running tasks as their next start; those of the grant are outdated.
 
-        No other worker has written meanwhile. The cluster may report ends from before our last
-        transaction's markers, so our own positions are kept.
+        No other worker has written meanwhile. The cluster may still report ends before our last
+        transaction's markers, so our own positions are used.
         """
         commits = self._commits
         for task_id, task in self.running.items():
@@ -221,13 +224,13 @@ class TaskManager:
                 changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
             )
 
-    # -- results of the updater ---------------------------------------------------------------------------------
+    # -- what the updater has done ---------------------------------------------------------------------------------
 
     def admit(self) -> list[Task]:
-        """Start the restored tasks and return them.
+        """Start the restored tasks, and return them.
 
-        Raises the cause where the worker can't continue. A refused task is reported to the group; it ends
-        the worker only if the worker has no other task.
+        Raises if the worker cannot continue. A task that cannot start is reported to the group; it ends the
+        worker only if it is the only one.
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
@@ -251,7 +254,7 @@ class TaskManager:
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        """Return True if the task still has the grant of a result; it may have been granted again."""
+        """Return True if a task is still held under the grant of a result."""
         held = self._held.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
@@ -289,32 +292,32 @@ class TaskManager:
         )
 
     def _report(self, report: AnyReport) -> None:
-        if self._say is not None:
-            self._say(report)
+        if self._send is not None:
+            self._send(report)
 
     def _broke(self, result: FailedTask) -> None:
-        """Report a failed task or copy to the group; without a group, raise its error."""
+        """Report a broken task or copy to the group; without a group, raise."""
         task_id = result.task.task_id
-        if self._say is None:
+        if self._send is None:
             raise result.error
         copy = self.copies.get(task_id)
         if result.grant is None and copy is not None and copy.task is result.task:
             del self.copies[task_id]
             del self._held.copies[task_id]
-            self._say_broken(task_id, copy.learn_epoch, copy.role, result.error)
+            self._send_broken(task_id, copy.learn_epoch, copy.role, result.error)
         elif result.grant is not None and self._is_current(result.task, result.grant):
             del self.tasks[task_id]
             self._held.releasing.pop(task_id, None)
             grant = self._held.owned.pop(task_id)
-            self._say_broken(task_id, grant.task_epoch, "active", result.error)
+            self._send_broken(task_id, grant.task_epoch, "active", result.error)
             self._tell_running()
 
     def _refuse(self, result: RefusedTask) -> StreamsError | None:
-        """Abandon a task that may not start; return the error if it outlasts this grant.
+        """Release a task that may not start; return the reason if it outlasts this grant.
 
         Does nothing if the grant was revoked or replaced meanwhile.
         """
-        if self._say is None:
+        if self._send is None:
             raise result.error
         task, task_id = result.task, result.task.task_id
         if not self._is_current(task, result.grant):
@@ -323,13 +326,13 @@ class TaskManager:
         del self.tasks[task_id]
         self._held.releasing.pop(task_id, None)
         grant = self._held.owned.pop(task_id)
-        self._say_broken(task_id, grant.task_epoch, "active", result.error)
+        self._send_broken(task_id, grant.task_epoch, "active", result.error)
         self._leaving[task] = None
         self._updater.remove(task)
         self._tell_running()
         return None if isinstance(result.error, OutdatedGrantError) else result.error
 
-    def _say_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
+    def _send_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
         _log.error("task %s (%s) can't be had here: %s", task_id, role, error)
         detail = f"{type(error).__name__}: {error}"
         self._report(TaskBroken(task=str(task_id), epoch=epoch, role=role, detail=detail))
@@ -354,7 +357,7 @@ class TaskManager:
                         self._drop(TaskId.parse(order.task))
 
     def end_erasures(self) -> None:
-        """Commit and answer the deletions that key ranges have finished."""
+        """Commit the erasures that key ranges have finished, and answer."""
         self._erasures.end()
 
     def _run(self, orders: Iterable[RunTask]) -> None:
@@ -383,23 +386,23 @@ class TaskManager:
         self._tell_running()
 
     def _is_new(self, order: RunTask, task_id: TaskId) -> bool:
-        """Return True if a run order is new; answer a repeated one again."""
+        """Return True for a new order to run a task; answer a repeated one again."""
         held = self._held.owned.get(task_id)
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that rereads the log may see the grant before its end.
+                # A watchdog that rereads the log may know the grant, but not its end yet.
                 self._report(released)
                 return False
             if self._known(task_id):
                 return True
             error = StreamsError(f"this program has no task {task_id} on its cluster")
-            self._say_broken(task_id, order.task_epoch, "active", error)
+            self._send_broken(task_id, order.task_epoch, "active", error)
             return False
         if order.task_epoch < held.task_epoch:
             return False
         if order.task_epoch > held.task_epoch:
-            _log.warning("task %s is granted anew, and was not let go", task_id)
+            _log.warning("task %s is granted again, and was not released", task_id)
             if task_id not in self.running:
                 # Its restore may end or be refused under the earlier grant.
                 restoring = self.tasks.pop(task_id)
@@ -418,7 +421,7 @@ class TaskManager:
         return False
 
     def _release(self, orders: Iterable[ReleaseTask]) -> None:
-        """Release tasks: one commit for all, then one answer each."""
+        """Release tasks: one commit for all, then one answer for each."""
         running: list[tuple[ReleaseTask, Task]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
@@ -444,7 +447,7 @@ class TaskManager:
         if answer is not None and answer.task_epoch == order.task_epoch:
             self._report(answer)
         elif task_id not in self._held.owned:
-            # It was granted and never arrived here, so nothing was written under this epoch.
+            # The grant never arrived here, so nothing was written under this epoch.
             self._report(
                 TaskReleased(
                     task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
@@ -452,6 +455,7 @@ class TaskManager:
             )
 
     def _release_running(self, order: ReleaseTask, task: Task) -> None:
+        """Release a task whose work is committed."""
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
         # Without a known position the next owner reads to the end of the log.
@@ -469,7 +473,7 @@ class TaskManager:
             self._updater.close_stores(task)
 
     def _release_restoring(self, order: ReleaseTask, task: Task, grant: Grant) -> None:
-        """Release a restoring task: its positions are those of its grant."""
+        """Release a task that has not started; its positions are those of its grant."""
         self._released(order, task.task_id, input_=grant.input, ends=grant.changelog_end)
         if order.keep:
             self._follow([(task, _copy_of(order))])
@@ -508,17 +512,18 @@ class TaskManager:
                 _log.warning("task %s is to be copied here, where it runs", task_id)
             elif not self._known(task_id):
                 error = StreamsError(f"this program has no task {task_id} on its cluster")
-                self._say_broken(task_id, order.learn_epoch, order.role, error)
+                self._send_broken(task_id, order.learn_epoch, order.role, error)
             elif held is None:
                 self._held.copies[task_id] = order
                 created.append((self._create(task_id), order))
             else:
                 self._held.copies[task_id] = order
-                if task_id in self.copies:  # else it is about to be made
+                if task_id in self.copies:  # otherwise it is created soon
                     self._updater.appoint(self.copies[task_id], order.role, order.learn_epoch)
         self._follow(created)
 
     def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
+        """Keep tasks in state RESTORING as copies."""
         found = [
             LearnerTask(
                 task,
@@ -550,7 +555,7 @@ class TaskManager:
     def status(
         self, lags: Mapping[TopicPartition, int], rates: Mapping[TaskId, float]
     ) -> tuple[TaskStatus, ...]:
-        """Return the status of all tasks; `lags` by input partition, `rates` in records per second."""
+        """Return the progress of all tasks in all roles; `rates` in records/s."""
         rows: list[TaskStatus] = []
         for task_id, task in sorted(self.tasks.items()):
             known = [lags[each] for each in task.inputs if each in lags]

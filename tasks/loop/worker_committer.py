@@ -19,11 +19,9 @@ class WorkerCommitter:
     """Makes and keeps the committer of one worker.
 
     Args:
-        settings: The worker's.
-        ports: Clients.
-        plan: Returns the plan that the worker uses.
-        membership: The line to the group, if there is one.
-        first_producer: Its first producer, initialised before the group knew its id.
+        plan: Returns the current plan.
+        membership: Connection to the group, or None.
+        first_producer: First producer, initialised before the group knew its id.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class WorkerCommitter:
         self._membership = membership
         self._first_producer = first_producer
         self._producers: GroupProducers | None = None
-        #: A member's, which lives as long as the incarnation.
+        #: Committer of a group member; it lives as long as the incarnation.
         self._committer: Committer | None = None
 
     def serve(self, collector: OutputCollector, stack: ExitStack) -> Committer:

@@ -1,4 +1,4 @@
-"""Ports of a worker: its group member, its clients, its task factory and its hooks."""
+"""Dependencies of a worker: settings, clients, and factories of its tasks."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -29,33 +29,33 @@ from tidewheel.tasks.worker_settings import InputCheck
 
 
 class Membership(Protocol):
-    """The worker's connection to its group member (`streams/processes/watchdog/link.py`).
+    """The worker's connection to its member in the watchdog (`streams/processes/watchdog/link.py`).
 
-    No method blocks. The loop's thread calls all but `say` (any thread) and `show_call` (call watch).
-    Its creator wakes the worker when an order arrives (`StreamWorker.wake`).
+    The worker's loop calls `take`, `progress` and `lease_left_s`; any thread may send reports. No call
+    blocks. The owner passes `StreamWorker.wake`, which a new order calls.
     """
 
     def take(self) -> list[AnyOrder]:
-        """Return the orders received since the last call, in order; one may be repeated."""
+        """Return the orders since the last call, in sequence; an order may be repeated."""
         ...
 
-    def say(self, report: AnyReport) -> None:
-        """Send a report; reports arrive in the order of the calls."""
+    def send(self, report: AnyReport) -> None:
+        """Send a report; reports keep their order."""
         ...
 
     def progress(self) -> None:
-        """Report that the loop turns; after `worker_hang_timeout_ms` without it the worker hangs."""
+        """Report a round of the loop; a loop without rounds for `worker_hang_timeout_ms` hangs."""
         ...
 
     def show_call(self, since_ns: int) -> None:
-        """Show the start of the loop's present call of user code (`time.monotonic_ns`); 0: none.
+        """Show the start of the current call of user code (`time.monotonic_ns`); 0 for none.
 
-        While the call watch repeats this, `worker_hang_timeout_ms` does not count.
+        The call watch's thread calls it at each check, which suspends `worker_hang_timeout_ms`.
         """
         ...
 
     def lease_left_s(self) -> float:
-        """Return the seconds left for reading input: infinite before the first lease, < 0 after it ends."""
+        """Return the seconds left of the lease; infinite before the first lease, negative after its end."""
         ...
 
 
@@ -64,12 +64,12 @@ def _no_call() -> RunningCall | None:
 
 
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """The clients of one worker; the worker closes those that it made."""
+    """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]
-    #: For single records that were consumed before.
+    #: Reader of single records that were consumed before.
     make_input_reader: Callable[[], RecordSource]
-    #: Given the transactional id.
+    #: Makes the producer of a transactional id.
     make_producer: ProducerOfId
     #: None in exactly_once.
     make_sink_producer: Callable[[], SinkProducer] | None
@@ -77,21 +77,20 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     admin: Admin
     topics: TopicInfo
     clock: Clock
-    #: None reads everything in the worker.
+    #: Sorted runs for restores; None reads every changelog in the worker.
     runs: RunSettings | None = None
-    #: Called before each record while records run singly; None processes batches (`slices`).
+    #: Receives each record before it is processed, for a while (`tidewheel.tasks.loop.slices`); None
+    #: processes batches.
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None
     #: Runs the calls of a commit that wait for brokers, while the loop processes.
     background: Background = run_in_thread
-    #: Returns the long call of user code that the global stores are in.
+    #: Returns the long call of user code in the global stores' thread.
     global_call: Callable[[], RunningCall | None] = _no_call
 
 
 class MakeTask(Protocol):
-    """Makes the tasks of an application."""
-
     def __call__(
         self,
         task_id: TaskId,
@@ -100,7 +99,7 @@ class MakeTask(Protocol):
         stores: StateManager | None = None,
         /,
     ) -> Task:
-        """Return a task of the plan, created; it takes over open `stores`, if some are given."""
+        """Return a new task of the plan, over open `stores` if given."""
         ...
 
 
@@ -113,7 +112,7 @@ def _ignore_update(_: StandbyUpdateEvent) -> None:
 
 
 class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one worker to its process. The loop's thread makes them unless noted."""
+    """Calls of one worker to its process. The loop's thread makes them unless a line says otherwise."""
 
     make_task: MakeTask
     #: Deletes the state of a task, whose databases are closed.
@@ -121,11 +120,11 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     #: Called by the restoring thread, as are the updates of copies.
     on_restore: Callable[[RestoreEvent], None]
     on_standby_update: Callable[[StandbyUpdateEvent], None] = _ignore_update
-    #: Called when all owned tasks run, and when that ends.
+    #: Called with True when all owned tasks run, and with False when that ends.
     on_running: Callable[[bool], None]
-    #: Called for work that is not urgent.
+    #: Called every interval, for work that is not urgent.
     housekeep: Callable[[], None]
-    #: Called in each round; ends the worker by raising (the global stores cannot be kept up).
+    #: Called in each round; raises if the global stores have failed.
     watch: Callable[[], None] = _nothing
     #: Requests a check of the cluster's topics.
     check_topics: Callable[[], None] = _nothing

@@ -74,7 +74,7 @@ class StateUpdater:
     Args:
         wipe: Deletes the closed database of a task.
         woken: Called when a result is ready.
-        say: Sends the progress reports of copies.
+        send: Sends the progress reports of copies.
         running: Tasks that process records, which a restore must not slow down.
         lasting: Keep the reader's connections while nothing is read, because copies will follow.
         runs: Builds sorted runs for stores that are far behind; None to read everything here.
@@ -90,7 +90,7 @@ class StateUpdater:
         on_event: Callable[[RestoreEvent], None],
         on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         woken: Callable[[], None],
-        say: Callable[[AnyReport], None] = lambda _: None,
+        send: Callable[[AnyReport], None] = lambda _: None,
         running: Sized = (),
         lasting: bool = False,
         runs: RunSettings | None = None,
@@ -99,7 +99,7 @@ class StateUpdater:
         self._clock = clock
         self._wipe = wipe
         self._woken = woken
-        self._send = say
+        self._send = send
         self._running_tasks = running
         self._lasting = lasting
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -46,7 +46,7 @@ class Stage:
     def show_call(self, since_ns: int) -> None:
         self.shown.append(since_ns)
 
-    def say(self, report: AnyReport) -> None:
+    def send(self, report: AnyReport) -> None:
         assert isinstance(report, WorkerInCall)
         self.reported.append(report.call)
 

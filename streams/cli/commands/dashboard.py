@@ -172,13 +172,13 @@ class _Report:
             print_json({"event": "ready", "application_id": self._application_id, "url": url})
             return
         asks = ", which asks for the token" if with_token else ""
-        self._say(f"{self._application_id}: {url}{asks}  (Ctrl-C ends it)")
+        self._print(f"{self._application_id}: {url}{asks}  (Ctrl-C ends it)")
 
     def stopped(self) -> None:
         if self._json:
             print_json({"event": "stopped"})
         else:
-            self._say("stopped")
+            self._print("stopped")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._out.print(text, markup=False, highlight=False, soft_wrap=True)

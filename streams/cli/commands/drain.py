@@ -151,13 +151,13 @@ class _Draining:
             if time.monotonic() >= give_up_s:
                 return _late(now)
             if now.phase in {MemberPhase.ACTIVE, MemberPhase.PARKED} and time.monotonic() >= say_s:
-                self._say()
+                self._request_drain()
                 say_s = time.monotonic() + _SAY_AGAIN_S
             time.sleep(_LOOK_S)
             self._access.read()
 
-    def _say(self) -> None:
-        self._access.say(
+    def _request_drain(self) -> None:
+        self._access.send(
             DrainMember(
                 app=self._access.application_id,
                 member="operator",

@@ -266,7 +266,7 @@ class _Deletion:
     def _ask(self, owner: _Owner) -> None:
         rows = self.rows
         self.asked[owner.record.incarnation] = owner.record.member
-        self._access.say(
+        self._access.send(
             EraseKey(
                 app=self._access.application_id,
                 member="operator",

@@ -129,7 +129,7 @@ class WatchdogLink:
             orders.append(self._orders.popleft())
         return orders
 
-    def say(self, report: AnyReport) -> None:
+    def send(self, report: AnyReport) -> None:
         """Send a report. Never waits. A lasting report is sent again to the next watchdog."""
         line = encode_line(report)
         with self._lock:

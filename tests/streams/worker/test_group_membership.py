@@ -42,7 +42,7 @@ class FakeLink:
         taken, self.orders = self.orders, []
         return taken
 
-    def say(self, report: AnyReport) -> None:
+    def send(self, report: AnyReport) -> None:
         self.said.append(report)
 
     def progress(self) -> None:

@@ -75,7 +75,7 @@ class FakeMembership:
             orders, self.orders = self.orders, []
             return orders
 
-    def say(self, report: AnyReport) -> None:
+    def send(self, report: AnyReport) -> None:
         with self.changed:
             self.reports.append(report)
             if isinstance(report, WantTransactionalId) and self.gives_ids:

@@ -160,7 +160,7 @@ def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
         for each in range(2_000)
     ]
     for report in reports:
-        link.say(report)  # would block forever: no reader yet
+        link.send(report)  # would block forever: no reader yet
     _, memory = watchdog.meet()
     assert [watchdog.heard() for _ in reports] == reports
     memory.close()
@@ -175,11 +175,11 @@ def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
     first.order(Welcome(transactional_id="t"))
     _until(lambda: bool(link.take()))
     seen = TasksSeen(tasks=(("0_0", True, ("c",)),), partitions={"in": 1})
-    link.say(WorkerStatus())
-    link.say(seen)
-    link.say(CopyReady(task="0_0", learn_epoch=1, store_uuid="u", positions={}, ends={}))
-    link.say(WorkerLeaves(rejoin=True))
-    link.say(WantShutdown(reason="ValueError"))
+    link.send(WorkerStatus())
+    link.send(seen)
+    link.send(CopyReady(task="0_0", learn_epoch=1, store_uuid="u", positions={}, ends={}))
+    link.send(WorkerLeaves(rejoin=True))
+    link.send(WantShutdown(reason="ValueError"))
     first.die()
     second = watchdogs.wait_for(2)
     hello, same = second.meet()
@@ -190,7 +190,7 @@ def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
     assert [second.heard() for _ in lasting] == lasting
     second.order(KeepCopy(task="0_0", role="standby", learn_epoch=2))
     _until(lambda: link.take() == [KeepCopy(task="0_0", role="standby", learn_epoch=2)])
-    link.say(WorkerStatus())
+    link.send(WorkerStatus())
     assert second.heard() == WorkerStatus()
     memory.close()
     same.close()
@@ -208,10 +208,10 @@ def test_closing_says_what_was_not_sent_and_ends_the_line(
 ) -> None:
     link = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
     watchdog = watchdogs.wait_for(1)
-    link.say(WorkerClosed())
+    link.send(WorkerClosed())
     link.close()
     link.close()
-    link.say(WorkerStatus())
+    link.send(WorkerStatus())
     watchdog.meet()[1].close()
     assert watchdog.heard() == WorkerClosed()
     assert watchdog._file.readline() == b""
@@ -224,7 +224,7 @@ def test_many_threads_may_report_at_once(link: WatchdogLink, watchdogs: _Watchdo
 
     def say(number: int) -> None:
         for each in range(200):
-            link.say(
+            link.send(
                 CopyReady(
                     task=f"{number}_{each}", learn_epoch=1, store_uuid="u", positions={}, ends={}
                 )

@@ -48,7 +48,7 @@ def main() -> int:
         for order in link.take():
             _print(encode_line(order).decode().rstrip())
             if isinstance(order, MayClose):
-                link.say(WorkerClosed())
+                link.send(WorkerClosed())
             if isinstance(order, EndIncarnation | MayClose):
                 link.close()
                 return 0
@@ -64,7 +64,7 @@ def main() -> int:
             case ["lease"]:
                 _print(f"lease {link.lease_left_s()}")
             case ["close"]:
-                link.say(WorkerLeaves())
+                link.send(WorkerLeaves())
             case other:
                 raise AssertionError(other)
 
@@ -72,9 +72,9 @@ def main() -> int:
 def _obey(link: WatchdogLink, order: AnyOrder) -> None:
     match order:
         case RunTask():
-            link.say(TaskRunning(task=order.task, task_epoch=order.task_epoch, input={}))
+            link.send(TaskRunning(task=order.task, task_epoch=order.task_epoch, input={}))
         case ReleaseTask():
-            link.say(
+            link.send(
                 TaskReleased(
                     task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
                 )
