@@ -1,4 +1,4 @@
-"""How often caches are flushed twice for one commit, by how many of their keys are forwarded twice by that."""
+"""Early commits with caches, by the share of keys that are forwarded twice."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,6 @@ from tidewheel.tasks.commit.commit_schedule import EarlyCommitLimit
 
 
 def lived(commits: list[tuple[int, int]], interval_s: float = 0.1) -> tuple[int, int, int]:
-    """Return how many commits of these (keys, of which come again) were divided, and what all have forwarded, once and again."""
     limit = EarlyCommitLimit(interval_s)
     done, once, again = 0, 0, 0
     for number, (keys, twice) in enumerate(commits):

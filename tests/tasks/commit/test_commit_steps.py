@@ -20,8 +20,6 @@ COMMITTING, ANSWERED = CommitState.COMMITTING, CommitState.ANSWERED
 
 @dataclass
 class Pending:
-    """Work of tasks that keep up."""
-
     must_commit: bool = False
     can_run_ahead: bool = True
     keeps_up: bool = True
@@ -30,14 +28,12 @@ class Pending:
 
 
 def schedule(*, early_s: float = EARLY_S) -> CommitSchedule:
-    """Return a schedule whose first commit is due after an interval."""
     made = CommitSchedule(round(INTERVAL_S * 1000))
     made.restart(0.0, early_s=early_s)
     return made
 
 
 def expected(state: CommitState, now_s: float, work: Pending, *, is_too_far_ahead: bool) -> Step:
-    """Return the step by the rows of ARCHITECTURE.md, read from top to bottom."""
     rows = {
         NONE: [
             (now_s >= DUE or work.must_commit, Step.PREPARE),

@@ -1,4 +1,4 @@
-"""Commits: outputs, changelogs and offsets stand or fall together, whatever the cluster answers."""
+"""Commits: outputs, changelogs and offsets are atomic, for every answer of the cluster."""
 
 import threading
 from collections.abc import Callable
@@ -39,8 +39,6 @@ LOG = TopicPartition("app-counts-changelog", 0)
 
 
 class Stage:
-    """A committer on a fake cluster, with one output, one changelog row and one offset to commit."""
-
     def __init__(
         self,
         handlers: ErrorHandlers | None = None,
@@ -79,13 +77,11 @@ class Stage:
         )
 
     def wait(self, seconds: float) -> None:
-        """Let the clock run instead of waiting."""
         self.waits += 1
         self.clock.advance(int(seconds * 1000))
         self.on_wait()
 
     def commit(self, *, sequence: int = 1) -> Commit:
-        """Return what a slice of work leaves to commit."""
         return Commit(
             outputs=self.collector.take_staged(),
             changelogs={LOG: [Drained([b"a", b"b"], [b"1", None], [5, 6])]},
@@ -93,38 +89,30 @@ class Stage:
         )
 
     def carry_out(self, commit: Commit | None = None, **changes: Any) -> Positions:
-        """Begin and end a commit, of what is there if none is given."""
         self.committer.prepare(self.commit(**changes) if commit is None else commit)
         return self.committer.complete()
 
     def values(self, topic: str) -> list[bytes | None]:
-        """Return what a read_committed reader sees."""
         return [record.value for record in self.broker.records(topic)]
 
     @property
     def committed(self) -> CommittedOffset | None:
-        """Return the group's offset."""
         return self.broker.groups[GROUP].get(IN)
 
     def assert_nothing_visible(self) -> None:
-        """Neither outputs nor changelog rows nor offsets."""
         assert (self.values("out"), self.values(LOG.topic), self.committed) == ([], [], None)
 
 
 class AwayAtFirst:
-    """Raises what a call raises that gets no answer, so many times."""
-
     def __init__(self, times: int) -> None:
         self.left = times
 
     def __call__(self) -> None:
-        """Raise, or be through."""
         if self.left:
             self.left -= 1
             raise UnansweredError("no broker is there")
 
     def put_before(self, admin: Any, name: str) -> None:
-        """Have a call of the admin's answer only after that."""
         answers = getattr(admin, name)
 
         def call(*args: Any, **options: Any) -> Any:
@@ -135,7 +123,6 @@ class AwayAtFirst:
 
 
 def staged(stage: Stage, *values: bytes, topic: str = "out", internal: bool = False) -> None:
-    """Put outputs where processing puts them."""
     stage.collector.add(columns_of(topic, *values), internal=internal)
 
 
@@ -287,7 +274,6 @@ def test_a_fenced_producer_commits_nothing() -> None:
 
 
 def begun(stage: Stage, commit: Commit) -> Future[Positions]:
-    """Begin a commit that nobody has carried out yet; return what holds its outcome."""
     works: list[Callable[[], Positions]] = []
     answer = Future[Positions]()
 
@@ -412,7 +398,6 @@ def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def refuse(stage: Stage, topic: str, *values: bytes) -> None:
-    """Let the broker refuse records with these values."""
     stage.broker.refuse(topic, lambda record: record.value in values)
 
 
@@ -469,8 +454,6 @@ def test_refused_records_of_the_application_itself_stop_it(topic: str) -> None:
 
 
 class Troubled(FakeTransactionalProducer):
-    """A producer whose search for refused records, or abort, fails as the test says."""
-
     def __init__(self, broker: FakeBroker) -> None:
         super().__init__(broker, "app-1")
         self.search_errors: list[Exception] = []
@@ -539,7 +522,6 @@ def test_a_producer_that_ends_while_aborting_is_replaced(where: str) -> None:
 
 
 def noted(stage: Stage) -> list[str]:
-    """Note the calls of both producers from now on."""
     calls: list[str] = []
     sinks, producer = stage.sinks, stage.committer.producer
     assert sinks is not None
@@ -560,7 +542,6 @@ def noted(stage: Stage) -> list[str]:
 
 
 def assert_flushed(calls: list[str]) -> None:
-    """Every sink record was answered before the last commit was ordered, and none came after it."""
     assert calls[-2:] == ["flush", "commit"]
     assert "produce" in calls
 

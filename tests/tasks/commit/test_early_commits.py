@@ -1,4 +1,4 @@
-"""When commits begin early, and that nothing else about a worker's rounds changes with it."""
+"""Early commits change only when a commit starts."""
 
 import itertools
 import threading
@@ -20,15 +20,14 @@ from tidewheel.tasks.ports import Positions
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.task import Task
 
-#: As many keys as there are records: none comes again.
+#: As many keys as records: no key repeats.
 DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
 
-#: Ten keys that come again and again.
+#: Ten keys that repeat often.
 OFTEN = "abcdefghij" * 60
 
 
 def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
-    """Feed a worker steadily; return (ms, "begin", "open" or "join") of each time at which a commit was handed over meanwhile."""
     seen: list[tuple[int, str]] = []
     keys = iter(records)
 
@@ -102,7 +101,6 @@ def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[s
 
 
 def cached() -> Bench:
-    """Return a bench whose worker holds counts back between commits."""
     return Bench(
         counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6, cache_bytes=1_000_000
     )
@@ -210,8 +208,6 @@ def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
 
 
 class SlowOffsets:
-    """A bench whose brokers answer no offsets of an open commit until somebody says so."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answered = threading.Event()
         send_offsets = FakeTransactionalProducer.send_offsets
@@ -229,7 +225,6 @@ class SlowOffsets:
         self.bench.at_poll.append(lambda *_: fill(self.bench, next(self.keys, "")))
 
     def late_ms(self, worker: StreamWorker) -> float:
-        """Return for how long an open commit has been due that can't be joined; 0 if none is."""
         if worker._loop.commits.state is not CommitState.OPENING or self.answered.is_set():
             return 0.0
         return 1000 * (self.bench.clock.monotonic_s() - worker._schedule.due_s)
@@ -369,11 +364,8 @@ def test_a_store_of_the_users_own_joins_no_commit() -> None:
 
 
 class OwnStores(ActiveTask):
-    """A task that nothing is processed for beside a commit."""
-
     @property
     def may_be_ahead(self) -> bool:
-        """Return False, as with a store of the user's own."""
         return False
 
 

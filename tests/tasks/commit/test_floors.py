@@ -1,4 +1,4 @@
-"""Nobody goes back (H15): what an owner left holds for all who come after, whatever became of those between."""
+"""Offset floors (H15): no later owner starts before a position that an earlier owner committed."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,6 @@ TASK = TaskId(0, 0)
 
 
 def granted_after_fence(order: RunTask) -> RunTask:
-    """Return what the next owner is ordered after the one with this order was fenced."""
     owned = TaskRecord(
         leader_epoch=0, task=order.task, phase="RUNNING", task_epoch=order.task_epoch, owner="a-1",
         input=order.input, changelog_end=order.changelog_end,
@@ -46,7 +45,6 @@ def granted_after_fence(order: RunTask) -> RunTask:
 
 
 def left_at_three(group: GroupBench) -> TaskReleased:
-    """Have a host process three records and let go."""
     first = group.host("a")
     first.run_task("0_0", 1)
     fill(group, "abc")
@@ -55,7 +53,6 @@ def left_at_three(group: GroupBench) -> TaskReleased:
 
 
 def refused(host: Host, order: RunTask) -> str:
-    """Give an order that must end the worker; return why it did."""
     host.member.give(order)
     host.join()
     assert isinstance(host.error, StreamsError), host.error
@@ -82,7 +79,6 @@ def make_topic_anew(group: GroupBench, host: Host) -> str:
 
 
 def make_topic_anew_with_offsets(group: GroupBench, host: Host) -> str:
-    """And brokers that have not come to that yet still name those of the old one."""
     group.broker.delete_topic("in")
     group.broker.create_topic("in", 1)
     fill(group, "abcdef")

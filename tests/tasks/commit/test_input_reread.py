@@ -1,4 +1,4 @@
-"""Input records that are read again: found by their place, in few reads, and never waited for without end."""
+"""Input records read again: by position, in few reads, with a time limit."""
 
 import logging
 from collections.abc import Mapping
@@ -18,8 +18,6 @@ IN = TopicPartition("in", 0)
 
 
 class Readers:
-    """Makes readers of one fake cluster, and counts what they are asked."""
-
     def __init__(self, count: int = 10) -> None:
         self.broker = FakeBroker()
         self.broker.create_topic("in")
@@ -42,8 +40,6 @@ class Readers:
 
 
 class CountingReader(FakeReader):
-    """Notes each place it is sent to; gives nothing if the cluster is silent."""
-
     def __init__(self, readers: Readers) -> None:
         super().__init__(readers.broker)
         self._readers = readers

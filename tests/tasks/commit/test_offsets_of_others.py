@@ -1,4 +1,4 @@
-"""Starts whose committed offsets are not those of this application: moved, lost, or of another origin."""
+"""Starts with committed offsets of another origin: moved, lost, or another program's."""
 
 from typing import Any
 
@@ -18,7 +18,6 @@ KAFKA_STREAMS = "AgAAAAAAAAPo"
 
 
 def bench_of(stateful: bool, guarantee: str = "exactly_once", **settings: Any) -> Bench:
-    """Return an application with 6 of 12 records processed; it is stopped."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("out", **TEXT)
     topology = counting(caching=False) if stateful else builder.build()

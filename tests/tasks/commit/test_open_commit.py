@@ -1,4 +1,4 @@
-"""Commits that are begun before they are due: what is done until then joins them, or comes later, and no half is committed."""
+"""Open commits: later work joins them or waits; half a commit is never committed."""
 
 import threading
 from collections.abc import Callable
@@ -24,8 +24,6 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Opened:
-    """A commit that was begun open, with a thread that waits for the rest of it."""
-
     def __init__(self, stage: Stage, *values: bytes) -> None:
         self.stage = stage
         self.began, self.answers = threading.Event(), list[Future[Positions]]()
@@ -50,14 +48,12 @@ class Opened:
         return self.answers[0]
 
     def extend(self, *values: bytes) -> bool:
-        """Process some more, and have it join."""
         staged(self.stage, *values)
         return self.stage.committer.extend(self.stage.commit(sequence=2))
 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open commit is not closed before it is joined, however slow the machine."""
     monkeypatch.setattr("tidewheel.tasks.commit.committer._OPEN_S", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""Outputs between processing and commit: staged or sent, sizes checked, refused records given to the handler."""
+"""Outputs between processing and commit: staging, sizes, refused records."""
 
 from typing import Any
 
@@ -20,8 +20,6 @@ PAYLOAD = st.none() | st.binary(max_size=30)
 
 
 class Sinks:
-    """`SinkProducer` that keeps what it is given."""
-
     def __init__(self) -> None:
         self.sent: list[OutputColumns] = []
         self.closes: list[float] = []
@@ -79,7 +77,6 @@ def test_staged_bytes_count_every_payload(records: list[Any]) -> None:
 
 
 def sized(size: int) -> bytes:
-    """Return a value that makes a record of about `size` bytes with its key of two."""
     return bytes(size - RECORD_OVERHEAD_BYTES - 2)
 
 
@@ -181,8 +178,6 @@ def test_the_handler_is_told_of_the_input_behind_an_output() -> None:
 
 
 class Inputs:
-    """The topic `in`, with the records behind `columns_of`."""
-
     def __init__(self) -> None:
         self.broker = FakeBroker()
         self.broker.create_topic("in")

@@ -1,4 +1,4 @@
-"""A row that its changelog refuses is named with its store, its writer and the input record behind it."""
+"""Errors of refused changelog rows name the store, its writer and the input record."""
 
 from typing import Any
 
@@ -21,8 +21,6 @@ BIG = "x" * 100
 
 
 class Keeper(Processor[str, str, str, str]):
-    """Keeps what it gets; a callback keeps a large value of its own."""
-
     def init(self, context: Any) -> None:
         self._store = context.get_state_store("kept")
         context.schedule(100, PunctuationType.STREAM_TIME, self._tick)

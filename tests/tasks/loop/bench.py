@@ -1,7 +1,7 @@
-"""Runs workers on a fake cluster, one life after the other, with disks that outlive them and crashes at any step.
+"""Workers on a fake cluster, one life after another; disks outlive them, and any step may crash.
 
-A life ends when nothing is left to do, or where the test wants it to crash. Nothing waits for real time but the hand-over
-of restored tasks.
+A life ends when no work is left, or where the test makes it crash. Only the hand-over of restored
+tasks waits for real time.
 """
 
 import time
@@ -34,16 +34,15 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 APP = "app"
 
-#: A life that takes more polls than this goes round in circles.
+#: More polls mean an endless loop.
 _POLLS_MAX = 20_000
 
 
-class Crash(BaseException):
-    """The end of a process, wherever it was."""
+class Crash(BaseException): ...
 
 
 class Fuse:
-    """Counts the steps that leave a trace outside the process, and crashes at the one the test names."""
+    """Counts the steps with an effect outside the process, and crashes at a given one."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -51,7 +50,6 @@ class Fuse:
         self.steps: list[str] = []
 
     def step(self, name: str) -> None:
-        """Pass a step, or crash."""
         self.steps.append(name)
         if name == self.at:
             raise Crash(name)
@@ -62,18 +60,17 @@ class Fuse:
 
 
 class Disk:
-    """The databases of all tasks; keeps every version, because a power cut may bring an older one back."""
+    """The databases of all tasks, with all versions: a power cut may restore an older one."""
 
     def __init__(self, fuse: Fuse) -> None:
         self._fuse = fuse
         self.versions: dict[str, list[dict[str, dict[Any, bytes]]]] = {}
         self.corrupted: set[str] = set()
-        #: How often each database was opened, and how many are open now.
+        #: Number of opens per database, and of open databases.
         self.opened: Counter[str] = Counter()
         self.open_now: Counter[str] = Counter()
 
     def open(self, path: Path, families: list[str]) -> "DiskDatabase":
-        """Open the database of a task."""
         if path.name in self.corrupted:
             raise StoreCorruptedError(f"{path.name} is damaged")
         self.opened[path.name] += 1
@@ -81,26 +78,21 @@ class Disk:
         return DiskDatabase(self, path.name, families)
 
     def wipe(self, task: Task) -> None:
-        """Delete the database of a task."""
         name = str(task.task_id)
         self.corrupted.discard(name)
         self.versions.pop(name, None)
 
     def lose(self, writes: int) -> None:
-        """Go back by some writes, as a kill does with what was not flushed."""
         for versions in self.versions.values():
             del versions[max(len(versions) - writes, 1) :]
 
     def write(self, name: str, version: dict[str, dict[Any, bytes]]) -> None:
-        """Keep a version."""
         self._fuse.step("write")
         self.versions.setdefault(name, [{}]).append(version)
         self._fuse.step("written")
 
 
 class DiskDatabase:
-    """A `Database` on a `Disk`; positions are a family of their own."""
-
     def __init__(self, disk: Disk, name: str, families: Sequence[str]) -> None:
         self._disk = disk
         self._name = name
@@ -168,8 +160,6 @@ class DiskDatabase:
 
 
 class Producer(FakeTransactionalProducer):
-    """A producer that may crash before and after everything it does."""
-
     def __init__(self, broker: FakeBroker, transactional_id: str, fuse: Fuse) -> None:
         super().__init__(broker, transactional_id)
         self._fuse = fuse
@@ -209,8 +199,6 @@ class Producer(FakeTransactionalProducer):
 
 
 class Sinks(FakeSinkProducer):
-    """A sink producer that may crash."""
-
     def __init__(self, broker: FakeBroker, fuse: Fuse) -> None:
         super().__init__(broker)
         self._fuse = fuse
@@ -225,13 +213,11 @@ class Sinks(FakeSinkProducer):
 
 
 class Source(FakeReader):
-    """The input of a life: lets the clock run, and ends the life when nothing comes any more."""
-
     def __init__(self, bench: "Bench", worker: Callable[[], StreamWorker]) -> None:
         super().__init__(bench.broker)
         self._bench = bench
         self._worker = worker
-        #: Polls in a row in which nothing came and nothing was to be done.
+        #: Consecutive polls without records or work.
         self.idle = 0
         self.polls = 0
         #: Never reset by a test.
@@ -259,7 +245,7 @@ class Source(FakeReader):
 
 
 class Later(Future[Positions]):
-    """Work that is done when `is_time` returns True, or when the loop waits for it."""
+    """Work that finishes when `is_time` returns True, or when the loop waits for it."""
 
     def __init__(self, work: Callable[[], Positions], is_time: Callable[[], bool]) -> None:
         super().__init__()
@@ -284,8 +270,6 @@ class Later(Future[Positions]):
 
 
 class Bench:
-    """One application on one fake cluster."""
-
     def __init__(
         self,
         topology: Topology,
@@ -299,7 +283,7 @@ class Bench:
         self.clock = FakeClock()
         self.broker = FakeBroker()
         self.disk = Disk(self.fuse)
-        #: Where stores of the user's own keep files; the databases are on `disk`.
+        #: Directory of custom stores; the databases are on `disk`.
         self.directory = Path()
         self.clients = FakeClients(self.broker)
         self.config: Config = StreamsConfig(
@@ -324,11 +308,11 @@ class Bench:
         for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
             self.broker.create_topic(topic.name, topic.partitions, topic.config)
         self.idle_polls = 30
-        #: How many turns of the loop a commit takes.
+        #: Rounds of the loop per commit.
         self.commit_turns = 2
-        #: What waits for the brokers instead, if that is to be another thread.
+        #: Runner of broker calls in another thread; None uses `commit_turns`.
         self.background: Background | None = None
-        #: How many records a task processes at a time at most; None leaves it to the worker.
+        #: Largest slice in records; None leaves it to the worker.
         self.slice_records: int | None = None
         #: Called at every poll with the worker and its source.
         self.at_poll: list[Callable[[StreamWorker, Source], None]] = []
@@ -337,9 +321,9 @@ class Bench:
         self.worker: StreamWorker | None = None
         self.source: Source | None = None
         self.make_reader: Callable[[], ChangelogReader] = self.clients.changelog_reader
-        #: What makes sorted runs; None lets workers read everything themselves.
+        #: Maker of sorted runs; None lets workers read every changelog.
         self.runs: RunSettings | None = None
-        #: Told which record is in hand.
+        #: Receives each record before it is processed.
         self.on_record: OnRecord | None = None
 
     def make_worker(
@@ -348,7 +332,6 @@ class Bench:
         transactional_id: str = "app-fixed-0",
         **changes: Any,
     ) -> StreamWorker:
-        """Return a worker that was not run yet."""
         settings = {**self.worker_settings, **changes}
         threads: int = settings.get("threads", 1)
         factory = TaskFactory(
@@ -366,8 +349,6 @@ class Bench:
             return self.source
 
         class Topics:
-            """`TopicInfo` of the fake cluster."""
-
             @staticmethod
             def partition_count(topic: str) -> int:
                 return len(self.broker.topics[topic].logs)
@@ -434,7 +415,6 @@ class Bench:
     def live(
         self, *, crash_after: int | None = None, crash_at: str | None = None, **changes: Any
     ) -> bool:
-        """Run a worker until nothing is left to do, or until a step by number or name; returns False if it crashed."""
         self.fuse.left, self.fuse.at = crash_after, crash_at
         self.fuse.steps.clear()
         self.events.clear()
@@ -456,7 +436,6 @@ class Bench:
         timestamp: int = 1_000,
         partition: int = -1,
     ) -> None:
-        """Write an input record."""
         self.broker.send(
             topic,
             None if value is None else value.encode(),
@@ -466,14 +445,12 @@ class Bench:
         )
 
     def outputs(self, topic: str) -> list[tuple[str | None, bytes | None]]:
-        """Return (key, value) of what a read_committed reader sees, partition by partition."""
         return [
             (None if each.key is None else each.key.decode(), each.value)
             for each in self.broker.records(topic)
         ]
 
     def rows(self, store: str) -> dict[bytes, bytes]:
-        """Return the rows of a store on disk, of all tasks, as stored."""
         content: dict[bytes, bytes] = {}
         for versions in self.disk.versions.values():
             rows = versions[-1].get(store, {})
@@ -483,5 +460,4 @@ class Bench:
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the offsets of the group."""
         return {each: found.offset for each, found in self.broker.groups[APP].items()}

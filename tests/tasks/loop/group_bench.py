@@ -1,6 +1,6 @@
-"""Workers of one group on a fake cluster, each in a thread of its own; the test is the group and gives the orders.
+"""Workers of one group on a fake cluster, one thread each; the test gives the group's orders.
 
-Nothing waits for luck: a test says what it waits for, and a deadline far away.
+A test waits for conditions, with generous deadlines.
 """
 
 import threading
@@ -39,15 +39,13 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEve
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: How long anything may take.
+#: Deadline of every wait.
 PATIENCE_S = 20.0
 
 R = TypeVar("R", bound=AnyReport)
 
 
 class RealClock:
-    """The machine's clocks."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -56,8 +54,6 @@ class RealClock:
 
 
 class FakeMembership:
-    """The group, for one worker: the test gives orders and reads reports."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.changed = threading.Condition()
@@ -67,7 +63,7 @@ class FakeMembership:
         self.turns = 0
         self.call_ns = 0
         self.wake: Callable[[], None] = lambda: None
-        #: Whether a wish for another transactional id is granted at once.
+        #: True grants further transactional ids immediately.
         self.gives_ids = True
 
     def take(self) -> list[AnyOrder]:
@@ -96,25 +92,20 @@ class FakeMembership:
         return self.lease_s
 
     def give(self, *orders: AnyOrder) -> None:
-        """Give orders."""
         with self.changed:
             self.orders.extend(orders)
         self.wake()
 
     def all_of(self, kind: type[R]) -> list[R]:
-        """Return the reports of a kind."""
         with self.changed:
             return [each for each in self.reports if isinstance(each, kind)]
 
     def forget(self) -> None:
-        """Forget what was said so far."""
         with self.changed:
             self.reports.clear()
 
 
 class CountingReader(FakeChangelogReader):
-    """A changelog reader that counts how often each record is handed out."""
-
     def __init__(self, host: "Host") -> None:
         super().__init__(host.group.broker)
         self._host = host
@@ -132,8 +123,6 @@ class CountingReader(FakeChangelogReader):
 
 
 class IdleReader(FakeReader):
-    """An input that does not spin while nothing comes."""
-
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         runs = super().poll(max_records, timeout_s)
         if not runs:
@@ -142,11 +131,11 @@ class IdleReader(FakeReader):
 
 
 class HostDisk(Disk):
-    """The disk of one host: like RocksDB, it opens no database twice.
+    """Disk of one host: like RocksDB, it opens no database twice.
 
     Attributes:
-        damaged: Tasks whose database is found damaged at the next write, until it is wiped.
-        broken: Tasks whose database can't be opened.
+        damaged: Tasks whose database is damaged at the next write, until it is wiped.
+        broken: Tasks whose database cannot be opened.
     """
 
     def __init__(self, fuse: Fuse) -> None:
@@ -171,14 +160,12 @@ class HostDisk(Disk):
 
 
 class Host:
-    """One worker with a disk of its own."""
-
     def __init__(self, group: "GroupBench", name: str, **settings: Any) -> None:
         self.group = group
         self.name = name
         self.fuse = Fuse()
         self.disk = HostDisk(self.fuse)
-        #: Where stores of the user's own keep files; the databases are on `disk`.
+        #: Directory of custom stores; the databases are on `disk`.
         self.directory = Path()
         self.member = FakeMembership(name)
         #: How often each changelog record was read here: (topic, partition, offset).
@@ -195,7 +182,6 @@ class Host:
         self.start()
 
     def start(self) -> None:
-        """Begin to run."""
         self.worker = self._make_worker()
         self.member.wake = self.worker.wake
         self._thread = threading.Thread(target=self._run, name=f"host-{self.name}", daemon=True)
@@ -218,8 +204,6 @@ class Host:
         config, broker = group.config, group.broker
 
         class Topics:
-            """`TopicInfo` of the fake cluster."""
-
             @staticmethod
             def partition_count(topic: str) -> int:
                 return len(broker.topics[topic].logs)
@@ -286,7 +270,6 @@ class Host:
     # -- what tests wait for ---------------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], Any], what: str = "") -> Any:
-        """Return what a condition gives once it is true; looks at each report and every few milliseconds."""
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             found = condition()
@@ -299,7 +282,6 @@ class Host:
                 self.member.changed.wait(0.005)
 
     def said(self, kind: type[R], **values: Any) -> R:
-        """Return the first report of a kind with these values, once it was said."""
 
         def look() -> R | None:
             for each in self.member.all_of(kind):
@@ -311,17 +293,14 @@ class Host:
         return found
 
     def run_task(self, task: str, epoch: int, released: TaskReleased | None = None) -> TaskRunning:
-        """Have a task run, as it was released; return the answer."""
         self.member.give(granted(task, epoch, released))
         return self.said(TaskRunning, task=task, task_epoch=epoch)
 
     def release(self, task: str, epoch: int, keep: int = 0) -> TaskReleased:
-        """Have a task let go; return the answer."""
         self.member.give(ReleaseTask(task=task, task_epoch=epoch, keep=keep))
         return self.said(TaskReleased, task=task, task_epoch=epoch)
 
     def ready(self, task: str, epoch: int, *, end: int | None = None) -> CopyReady:
-        """Wait until a copy is ready, and perhaps at an end."""
 
         def look() -> CopyReady | None:
             for each in reversed(self.member.all_of(CopyReady)):
@@ -334,7 +313,6 @@ class Host:
         return found
 
     def status(self, task: str) -> Any:
-        """Return the newest status of a task."""
 
         def look() -> Any:
             for report in reversed(self.member.all_of(WorkerStatus)):
@@ -346,29 +324,23 @@ class Host:
         return self.until(look, f"waiting for the status of {task}")
 
     def rows(self, store: str, task: str) -> dict[bytes, bytes]:
-        """Return the rows of a task's store on this disk."""
         return dict(self.disk.versions.get(task, [{}])[-1].get(store, {}))
 
     def close(self) -> None:
-        """Have it leave in order."""
         self.member.give(MayClose())
         self.join()
 
     def join(self) -> None:
-        """Wait for its end."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.name} does not end"
 
     def kill(self) -> None:
-        """Crash it at the next step that leaves a trace."""
         self.fuse.left = 0
         self.worker.stop()
         self.join()
 
 
 class GroupBench:
-    """One application, several hosts."""
-
     def __init__(
         self,
         topology: Topology,
@@ -392,11 +364,10 @@ class GroupBench:
         for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
             self.broker.create_topic(topic.name, topic.partitions, topic.config)
         self.hosts: list[Host] = []
-        #: What makes sorted runs for hosts that start from now on; None lets them read everything themselves.
+        #: Maker of sorted runs for later hosts; None lets them read every changelog.
         self.runs: RunSettings | None = None
 
     def host(self, name: str, **settings: Any) -> Host:
-        """Return a new worker, running."""
         self.hosts.append(Host(self, name, **settings))
         return self.hosts[-1]
 
@@ -410,20 +381,16 @@ class GroupBench:
             host.join()
 
     def send(self, key: str, value: str = "x", *, topic: str = "in", partition: int = -1) -> None:
-        """Write an input record."""
         self.broker.send(topic, value.encode(), key.encode(), timestamp=1_000, partition=partition)
 
     def committed(self, partition: int = 0, topic: str = "in") -> int:
-        """Return the committed offset of an input partition, 0 for none."""
         found = self.broker.groups[APP].get(TopicPartition(topic, partition))
         return 0 if found is None else found.offset
 
     def end(self, partition: int = 0, topic: str = "in") -> int:
-        """Return the end of a partition."""
         return self.broker.topics[topic].logs[partition].last_stable_offset
 
     def outputs(self, topic: str = "out") -> dict[str, list[int]]:
-        """Return the counts that came out per key, in order."""
         found: dict[str, list[int]] = {}
         for each in self.broker.records(topic):
             found.setdefault((each.key or b"").decode(), []).append(
@@ -433,7 +400,6 @@ class GroupBench:
 
 
 def granted(task: str, epoch: int, released: TaskReleased | None = None) -> RunTask:
-    """Return the order to run a task that was released so."""
     if released is None:
         return RunTask(task=task, task_epoch=epoch)
     return RunTask(

@@ -1,4 +1,4 @@
-"""Orders to delete a key: gone from the owner, from its copies and from whoever restores, and nothing else is."""
+"""Erasure orders: the key is gone from the owner, the copies and restored stores; nothing else is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +37,10 @@ IN_MEMORY = {"in_memory", "lru"}
 
 
 def moments(key: str, *times: int, last: int) -> tuple[int, ...]:
-    """Return when a key is written: one of them brings time on."""
     return (last,) if key == "time" else times
 
 
-#: Each kind of store: what makes it, how a processor writes two rows of a key, and how many rows that makes.
+#: Per store kind: its maker, a processor's two writes of a key, and the number of rows.
 KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Any, str], object], int]] = {
     "key_value": (
         lambda name: Stores.key_value(name, **TEXT),
@@ -130,14 +129,10 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Any, str], object], int]]
 
 
 def storing(kind: str) -> Topology:
-    """Keep each record's key in a store of a kind."""
     make, write, _ = KINDS[kind]
 
     class Keep(Processor[str, str, str, str]):
-        """Writes, and forwards nothing."""
-
         def process(self, record: Record[str, str]) -> None:
-            """Write the rows of a key."""
             write(self.context.get_state_store("kept"), record.key)
 
     builder = StreamsBuilder().add_state_store(make("kept"))
@@ -148,7 +143,6 @@ def storing(kind: str) -> Topology:
 def order(
     key: str, store: str = "kept", request: str = "r1", *, task_epoch: int = 1, tail: int = 0
 ) -> EraseRows:
-    """Return an order for the first task."""
     return EraseRows(
         request=request,
         task="0_0",
@@ -162,13 +156,11 @@ def order(
 def erase(
     host: Host, key: str, store: str = "kept", request: str = "r1", **values: Any
 ) -> RowsErased:
-    """Have a key deleted; return the answer."""
     host.member.give(order(key, store, request, **values))
     return host.said(RowsErased, request=request)
 
 
 def keys_in(host: Host, store: str = "kept", task: str = "0_0") -> set[str]:
-    """Return which of the keys `alice` and `bob` have a row with a value on a host's disk."""
     rows = host.rows(store, task).items()
     return {
         name
@@ -295,7 +287,6 @@ def test_key_ranges_delete_in_their_own_threads(threads: int) -> None:
 
 
 def suppressed() -> Topology:
-    """Hold counts by windows back until the windows close."""
     builder = StreamsBuilder()
     (
         builder.stream("in", **TEXT)
@@ -347,7 +338,7 @@ def _outer_join() -> Topology:
     return builder.build()
 
 
-#: Stores of which no key can be deleted, and a word of why.
+#: Stores without erasure, and a word of the reason.
 REFUSED: dict[str, tuple[Callable[[], Topology], str]] = {
     "unknown": (lambda: counting(caching=False), "no such store"),
     "without changelog": (_unlogged, "no changelog"),

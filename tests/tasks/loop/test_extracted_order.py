@@ -1,4 +1,4 @@
-"""Inputs are merged by extracted timestamps as Kafka Streams' RecordQueue and PartitionGroup do it."""
+"""Inputs are merged by extracted timestamps, as in Kafka Streams' RecordQueue and PartitionGroup."""
 
 from collections import Counter
 from typing import Any
@@ -20,7 +20,8 @@ from tidewheel.tasks.task.lifecycle import TaskState
 INT = Serdes.int64()
 INPUTS = [TopicPartition(topic, 0) for topic in ("a", "b", "c")]
 
-#: What a record says: its extracted time; -2: a later one than all before; "bad": does not decode; "boom": the extractor fails.
+#: Records: an extracted time; -2 is later than all before; "bad" does not decode; "boom" fails the
+#: extractor.
 BAD = b"not eight bytes"
 Say = int | str
 LATEST = 50
@@ -29,8 +30,6 @@ Event = tuple[str, str, int, int]
 
 
 class Stage:
-    """A task over some inputs, all with an extractor, that notes what happens to each record."""
-
     def __init__(self, topics: int, *, record_by_record: bool, plain: str | None = None) -> None:
         self.events: list[Event] = []
         self.extracted: Counter[tuple[str, int]] = Counter()
@@ -87,7 +86,6 @@ class Stage:
         return ErrorResponse(action="continue")
 
     def add(self, partition: TopicPartition, first: int, says: list[Say]) -> None:
-        """Buffer records."""
         self.task.group.add(
             SourceRecords(
                 partition.topic,
@@ -111,7 +109,6 @@ class Queue:
         self.next = 0
 
     def head(self, skipped: list[Event]) -> int | None:
-        """Return the timestamp of the first record that counts."""
         while self.says:
             offset, say = self.says[0]
             if say == "bad":

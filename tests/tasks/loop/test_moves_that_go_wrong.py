@@ -1,4 +1,4 @@
-"""Moves of tasks that are cut short, come late or meet damage; and the end of an incarnation."""
+"""Moves of tasks that are interrupted, late or meet damage; the end of an incarnation."""
 
 import pytest
 
@@ -30,7 +30,6 @@ IN = TopicPartition("in", 0)
 
 
 def progress_of(group: GroupBench) -> Progress:
-    """Return what the last commit of the first partition says."""
     found = group.broker.groups[APP][IN]
     progress = Progress.decode(found.metadata, committed_offset=found.offset)
     assert progress is not None
@@ -38,7 +37,6 @@ def progress_of(group: GroupBench) -> Progress:
 
 
 def abort_some(group: GroupBench, count: int = 3) -> None:
-    """Leave aborted records in the changelog, as a producer does that crashed."""
     aborted = Transaction(state=TransactionState.ABORTED)
     log = group.broker.topics[CHANGELOG].logs[0]
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Tasks that move between workers by orders: nothing lost, nothing twice, nothing read twice, the others go on."""
+"""Moves of tasks between workers: nothing is lost, doubled or read twice, other tasks continue."""
 
 from typing import Any
 
@@ -22,26 +22,22 @@ CHANGELOG = "app-counts-changelog"
 
 
 def bench(partitions: int = 1, **settings: Any) -> GroupBench:
-    """Return an application that counts records per key."""
     return GroupBench(counting(caching=False), {"in": partitions, "out": partitions}, **settings)
 
 
 def fill(group: GroupBench, keys: str, partition: int = 0) -> None:
-    """Send one record per letter to a partition."""
     for key in keys:
         group.send(key, partition=partition)
 
 
 def processed(group: GroupBench, host: Host, partition: int = 0) -> None:
-    """Wait until everything of a partition is committed, and is in the stores too."""
     host.until(lambda: group.committed(partition) >= group.end(partition), "processing")
-    # The brokers know of a commit a moment before the stores have it; what the worker says next comes after both.
+    # Brokers know a commit before the stores do; the worker's next report comes after both.
     said = len(host.member.all_of(WorkerStatus))
     host.until(lambda: len(host.member.all_of(WorkerStatus)) > said, "the commit's end")
 
 
 def learn(host: Host, task: str = "0_0", epoch: int = 1, role: str = "learner") -> None:
-    """Have a copy kept."""
     host.member.give(KeepCopy(task=task, role=role, learn_epoch=epoch))
 
 

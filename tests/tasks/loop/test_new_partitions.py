@@ -1,4 +1,4 @@
-"""Partitions and topics that appear after the first start: `auto_offset_reset` is for the first start only (KIP-1327)."""
+"""Partitions and topics after the first start: `auto_offset_reset` is for the first start (KIP-1327)."""
 
 import re
 from datetime import timedelta
@@ -25,7 +25,6 @@ def topology(source: Any = "in", **options: Any) -> Any:
 
 
 def add_partitions(bench: Bench | GroupBench, topic: str, count: int, spec: Any) -> None:
-    """Enlarge or create a topic, and plan the application anew."""
     broker = bench.broker
     if topic not in broker.topics:
         broker.create_topic(topic, count)

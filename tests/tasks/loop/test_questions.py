@@ -1,4 +1,4 @@
-"""Queries of uncommitted rows: the worker answers between batches, for all kinds of stores, in one thread and in key ranges."""
+"""Queries of uncommitted rows: answers between batches, for all stores, also with key ranges."""
 
 import asyncio
 import threading
@@ -42,8 +42,6 @@ THREADS = pytest.mark.parametrize("threads", [1, 4], ids=["one thread", "key ran
 
 
 class Life:
-    """A worker that runs in a thread of its own until it is stopped, asked from this one."""
-
     def __init__(self, bench: Bench, *, paused: bool = False) -> None:
         self.bench = bench
         self.worker = bench.make_worker()
@@ -69,7 +67,6 @@ class Life:
     def store(
         self, name: str, *, uncommitted: bool, timeout_s: float = PATIENCE_S, headers: bool = False
     ) -> Any:
-        """Return a store as `KafkaStreams.store` makes it."""
         (number,) = self.bench.plan.subtopologies
         (spec,) = (
             each for each in self.bench.plan.subtopologies[number].spec.stores if each.name == name
@@ -84,18 +81,15 @@ class Life:
         )
 
     def wait_until_running(self) -> None:
-        """Wait until its tasks run."""
         until(lambda: self.bench.running[-1:] == [True])
 
     def stop(self) -> None:
-        """Stop it cleanly."""
         self.worker.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
 def until(condition: Any) -> None:
-    """Wait for a condition."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "it never came true"
@@ -104,7 +98,6 @@ def until(condition: Any) -> None:
 
 @contextmanager
 def living(bench: Bench, *, paused: bool = False) -> Generator[Life]:
-    """Run a worker for the length of a block."""
     life = Life(bench, paused=paused)
     try:
         life.wait_until_running()
@@ -114,7 +107,6 @@ def living(bench: Bench, *, paused: bool = False) -> Generator[Life]:
 
 
 def all_kinds(*, caching: bool, store_type: Any) -> Topology:
-    """Count each key in stores of all kinds of the DSL."""
 
     def kept(name: str, **options: Any) -> Materialized:
         return Materialized(name, caching=caching, store_type=store_type, **options)
@@ -129,7 +121,6 @@ def all_kinds(*, caching: bool, store_type: Any) -> Topology:
 
 
 def rows_of(life: Life, *, uncommitted: bool) -> dict[str, list[Any]]:
-    """Return the content of all stores, in the order of their keys."""
 
     def store(name: str, *, headers: bool = False) -> Any:
         return life.store(name, uncommitted=uncommitted, headers=headers)
@@ -196,7 +187,6 @@ def test_only_uncommitted_reads_see_rows_before_their_commit(
 
 
 def counting(work: Any = lambda value: value) -> Topology:
-    """Count each key, after a function of the value."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING).map_values(work)
     stream.group_by_key().count(store="counts")

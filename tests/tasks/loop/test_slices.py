@@ -1,7 +1,4 @@
-"""How many records a task in one piece does at once, and how a worker goes on after one that died without a word.
-
-Such a worker says which record is in hand, before it processes it.
-"""
+"""Slice sizes, and single records after a death of the process without an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +13,7 @@ STRING = Serdes.string()
 IN = TopicPartition("in", 0)
 OTHER = TopicPartition("other", 0)
 
-#: What was told and done, in order: (partition, offset), (None, -1), or a value.
+#: Reports and calls in order: (partition, offset), (None, -1), or a value.
 Steps = list[Any]
 
 
@@ -48,7 +45,7 @@ def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_aft
     for value in ("a", "b", "poison", "c"):
         bench.send("in", "k", value)
     assert not bench.live()
-    # The last is by the exception; a process that is gone says nothing any more.
+    # The last comes from the exception; a dead process reports nothing.
     assert steps == [(IN, 0), "a", (IN, 1), "b", (IN, 2), "poison", (None, -1)]
 
 
@@ -91,7 +88,6 @@ def test_with_key_ranges_nothing_is_told() -> None:
 
 
 def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
-    """Return how many values each call of a function got, which takes so long for so many; all must come out, in order."""
     sizes: list[int] = []
 
     def model(values: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Starts of granted tasks that are refused or come too late: each is that task's own matter."""
+"""Refused or late starts of granted tasks affect only that task."""
 
 import threading
 from collections.abc import Generator
@@ -24,8 +24,6 @@ IN = TopicPartition("in", 0)
 
 
 class Gate:
-    """Stops the questions for committed offsets of one host until it is opened."""
-
     def __init__(self, host: Host) -> None:
         self.asked, self.open = threading.Event(), threading.Event()
         admin: Any = host.worker._ports.admin
@@ -50,7 +48,6 @@ def asking(host: Host) -> Generator[Gate]:
 
 
 def left_at_three(group: GroupBench) -> TaskReleased:
-    """Have a host process three records of the first partition, and release the task."""
     host = group.host("before")
     host.run_task("0_0", 6)
     fill(group, "abc")
@@ -133,7 +130,6 @@ def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the
 
 @contextmanager
 def deaf(host: Host) -> Generator[None]:
-    """Let a worker hear nothing of its updater."""
     updater: Any = host.worker._loop.manager._updater
     take = updater.take
     updater.take = list
@@ -144,7 +140,6 @@ def deaf(host: Host) -> Generator[None]:
 
 
 def turned(host: Host) -> None:
-    """Wait until a worker has carried out its orders."""
     turns = host.member.turns
     host.until(lambda: not host.member.orders and host.member.turns > turns + 1)
 

@@ -1,4 +1,4 @@
-"""A worker's lives on a fake cluster: nothing lost, nothing twice, whatever ends them and wherever."""
+"""A worker's lives on a fake cluster: nothing is lost or doubled after any crash."""
 
 import itertools
 import re
@@ -33,7 +33,6 @@ CHANGELOG = "app-counts-changelog"
 def counting(
     *, caching: bool = True, repartition: bool = False, store_type: Any = "rocksdb"
 ) -> Topology:
-    """Count the records of each key (or of each value, through a repartition topic)."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     grouped = (
@@ -47,7 +46,6 @@ def counting(
 
 
 def counts_of(bench: Bench) -> dict[str, int]:
-    """Return the store's content on disk."""
     return {
         key.decode(): int.from_bytes(unwrap_value(stored)[0], "big")
         for key, stored in bench.rows("counts").items()
@@ -55,7 +53,6 @@ def counts_of(bench: Bench) -> dict[str, int]:
 
 
 def outputs_of(bench: Bench) -> dict[str | None, list[int]]:
-    """Return the counts that came out per key, in order."""
     found: dict[str | None, list[int]] = {}
     for key, value in bench.outputs("out"):
         found.setdefault(key, []).append(int.from_bytes(value or b"", "big"))
@@ -63,7 +60,6 @@ def outputs_of(bench: Bench) -> dict[str | None, list[int]]:
 
 
 def fill(bench: Bench, keys: str, *, repartition: bool = False) -> None:
-    """Send one record per letter."""
     for key in keys:
         if repartition:
             bench.send("in", None, key)
@@ -154,7 +150,8 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     bench.slice_records, bench.commit_turns = slice_records, commit_turns
     bench.broker.commit_fates.extend(fates)
     batches = iter(records)
-    # Nobody joins a commit while the fake client waits for it: it is closed at once then. Caches are flushed twice whenever they can be.
+    # The fake client closes an open commit immediately while it waits, so nothing joins it. Caches
+    # are flushed twice where possible.
     with (
         patch("tidewheel.tasks.commit.committer._OPEN_S", 0.0),
         patch("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 0),

@@ -1,4 +1,4 @@
-"""A worker's rounds: purging, pausing, caches, schedules, and what each commit says."""
+"""Rounds of a worker: purging, pausing, caches, schedules, contents of each commit."""
 
 import itertools
 import threading
@@ -253,7 +253,6 @@ def test_only_commits_count_as_commits() -> None:
 
 
 def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
-    """Send records one at a turn while commits take many turns; return (records processed, commits) at the turns under way."""
     bench.commit_turns = 40
     seen: list[tuple[int, int]] = []
     keys = iter("a" * 100)
@@ -332,26 +331,21 @@ def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_bu
 
 
 class Wakes(threading.Event):
-    """What the loop rests on: how long each time, and how often it was woken."""
-
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[float] = []
         self.sets = 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Rest."""
         self.waits.append(timeout or 0.0)
         return super().wait(timeout)
 
     def set(self) -> None:
-        """Be woken."""
         self.sets += 1
         super().set()
 
 
 def rests_of(bench: Bench) -> Wakes:
-    """Run a worker to which single records come; return how its loop rested."""
     wakes = Wakes()
     make_worker = bench.make_worker
 

@@ -1,4 +1,4 @@
-"""Global stores over a fake cluster: restored before tasks run, followed, and never wrong after a crash."""
+"""Global stores on a fake cluster: restored before tasks run, followed, right after a crash."""
 
 import threading
 from collections import Counter

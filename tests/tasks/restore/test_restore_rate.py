@@ -1,4 +1,4 @@
-"""The rate is that of the last seconds, whatever was before."""
+"""The restore rate covers only the last seconds."""
 
 from collections import deque
 from typing import Any
