@@ -249,7 +249,7 @@ class KafkaStreams:
         return self._state.wait_for_end(timeout_s)
 
     def wait_until_running(self, timeout_s: float) -> bool:
-        """Wait for RUNNING; return False if the application ended or time ran out."""
+        """Wait for RUNNING; return False after a stop, an end or the timeout."""
         return self._state.wait_for_running(timeout_s)
 
     def stop(self) -> None:
@@ -383,7 +383,10 @@ class KafkaStreams:
         return self._directory().all_clients()
 
     def metrics(self) -> dict[str, Any]:
-        """Return this process's metrics: times in ms, rates per second, totals since the start."""
+        """Return this process's metrics: times in ms, rates per second, totals.
+
+        Totals are those of the present workers and tasks: a restarted worker begins at 0.
+        """
         now_s = self._application.clock.monotonic_s()
         elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
         figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}

@@ -279,8 +279,8 @@ def _fitting(
     for form in forms:
         if form.arguments == signature.required:
             return form
-    # Readability of C callables' defaults (`float`, `list`) differs between Python versions. The
-    # shortest form keeps the result equal.
+    # Python versions differ in which C callables (such as `bool`) have a readable signature.
+    # One without gets the shortest form, so one with defaults gets it too.
     flexible = signature.most is None or not _is_written_in_python(function)
     if flexible:
         for form in forms:

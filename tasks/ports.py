@@ -309,7 +309,7 @@ class Admin(Protocol):
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offset of the first record of at most this age, or the end, per partition."""
+        """Return per partition the first offset of at most this age, else the last stable offset."""
         ...
 
     def committed(

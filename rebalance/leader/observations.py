@@ -192,7 +192,7 @@ class Observations(msgspec.Struct, kw_only=True):
             case MemberDied():
                 changed = self._died(message, group)
             case LeaderBeat() | JoinRefused() | EraseKey() | KeyErased():
-                changed = False  # for other leaders, or between an operator and an owner
+                changed = False  # from a leader, or between `tidewheel state delete` and an owner
             case _:
                 live = _is_live(group, message.incarnation)
                 changed = live and self._process_of_member(message, group, now_ms)

@@ -274,9 +274,10 @@ def _wanted(draft: Draft, intermediate: Refinement, expelled: frozenset[str]) ->
 
 
 def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> bool:
-    """Return True if a planned move can start: its check is fresh and the pace allows it (N3).
+    """Return True if a planned move can start (N3).
 
-    Leaving members are not paced: their time is short.
+    The check of the new owner's copy is fresh, no other planned move is open, and the move
+    interval has passed. Moves of leaving members do not wait: their time is short.
     """
     record = draft.live()[draft.group.states[task].owner or ""]
     interval_ms = draft.settings.task_move_interval_ms

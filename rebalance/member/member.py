@@ -490,7 +490,7 @@ _JOINED: Final = tuple(
 
 
 def _reflects_join(record: MemberRecord, join: JoinGroup) -> bool:
-    """Return True if the record matches the join; only foreign writers break that."""
+    """Return True if the record matches the join; it differs only if another program wrote to the log."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 

@@ -291,7 +291,7 @@ class WarmupPlan(msgspec.Struct, frozen=True):
     learners: Mapping[TaskId, str]
     free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
     parked: frozenset[TaskId]
-    promoted: Mapping[TaskId, str]  # Learners about to become owners; they still count.
+    promoted: Mapping[TaskId, str]  # Learners about to become owners; the budget counts them.
 
 
 def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -> WarmupPlan:

@@ -206,7 +206,7 @@ class Leadership:
     def resign(self, now_ms: int) -> list[AnyMessage]:
         """End the term in order; return the last messages.
 
-        The log decides about an open transaction.
+        Does not wait for an open transaction: the log shows later whether it was committed.
         """
         messages: list[AnyMessage] = []
         if self._coordinator is not None:

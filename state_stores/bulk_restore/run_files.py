@@ -15,7 +15,7 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class BuiltRuns:
-    """Files in offset order (none without rows), and the store's time."""
+    """Run files in offset order (empty without rows), and the store's `StoreTime`."""
 
     files: tuple[RunFile, ...]
     time: StoreTime

@@ -59,7 +59,7 @@ class SharedResources:
         """Create cache and budget, and raise the soft limit of open files to the hard one.
 
         Raises:
-            StateStoreError: The limit of open files is too low for that many databases.
+            StateStoreError: `max_open_files` is not set, and the limit of open files is too low.
         """
         databases = max(1, databases)
         limit = raise_file_limit()

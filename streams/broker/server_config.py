@@ -29,9 +29,8 @@ _DEVELOPMENT_DEFAULTS = {
     "share.coordinator.state.topic.num.partitions": "1",
     # No further member will join a group.
     "group.initial.rebalance.delay.ms": "0",
-    # No other node can lead. A transaction that is being committed without a leader loses its end
-    # (see `fencing_properties`). So leadership is not given up at a stop, nor lost soon on a slow
-    # machine.
+    # No other node can lead. Without a leader, a transaction being committed loses its markers
+    # (see `fencing_properties`): so the broker leads until it stops, and for long on a slow machine.
     "controlled.shutdown.enable": "false",
     "broker.session.timeout.ms": "18000",
     # A misspelt topic is an error, as in most production clusters.

@@ -27,7 +27,7 @@ class Looker:
         self._asked_s: float | None = None
 
     def look(self) -> GroupStatus:
-        """Return the current status; raise `StreamsError` if the topics can't be read."""
+        """Return the status; raise `StreamsError` if the group's topics cannot be read."""
         now_s = time.monotonic()
         ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
         status = self._access.look(ask_brokers=ask)

@@ -17,7 +17,7 @@ _LEAVE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledGroup:
-    """Group status and history."""
+    """Group status, and the texts of its recent events, oldest first."""
 
     status: GroupStatus
     history: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class InboxFold:
         self.calls: dict[str, RunningCall | None] = {}
         #: Time and status by (task, role) by incarnation.
         self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
-        #: By leader epoch, the latest at the end.
+        #: By leader epoch, in order of arrival: the last received is at the end.
         self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
         self.joins: dict[str, tuple[int, JoinGroup]] = {}
         self.transactional_ids: set[str] = set()

@@ -274,7 +274,7 @@ def _local_slot(state_dir: Path, application_id: str, number: int) -> LocalSlot:
 
 
 def _other_applications(scope: ResetScope, topics: Iterable[str], admin: Admin) -> frozenset[str]:
-    """Return applications with similar topic names: `shop-eu` next to `shop`."""
+    """Return other applications whose names start with ours and a dash: `shop-eu` for `shop`."""
     if scope.internal_topics is not None:
         return frozenset()
     start = len(internal_prefix(scope.application_id))

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic import BaseModel
 
-#: Deeper values contain themselves, or can't be written.
+#: Deeper values are not compared but refused: they may contain themselves.
 _MAX_DEPTH: Final = 200
 
 _ABSENT: Final = object()

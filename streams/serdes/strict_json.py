@@ -36,9 +36,8 @@ def dumps(value: Any, *, sort: bool = False) -> bytes:
 
 def dumps_batch(values: Sequence[Any], *, sort: bool = False) -> list[bytes]:
     try:
-        # `b"%b" %` copies. orjson allocates at least a kilobyte per value and shrinks it, which
-        # leaves fresh memory under every kept value: 2,080 ns for each of 10,000 values, 130 ns
-        # with the copy.
+        # `b"%b" %` copies. orjson builds a result in a new kilobyte and shrinks it: a page fault
+        # per kept result. 2,080 ns for each of 10,000 values, 130 ns with the copy.
         if sort:
             option = orjson.OPT_SORT_KEYS
             encoded = [b"%b" % orjson.dumps(value, None, option) for value in values]

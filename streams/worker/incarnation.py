@@ -414,7 +414,10 @@ class WorkerLife:
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
 ) -> str | None:
-    """Register a fixed worker with the brokers until the stack closes; None without inputs."""
+    """Show the brokers that a fixed worker lives, until the stack closes.
+
+    Returns its transactional id, or None without inputs.
+    """
     topics = [
         topic
         for subtopology in plan.subtopologies.values()

@@ -82,7 +82,7 @@ def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, A
     """Return the figures of all threads, `elapsed_s` seconds after the start."""
     figures: dict[str, Any] = {}
     stores = [thread.life.globals for thread in threads if thread.life is not None]
-    for globals_ in stores[:1]:  # equal in all threads
+    for globals_ in stores[:1]:  # each thread has a copy of the same rows: one is shown
         if globals_ is not None:
             figures["global-stores"] = globals_.metrics()
     workers = [thread.worker for thread in threads if thread.worker is not None]

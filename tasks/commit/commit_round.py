@@ -24,7 +24,7 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: Period of rewriting the positions of quiet stores.
+#: Period of storing positions again, also without changes: old ones are not trusted after a crash.
 _REFRESH_S: Final = 3_600.0
 #: Wait for key ranges to seal their work, by the machine's clock.
 _SEAL_S: Final = 0.02

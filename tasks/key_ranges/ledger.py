@@ -24,7 +24,10 @@ class _Run(msgspec.Struct):
 
 
 class RunMemory:
-    """Memory of all runs that some range still uses."""
+    """Bytes of offsets and times of all runs that some range still uses.
+
+    Keys and values are counted per work item.
+    """
 
     def __init__(self, ranges: int) -> None:
         self.bytes = 0

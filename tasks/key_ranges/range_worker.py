@@ -43,7 +43,7 @@ _STAGED_OVERHEAD_BYTES: Final = 150
 
 
 class Scheduling(Enum):
-    """Pool state of a range; only the pool changes it, under its lock."""
+    """Scheduling state of a range; only the pool changes it, while it holds the pool's lock."""
 
     IDLE = "idle"
     QUEUED = "queued"

@@ -1,4 +1,4 @@
-"""Copies of a task's state: learners become the owner, standbys stay copies.
+"""Copies of a task's state, learners and standbys: their progress, and their readiness.
 
 A copy is the task with open databases and unstarted processors: promotion closes nothing and reads
 no record twice.

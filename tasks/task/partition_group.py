@@ -44,7 +44,7 @@ class PartitionBuffer:
     def put_back(self, chunk: SourceRecords) -> None:
         size = 0
         if self._start:
-            # The run is not freed yet, so its bytes still count.
+            # A chunk's bytes count until its last record is taken, so these are counted already.
             first, first_size = self._chunks.popleft()
             self._chunks.appendleft((first.slice(self._start, len(first)), first_size))
             self._start = 0

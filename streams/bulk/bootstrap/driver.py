@@ -113,8 +113,8 @@ class BootstrapDriver:
 
     Args:
         attempt: Id of this run in the group log.
-        beside: Other stores of the same inputs, which must neither repeat nor miss input.
-        publish: Makes a snapshot after the count, while the group is still held.
+        beside: Other stores of the same inputs; the run is refused if one would repeat or miss input.
+        publish: Makes a snapshot after the rows were counted, while the group still pauses.
     """
 
     def __init__(
@@ -180,7 +180,10 @@ class BootstrapDriver:
         return self._target.spec.name
 
     def _begin(self, asked: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
-        """Log the start; return the record, and true if an earlier run was killed."""
+        """Log the start, which pauses the group.
+
+        Returns the record, and True if an earlier run of this store did not finish.
+        """
         self._report("begin", f"pausing the group {self._target.application_id}")
         resolved: dict[TopicPartition, int] = {}
         found: list[BootstrapRecord] = []
@@ -416,7 +419,7 @@ class BootstrapDriver:
         topics = {partition.topic for partition in (*inputs, *self._target.between)}
         ids = self._admin.describe_topics(sorted(topics))
         between = [partition for partition in self._target.between if partition.topic in ids]
-        # The rows already cover the input behind repartition topics.
+        # The rows already cover the records in repartition topics, so these are skipped.
         offsets = {**inputs, **self._admin.end_offsets(between)}
         before = self._progress_before(offsets)
         producer.begin()

@@ -24,7 +24,7 @@ from tidewheel.streams.group.status import GroupStatus
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: Approximate lines of the screen outside the table of tasks.
+#: Approximate lines of the screen besides the rows of members and tasks.
 _OTHER_LINES: Final = 14
 _ROWS_MIN: Final = 5
 

@@ -25,7 +25,7 @@ AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 #: librdkafka's limit is off; the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
-#: Brokers then abort the search of a dead worker.
+#: After this, brokers abort the transaction of a dead worker's search for refused records.
 SEARCH_TIMEOUT_MS: Final = 30_000
 
 #: The only logs with the outcome of transaction requests (see `client_log`).
@@ -232,7 +232,7 @@ class ClientSettings:
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """Only one batch is in flight, so an answer belongs to one batch."""
+        """A trial has one batch per partition, so an answer belongs to one batch."""
         config = self._producer("search", {"retry.backoff.ms": 5})
         config.pop("max.in.flight", None)  # alias of the property below
         return config | {

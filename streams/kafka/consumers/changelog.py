@@ -19,7 +19,7 @@ _POLL_S: Final = 0.5
 
 
 class KafkaChangelogReader(AssignedConsumer):
-    """Changelog records by position: read_committed, big fetches, no headers."""
+    """Reads changelog records from assigned offsets: read_committed, big fetches, no headers."""
 
     noun = "changelog"
     next_step = "the local state behind it is too old or from another life of the topic; restore it from the beginning"

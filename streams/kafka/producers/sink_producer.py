@@ -28,7 +28,7 @@ from tidewheel.streams.kafka.producers.producer import (
 from tidewheel.tasks.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Longer than `message.timeout.ms`, so it never ends a flush first.
+#: Longer than the default of `message.timeout.ms` (120 s), so that one ends a flush.
 _FLUSH_TIMEOUT_S: Final = 600.0
 
 _log = logging.getLogger(__name__)

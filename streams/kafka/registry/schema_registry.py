@@ -48,7 +48,7 @@ _SERIALIZER_PREFIXES: Final = (
     "auto.register.", "normalize.", "use.", "subject.name.strategy", "reference.subject.", "skip.known.", "validate",
     "schema.id.",
 )  # fmt: skip
-#: Those that deserialisers accept; they always read into the serde's schema.
+#: Those passed to deserialisers too; without `use.latest.`: they read into the serde's schema.
 _DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
 
 #: Public settings; URLs are checked. All others must be references to travel.

@@ -57,7 +57,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> RecordBatch:
-    """Return changes with a key, of a versioned table the newest versions; drop the others."""
+    """Drop changes without a key, and changes older than the row of a versioned table."""
     kept = batch
     if has_none(kept.keys):
         kept = kept.select([key is not None for key in kept.keys])

@@ -84,8 +84,7 @@ class SessionWindowAggregate(WindowedOperator):
                 for session in found:
                     aggregate = merge(key, aggregate, session[3])
                 new = step(key, value, start_of() if aggregate is None else aggregate)
-                # If the session's bounds are unchanged, its row is overwritten and nothing is
-                # deleted.
+                # A session of a single moment is overwritten; nothing is deleted.
                 sessions.replace(index, found if start != end else (), start, end, new)
             except FAILURES as error:
                 self.context.failed(batch, index, error)
@@ -125,7 +124,7 @@ class SessionWindowAggregate(WindowedOperator):
         changes = [self._deleted(key, data, session[0], session[1]) for session in found]
         at = self._store.disk_key(data, start, end)
         if start == end:
-            # The session's bounds are unchanged: its row is overwritten and nothing is deleted.
+            # A session of a single moment is overwritten; nothing is deleted.
             old, changes = self.old_value(at), []
         else:
             old = None

@@ -33,7 +33,7 @@ class TimeWindowAggregate(WindowedOperator):
     ) -> None:
         super().__init__(store_name, windows, fold, emit, windowed_serde)
         self._windows = windows
-        #: May be later than the store's until the next commit.
+        #: Latest window's start; the store's `observed_stream_time_ms` follows at the next commit.
         self._latest_start = NO_TIME
 
     def process(self, batch: RecordBatch) -> Output:
