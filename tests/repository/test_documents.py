@@ -60,7 +60,7 @@ def test_decisions_have_the_four_parts(page: Path) -> None:
     assert parts == [
         "## Context",
         "## Decision",
-        "## What we gave up",
+        "## Costs",
         "## How we would notice that it was wrong",
     ]
 
