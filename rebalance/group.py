@@ -105,7 +105,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return TaskPhase.UNOWNED if state is None else TaskPhase(state.phase)
 
     def live(self) -> dict[str, MemberRecord]:
-        """Return live records by incarnation, sorted by member name."""
         live = {
             incarnation: record
             for incarnation, record in self.members.items()

@@ -35,9 +35,7 @@ _TEXT_MAX: Final = 400
 class ShowsCalls(Protocol):
     """Display of the watch: the line to the watchdog."""
 
-    def send(self, report: AnyReport, /) -> None:
-        """Send a report."""
-        ...
+    def send(self, report: AnyReport, /) -> None: ...
 
     def show_call(self, since_ns: int) -> None:
         """Show the start (`time.monotonic_ns`) of the loop's call of user code; 0 outside one."""

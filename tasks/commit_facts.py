@@ -83,7 +83,6 @@ def encode_details(operators: Mapping[str, NamedOperator]) -> bytes:
 
 
 def decode_operators(data: bytes) -> dict[int, int]:
-    """Return fingerprints by the digest of their names."""
     if len(data) % _PAIR.size:
         return {}
     return dict(_PAIR.iter_unpack(data))

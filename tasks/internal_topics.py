@@ -68,7 +68,6 @@ def changelog_topic(application_id: str, store: str) -> str:
 
 
 def internal_prefix(application_id: str) -> str:
-    """Return the prefix of internal topic names."""
     return f"{application_id}-"
 
 
@@ -84,7 +83,6 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Return the tasks, one per partition."""
         return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
 
     def inputs(self, partition: int) -> frozenset[TopicPartition]:
@@ -108,11 +106,9 @@ class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Return every task of the application, in order."""
         return tuple(task for _, plan in sorted(self.subtopologies.items()) for task in plan.tasks)
 
     def inputs(self, task_id: TaskId) -> frozenset[TopicPartition]:
-        """Return the inputs of a task."""
         return self.subtopologies[task_id.subtopology].inputs(task_id.partition)
 
 

@@ -62,7 +62,6 @@ class UserCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the call as text, without the record's data."""
         where = f" at {self.node}" if self.node else ""
         where += f" (task {self.task})" if self.task else ""
         return f"{self.function}{where}, {self._place}"
@@ -176,7 +175,6 @@ def _is_set(value: object) -> TypeGuard[set[Any]]:
 
 
 def _awaiting(coroutine: "CoroutineType[Any, Any, Any]") -> str:
-    """Return the innermost awaited coroutine of the user."""
     text = coroutine.__qualname__
     inner: Any = coroutine
     while _is_coroutine(inner):

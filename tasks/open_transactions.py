@@ -55,7 +55,6 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def producer(self) -> str:
-        """Return the text of its producer, for messages."""
         if self.producer_id < 0:
             return f"of a producer that is not known ({self.unknown})"
         name = (

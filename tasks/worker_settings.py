@@ -73,8 +73,7 @@ class InputCheck(Protocol):
 
     waiting: dict[TopicPartition, int]
 
-    def sample(self, records: SourceRecords) -> None:
-        """Check records of a partition."""
+    def sample(self, records: SourceRecords) -> None: ...
 
     def findings(self, topics: Iterable[str]) -> str:
         """Return the faults found in topics; empty if none."""

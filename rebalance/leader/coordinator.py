@@ -88,7 +88,6 @@ class Coordinator:
 
     @property
     def alarm(self) -> str:
-        """Reason why the assignor's last answer was rejected, or ""."""
         return self._assigning.alarm
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:

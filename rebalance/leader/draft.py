@@ -73,7 +73,6 @@ class Draft(msgspec.Struct, kw_only=True):
     # -- tasks: the transitions of `TaskPhase` --
 
     def grant(self, task: TaskId, owner: MemberRecord, reason: str) -> None:
-        """UNOWNED, RELEASED -> RUNNING, at the next task epoch."""
         before = self._task(task, TaskPhase.UNOWNED, TaskPhase.RELEASED)
         granted = msgspec.structs.replace(
             before,
@@ -90,7 +89,6 @@ class Draft(msgspec.Struct, kw_only=True):
         self.write(granted)
 
     def revoke(self, task: TaskId, next_member: str | None, reason: str, deadline_ms: int) -> None:
-        """RUNNING -> REVOKING."""
         before = self._task(task, TaskPhase.RUNNING)
         self.write(
             msgspec.structs.replace(
@@ -117,7 +115,6 @@ class Draft(msgspec.Struct, kw_only=True):
         )
 
     def release_by_ack(self, task: TaskId, committed: Positions, changelog_end: Positions) -> None:
-        """REVOKING -> RELEASED by the owner's acknowledgement, with its offsets."""
         before = self._task(task, TaskPhase.REVOKING)
         self._release(before, "ack", committed, changelog_end)
 

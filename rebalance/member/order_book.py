@@ -47,7 +47,6 @@ class OrderBook:
         return given is not None and given[0] is group.step and given[1] is group.states
 
     def _wanted(self, group: Group) -> Iterator[tuple[TaskId, RunTask | ReleaseTask | KeepCopy]]:
-        """Yield one order per task; ownership overrides a copy."""
         step = group.step
         own_copies: dict[TaskId, tuple[Copy, str]] = {
             task: (copy, _STANDBY)

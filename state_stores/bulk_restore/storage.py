@@ -40,9 +40,7 @@ class Storage(Protocol):
     """File storage. All methods raise OSError, including FileNotFoundError."""
 
     @property
-    def shown(self) -> str:
-        """Address for people: without user, password and parameters."""
-        ...
+    def shown(self) -> str: ...
 
     def names(self, folder: str) -> list[str]: ...
 

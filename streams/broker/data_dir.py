@@ -78,7 +78,6 @@ class DataDir:
             )
 
     def unlock(self) -> None:
-        """A broker that still runs keeps its lock."""
         self._lock.release()
 
     def fencing(self) -> "DataDir":

@@ -187,5 +187,4 @@ def _candidates(text: str) -> Iterator[Any]:
 
 
 def partition_of_key(store: BulkStore, key: bytes) -> int:
-    """Return the partition chosen by Kafka's default partitioner."""
     return partition_of(key, store.partitions)

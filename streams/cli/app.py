@@ -89,7 +89,6 @@ def build_app(*, whole: bool = True) -> App:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code."""
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app = build_app(whole=_asks_for_list(argv))

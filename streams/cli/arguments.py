@@ -38,7 +38,6 @@ class SettingsOptions:
     ] = ()
 
     def overrides(self) -> dict[str, Any]:
-        """Return the given options."""
         given: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "application_id": self.application_id,

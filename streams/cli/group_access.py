@@ -50,9 +50,7 @@ class Connection(Protocol):
     @property
     def topics(self) -> GroupTopics: ...
 
-    def sink(self) -> SinkProducer:
-        """Return a producer for the inbox."""
-        ...
+    def sink(self) -> SinkProducer: ...
 
     def leader(self) -> LogWriter:
         """Return a writer of the state topic; `close` closes it."""
@@ -96,12 +94,10 @@ class _Leader:
         self._producer = LeaderProducer(settings, TopicPartition(self._topic, 0))
 
     def init(self) -> None:
-        """Fence the former leader."""
         with self._told():
             self._producer.init()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write records in one transaction."""
         with self._told():
             self._producer.write(keys, values)
 

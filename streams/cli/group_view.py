@@ -251,7 +251,6 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def _cells(*values: object) -> list[Text]:
-    """Return cells without markup: names are data."""
     return [Text(str(value)) for value in values]
 
 

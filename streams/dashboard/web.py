@@ -33,7 +33,6 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 def build_app(
     application_id: str, poller: GroupPoller, *, names: Iterable[str] = (), token: str | None = None
 ) -> Starlette:
-    """Return a dashboard that polls while it is served."""
     answers = _Answers(application_id, poller)
 
     @asynccontextmanager

@@ -448,7 +448,6 @@ class LogicalGraph:
             parent.add_child(node)
 
     def drop(self, node: GraphNode) -> None:
-        """Remove a node that has no connections left."""
         del self._nodes[node]
 
     @property

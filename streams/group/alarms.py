@@ -134,7 +134,6 @@ def _topics(view: GroupView) -> Iterator[Alarm]:
 
 
 def _rejected_records(view: GroupView) -> Iterator[Alarm]:
-    """Yield rejected records of the last hour."""
     for rejected, count, verb in (
         (view.log.rejected, view.log.rejected_count, "skip"),
         (view.inbox.rejected, view.inbox.rejected_count, "drop"),

@@ -129,7 +129,6 @@ class InboxFold:
         return max(beats, key=lambda heard: heard[1].leader_epoch, default=None)
 
     def forget_old(self) -> None:
-        """Drop messages an hour older than the last."""
         if self._last_ms - self._forgot_ms < _FORGET_EACH_MS:
             return
         self._forgot_ms, since_ms = self._last_ms, self._last_ms - _KEPT_MS

@@ -58,7 +58,6 @@ class InputRanges:
 def progress_of(
     application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, Progress]:
-    """Return the progress that the application itself committed."""
     prefix = internal_prefix(application_id)
     own: dict[TopicPartition, Progress] = {}
     for partition, (offset, metadata) in committed.items():
@@ -89,7 +88,6 @@ def range_map(
 
 
 def topic_readers(group: Group, inbox: InboxFold) -> dict[str, int]:
-    """Return the known sub-topology of each topic."""
     tasks = {str(task): task for task in (*group.tasks, *group.states)}
     reported = [
         (tasks[task], status.input)

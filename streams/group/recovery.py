@@ -91,9 +91,7 @@ class RecoveryPlan:
 class LogWriter(Protocol):
     """Transactional writer of the state topic."""
 
-    def init(self) -> None:
-        """Fence the previous leader."""
-        ...
+    def init(self) -> None: ...
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None: ...
 

@@ -39,9 +39,7 @@ class ResetAdmin(Admin, Protocol):
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]: ...
 
-    def fixed_workers(self, application_id: str) -> Mapping[str, str]:
-        """Return hosts by transactional id."""
-        ...
+    def fixed_workers(self, application_id: str) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,6 @@ def scope_of(
 def input_partitions(
     scope: ResetScope, topics: Mapping[str, int], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """Return external input partitions, from topology and commits."""
     known = scope.internal_topics or frozenset()
     read = {
         partition.topic

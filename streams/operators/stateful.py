@@ -270,7 +270,6 @@ class MaterializedOperator(TableOperator):
         return (len(self.cache), self.cache.size_bytes + old_bytes)
 
     def mark_committed(self) -> None:
-        """Mark cached changes as older than the last commit."""
         if self.cache is not None:
             self.cache.mark_committed()
 

@@ -70,7 +70,6 @@ class ChildProcess:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill the process without waiting for its end."""
         self._process.kill()
 
     def kill_session(self) -> None:

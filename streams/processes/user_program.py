@@ -50,7 +50,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return effective_config(self.defaults, overrides, config_file)
 
     def topology(self, config: StreamsConfig | None = None) -> Topology:
-        """Return the topology, built with these settings."""
         found = self.source
         if not isinstance(found, Topology | StreamsBuilder):
             assert callable(found), "load_program checked that"
@@ -155,7 +154,6 @@ def _keywords(config: StreamsConfig) -> dict[str, Any]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module name or a file."""
     name = name.removeprefix("./")
     path = Path(name)
     try:
@@ -275,7 +273,6 @@ def _hint(name: str, module: ModuleType) -> str:
 
 
 def _file_hint(path: Path) -> str:
-    """Return a suggestion for a path without a module."""
     if path.with_suffix(".py").is_file():
         return f"; did you mean {path.with_suffix('.py')}?"
     dotted = Path(*str(path).split(".")).with_suffix(".py") if path.suffix != ".py" else path

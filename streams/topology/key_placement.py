@@ -156,11 +156,9 @@ class KeyCheck:
             self._warn(text)
 
     def sampled(self, topic: str) -> int:
-        """Return the number of sampled keys of a topic."""
         return self._sampled.get(topic, 0)
 
     def finding(self, topic: str) -> str:
-        """Return a topic's placement error; empty without one."""
         name = self._names.get(topic)
         if name is None:
             return ""

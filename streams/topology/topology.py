@@ -237,7 +237,6 @@ class Topology(TopologyStores):
         return self
 
     def add_node(self, node: NodeSpec) -> None:
-        """Add a node whose parents and stores exist."""
         context = where(repr(node.name), node.location)
         if (other := self._nodes.get(node.name)) is not None:
             raise TopologyError(
@@ -307,7 +306,6 @@ class Topology(TopologyStores):
             )
 
     def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
-        """Fill in the configured serdes and store types."""
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
         suppliers = None if defaults is None else defaults.dsl_store_suppliers
@@ -424,7 +422,6 @@ class Topology(TopologyStores):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def draft(self) -> TopologySpec:
-        """Return the unchecked topology, with placeholders for missing serdes."""
         subtopologies: list[SubtopologySpec] = []
         global_stores: list[GlobalStoreSpec] = []
         kept = {nodes.source: store for store, nodes in self._global_stores.items()}

@@ -36,9 +36,7 @@ _ASK_S: Final = 0.05
 
 
 class PlacementAdmin(TopicsAdmin, Protocol):
-    def fixed_workers(self, application_id: str) -> Mapping[str, str]:
-        """Return hosts of live workers by transactional id."""
-        ...
+    def fixed_workers(self, application_id: str) -> Mapping[str, str]: ...
 
 
 class StopSignal(Protocol):

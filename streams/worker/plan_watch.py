@@ -71,7 +71,6 @@ class PlanWatch:
         self._asked.set()
 
     def refresh_soon(self) -> None:
-        """Check immediately: a consumer has reported a missing topic."""
         self._asked.set()
 
     def check(self) -> None:

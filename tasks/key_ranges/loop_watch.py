@@ -66,7 +66,6 @@ class LoopWatch:
 
 
 def _place(innermost: FrameType) -> str:
-    """Return the innermost user coroutine, or the innermost function."""
     frame: FrameType | None = innermost
     while frame is not None:
         if frame.f_code.co_flags & _ASYNC and not _is_ours(frame):

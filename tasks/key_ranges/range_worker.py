@@ -235,7 +235,6 @@ class RangeWorker:
         self._asked.append(erasure)
 
     def _refuse(self) -> None:
-        """Fail the questions; an erasure is requested again later."""
         while self._asked:
             asked = self._asked.popleft()
             if isinstance(asked, Question):

@@ -118,7 +118,6 @@ class StagedDatabase(DatabaseView):
         return super().position(name)
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return the approximate number of keys of all ranges."""
         self._check_open()
         return self._below.approximate_num_entries(family)
 

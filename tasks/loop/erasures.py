@@ -89,7 +89,6 @@ class Erasures:
             self.end()
 
     def end(self) -> None:
-        """Commit finished deletions, and answer."""
         if not self._pending:
             return
         for request, each in list(self._pending.items()):

@@ -118,5 +118,4 @@ def started(producer: TransactionalProducer) -> TransactionalProducer:
 
 
 def ended(order: EndIncarnation) -> FencedError:
-    """Return the error for the end of an incarnation."""
     return FencedError(order.reason, final=order.final, code=order.code)

@@ -109,7 +109,6 @@ class Questions:
         return time.monotonic() - self._came_s < _LATELY_S
 
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
-        """Have the tasks answer waiting questions; called between batches."""
         if not self.waiting:
             return
         self._came_s = time.monotonic()
@@ -122,7 +121,6 @@ class Questions:
                 task.answer(question)
 
     def close(self) -> None:
-        """Fail all waiting and all later questions."""
         with self._lock:
             self._closed = True
         self.pass_on({})

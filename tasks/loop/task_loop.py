@@ -103,7 +103,6 @@ class TaskLoop:
         return not self.orders.may_process or self.is_paused(task)
 
     def _admit(self) -> None:
-        """Start the tasks whose stores are restored."""
         admitted = self.manager.admit()
         if not admitted:
             return

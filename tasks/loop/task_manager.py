@@ -340,7 +340,6 @@ class TaskManager:
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def carry_out(self, orders: Sequence[AnyOrder]) -> None:
-        """Carry out task orders in sequence; ignore other orders."""
         for kind, group in groupby(orders, type):
             for_tasks = list(group)
             if kind is RunTask:
@@ -455,7 +454,6 @@ class TaskManager:
             )
 
     def _release_running(self, order: ReleaseTask, task: Task) -> None:
-        """Release a task whose work is committed."""
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
         # Without a known position the next owner reads to the end of the log.
@@ -523,7 +521,6 @@ class TaskManager:
         self._follow(created)
 
     def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
-        """Keep tasks in state RESTORING as copies."""
         found = [
             LearnerTask(
                 task,

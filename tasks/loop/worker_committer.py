@@ -88,7 +88,6 @@ class WorkerCommitter:
         return orders
 
     def close(self) -> None:
-        """Close a member's committer."""
         if self._committer is not None:
             self._committer.close()
 

@@ -39,9 +39,7 @@ class Membership(Protocol):
         """Return the orders since the last call, in sequence; an order may be repeated."""
         ...
 
-    def send(self, report: AnyReport) -> None:
-        """Send a report; reports keep their order."""
-        ...
+    def send(self, report: AnyReport) -> None: ...
 
     def progress(self) -> None:
         """Report a round of the loop; a loop without rounds for `worker_hang_timeout_ms` hangs."""

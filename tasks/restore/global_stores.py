@@ -263,7 +263,6 @@ class GlobalStores:
         self.manager.close()
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the global stores."""
         return {
             "update-total": float(self.counters.applied),
             "dropped-records-total": float(self.counters.dropped),
@@ -366,7 +365,6 @@ class GlobalStores:
         self.record_drop(node, count, reason, first)
 
     def record_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
-        """Report dropped records that are counted elsewhere."""
         self._policy.drops.add(node, reason, Drop(count, first))
 
 
@@ -424,8 +422,7 @@ class _Host:
     def now_ms(self) -> int:
         return self._stores.now_ms()
 
-    def request_commit(self) -> None:
-        """Do nothing: every batch is written immediately."""
+    def request_commit(self) -> None: ...
 
     def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:  # noqa: ARG002 - the protocol's signature
         raise self._unknown("schedule")

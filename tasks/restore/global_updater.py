@@ -94,7 +94,6 @@ class GlobalUpdater:
         self.remaining_records = 0
 
     def start(self) -> None:
-        """Start to restore; return immediately."""
         self._thread.start()
 
     def wait(self, stopped: threading.Event) -> bool:

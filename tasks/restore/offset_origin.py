@@ -113,7 +113,6 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         return min(known, default=-1)
 
     def partitions(self, topic: str) -> int:
-        """Return the current partition count of an input topic."""
         counts = (each.topic_partitions for each in self.plan.subtopologies.values())
         return max(found.get(topic, 0) for found in counts)
 

@@ -154,7 +154,6 @@ class RestorePlanner:
             )
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets of inputs that have one."""
         found = self._admin.committed(self._group_id, partitions, stable=False)
         return {partition: offset.offset for partition, offset in found.items()}
 

@@ -80,9 +80,7 @@ class RunMaker(Protocol):
         """Find the newest readable snapshot of a store by its changelog's id; None for none."""
         ...
 
-    def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
-        """Start an order."""
-        ...
+    def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None: ...
 
     def forget(self, order: RunOrder) -> None:
         """Cancel an order, send no more reports, and delete its directory. Idempotent."""

@@ -117,7 +117,6 @@ class RunRestores:
         return behind > 0 and begins and settings.maker.has_snapshots
 
     def stop(self, restoring: RestoringTask) -> None:
-        """Cancel the runs of a task."""
         for build in [each for each in self._builds.values() if each.restoring is restoring]:
             self._end(build)
 
@@ -138,7 +137,6 @@ class RunRestores:
     # -- planning ----------------------------------------------------------------------------------
 
     def _find_snapshot(self, maker: RunMaker, build: _RunBuild) -> None:
-        """Plan with the newest snapshot, once it is found."""
         if not maker.has_snapshots or build.without_snapshot:
             self._order(build, None)
             return

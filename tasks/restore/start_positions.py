@@ -107,7 +107,6 @@ def find_starts(
 
 
 def topic_ids_of(partitions: Iterable[TopicPartition], admin: Admin) -> dict[str, bytes]:
-    """Return the ids of the partitions' existing topics."""
     topics = admin.describe_topics(sorted({partition.topic for partition in partitions}))
     return {name: topic.topic_id for name, topic in topics.items()}
 
@@ -239,7 +238,6 @@ def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPart
 
 
 def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
-    """Return the sorted partitions that tasks read."""
     return sorted(partition for task in tasks for partition in plan.inputs(task))
 
 

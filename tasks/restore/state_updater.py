@@ -164,7 +164,6 @@ class StateUpdater:
         self._order(partial(self._promote, task, grant))
 
     def remove(self, task: Task) -> None:
-        """Close a task in any state of its restore."""
         self._order(partial(self._remove, task))
 
     def do(self, action: Callable[[], None]) -> None:
@@ -645,7 +644,6 @@ class StateUpdater:
     # -- facts of the cluster ----------------------------------------------------------------------
 
     def _refresh_from_cluster(self) -> None:
-        """Refresh committed offsets and topic ids for copies."""
         now_s = self._clock.monotonic_s()
         try:
             if now_s >= self._next_committed_s:

@@ -35,9 +35,7 @@ class Restoring(Protocol):
     """Restore of one partition, as turns see it."""
 
     @property
-    def partition(self) -> TopicPartition:
-        """Return the partition."""
-        ...
+    def partition(self) -> TopicPartition: ...
 
     @property
     def end(self) -> int | None:
@@ -45,9 +43,7 @@ class Restoring(Protocol):
         ...
 
     @property
-    def held(self) -> int:
-        """Return the number of records read beyond the limit."""
-        ...
+    def held(self) -> int: ...
 
 
 class ReadingTurns:
@@ -69,7 +65,6 @@ class ReadingTurns:
         return min(self._fitting, most) if busy else most
 
     def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
-        """Pause and resume partitions for the current turn."""
         entries = list(entries)
         waits = self._copies_wait(entries)
         pause = {
@@ -93,7 +88,6 @@ class ReadingTurns:
         return (now_s - self._rounds_s) % _ROUND_S < _COPIES_WAIT_S
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are removed."""
         self._paused = self._paused - set(partitions)
 
     def leave_room(self, records: int, took_s: float) -> None:

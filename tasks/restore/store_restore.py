@@ -286,7 +286,6 @@ class StoreRestore(msgspec.Struct, eq=False):
                 self.keep_position()
 
     def finish_runs(self, position: int) -> None:
-        """Set the position that ingested runs reached and stored."""
         self.built_to = 0
         self.position = self.stored_position = position
         self.advance_to(position, at_end=False, now_ms=self.known_ms)
@@ -364,7 +363,6 @@ def start_of(
 
 
 def tombstone_retention_ms(topic: TopicDescription) -> int:
-    """Return how long tombstones stay readable; forever without compaction."""
     if "compact" not in topic.config.get("cleanup.policy", "compact"):
         return _FOR_EVER_MS
     return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))

@@ -73,7 +73,6 @@ class LearnerTask:
         return self.task.task_id
 
     def appoint(self, role: str, learn_epoch: int) -> None:
-        """Set role and epoch; the next progress is announced."""
         if learn_epoch != self.learn_epoch:
             self.is_ready = False  # the announcement carried the old epoch
         self.role = role

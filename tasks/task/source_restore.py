@@ -157,5 +157,4 @@ class SourceRestore:
         self._policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
 
 
-def _discard(_batch: RecordBatch, _child: str | None) -> None:
-    """Discard output that processing forwarded."""
+def _discard(_batch: RecordBatch, _child: str | None) -> None: ...

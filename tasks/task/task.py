@@ -66,8 +66,7 @@ class Task(Protocol):
     def retire(self) -> None:
         """Close the processors, but not the stores."""
 
-    def close(self) -> None:
-        """Close processors and stores; uncommitted changes are discarded."""
+    def close(self) -> None: ...
 
     def ready(self, now_ms: int) -> bool: ...
 
@@ -83,8 +82,7 @@ class Task(Protocol):
 
     def next_wall_clock_ms(self) -> int | None: ...
 
-    def erase(self, erasure: Erasure) -> None:
-        """Delete a key's rows; key ranges do so later."""
+    def erase(self, erasure: Erasure) -> None: ...
 
     def answer(self, question: Question) -> None:
         """Answer a query of uncommitted rows; key ranges do so later."""
@@ -114,8 +112,7 @@ class Task(Protocol):
     def may_be_ahead(self) -> bool:
         """Return True if processing may continue during a commit."""
 
-    def drain(self) -> dict[str, Drained]:
-        """Return each store's changes since the last commit."""
+    def drain(self) -> dict[str, Drained]: ...
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the lowest unprocessed offset; `position` is past control records (H32)."""

@@ -89,7 +89,6 @@ class TaskInputs:
         return max(self.partition_times_ms.values(), default=-1)
 
     def unprocessed(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
-        """Return the records that no earlier key range processed."""
         old, source = self.old_maps.get(partition), batch.source
         if old is None or source is None:
             return batch

@@ -373,7 +373,6 @@ class BootstrapDriver:
         return self._stays_held
 
     def _fenced_ends(self) -> dict[TopicPartition, int]:
-        """Fence every writer; return the changelog ends, now final."""
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(partition.partition) for partition in partitions])
         return settled_ends(self._admin, partitions)

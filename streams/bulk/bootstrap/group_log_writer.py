@@ -125,7 +125,6 @@ class GroupLogWriter:
         self._topics.close()
 
     def _resign(self, group: Group) -> None:
-        """Release members from waiting for this leader's beats."""
         beat = LeaderBeat(
             app=self._app,
             member=group.leader,

@@ -69,7 +69,6 @@ class KafkaWriterPorts:
         return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return a partition's end without open transactions."""
         return settled_ends(self._admin, [partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:

@@ -364,7 +364,6 @@ class KafkaAdmin:
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
     ) -> None:
-        """Overwrite committed offsets; refused while the group has members."""
         if not offsets:
             return
         wanted = [
@@ -392,7 +391,6 @@ class KafkaAdmin:
         )
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers in parallel and abort their open transactions."""
         ids = list(dict.fromkeys(transactional_ids))
         if not ids:
             return

@@ -154,7 +154,6 @@ class KafkaGroupLog:
         return ids
 
     def _use_brokers_time(self) -> None:
-        """Switch old topics to broker timestamps, if permitted."""
         names = [self._state.topic, self._inbox.topic]
         try:
             found = self._admin.describe_topics(names, config=[_TIMESTAMPS])
@@ -417,7 +416,6 @@ class KafkaGroupAdmin:
                 return
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return end offsets by position key, without missing partitions."""
         partitions = [each for text in positions for each in _partitions(text)]
         try:
             ends = self._admin.end_offsets(partitions)

@@ -121,7 +121,6 @@ class AssignedConsumer:
         return self._accepted(to_runs(messages, topic=topic, with_headers=self.with_headers))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching; prefetched records are read again later."""
         self._consumer.pause([KafkaPartition(*partition) for partition in partitions])
         self._paused.update(partitions)
 

@@ -199,7 +199,6 @@ class KafkaTransactionalProducer:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
-        """Flush, add the offsets, commit; return changelog positions."""
         self._check_open()
         deadline_s = time.monotonic() + self._timeout_s
         ending = False
@@ -227,7 +226,6 @@ class KafkaTransactionalProducer:
         self._check_doubt("abort")
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the refused records, found by another producer."""
         self._check_usable()
         assert not self._open, "the search for refused records needs transactions of its own"
         with TrialProducer(

@@ -73,7 +73,6 @@ class ForeignKeyOperator(Operator):
         return NamedSerde(serde, self.context.internal_topic(self._topics.registration) + part)
 
     def of_response(self, serde: SerdePort) -> NamedSerde:
-        """Bind a serde to the response topic."""
         return NamedSerde(serde, self.context.internal_topic(self._topics.response))
 
     def keep_flagged(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:

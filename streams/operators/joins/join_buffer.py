@@ -109,7 +109,6 @@ class JoinBuffer:
         return due
 
     def end(self, timestamp: int) -> None:
-        """Write buffered records and delete released ones."""
         for row in self._gone:
             self._rows.put(row, None, timestamp)
         for row, value in self._fresh.items():

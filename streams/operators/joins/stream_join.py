@@ -266,7 +266,6 @@ class StreamJoin(_OverWindows):
             )
 
     def times(self) -> tuple[int, ...]:
-        """Return the shared times; the left side commits them."""
         return self._non_joined.times() if self._non_joined and self._side.is_left else ()
 
     def restore_times(self, times: tuple[int, ...]) -> None:

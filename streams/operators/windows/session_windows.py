@@ -55,7 +55,6 @@ class SessionWindowAggregate(WindowedOperator):
         )
 
     def updated(self, batch: RecordBatch) -> Output:
-        """Process plain changes without an object per change."""
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):
             return None

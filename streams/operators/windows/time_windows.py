@@ -77,7 +77,6 @@ class TimeWindowAggregate(WindowedOperator):
         self._latest_start = max(starts)
 
     def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
-        """Return the starts of each record's open windows."""
         windows, late, first_late = self._windows, 0, 0
         letters = self.context.late_letter is not None
         column: list[Sequence[int]] = []
@@ -167,7 +166,6 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
         return output
 
     def _disk_keys(self, key_bytes: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return each record's store key."""
         edges: dict[int, tuple[bytes, bytes]] = {}
         for start in set(starts):
             empty = self._store.disk_key(b"", start)

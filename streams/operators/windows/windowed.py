@@ -157,7 +157,6 @@ class WindowedOperator(MaterializedOperator):
 
     @staticmethod
     def running_times(batch: RecordBatch, before: int) -> list[int]:
-        """Return the running maximum of the timestamps."""
         return list(islice(accumulate(batch.timestamps, max, initial=before), 1, None))
 
     def is_closed(self, end: int) -> bool:
@@ -264,7 +263,6 @@ class WindowedOperator(MaterializedOperator):
         return output
 
     def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
-        """Return disk keys without segment and sequence number."""
         serde = self._windowed_serde
         if serde is None or not serde.canonical:
             return None, None
@@ -290,7 +288,6 @@ class WindowedOperator(MaterializedOperator):
         """Return the result of each window with after < closing time <= until."""
 
     def emit_closed(self, results: list[WindowChange]) -> None:
-        """Append final results, at most once per emit interval."""
         if self._on_close and self._emitted_time < self._stream_time and self._is_time():
             results += self._newly_closed()
 

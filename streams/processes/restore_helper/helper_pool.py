@@ -120,7 +120,6 @@ class RestoreHelperPool:
         helper.send(FindSnapshot(number=number, store=store, topic_id=topic_id))
 
     def make(self, order: RunOrder, tell: _OnReport) -> None:
-        """Start an order; its reports go to the callback."""
         with self._lock:
             if self._closed:
                 return  # the caller is closed too

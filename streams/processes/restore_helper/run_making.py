@@ -84,7 +84,6 @@ class _Job:
         return all(download.done() for download in self.downloads)
 
     def bytes_here(self) -> int:
-        """Return the size of the files in the directory."""
         size = 0
         for file in self.directory.glob("*.sst"):
             with contextlib.suppress(FileNotFoundError):  # broken files are deleted
@@ -159,7 +158,6 @@ class RestoreHelper:
         self._check_downloads()
 
     def close(self) -> None:
-        """Stop all work; the files stay."""
         for pool in (self._downloaders, self._searchers):
             pool.shutdown(wait=False, cancel_futures=True)
         if self._reader is not None:
@@ -378,7 +376,6 @@ def _download(location: SnapshotLocation, run: Run, directory: Path) -> RunFile:
 
 
 def _downloaded_rows(downloads: Sequence[Future[RunFile]]) -> int:
-    """Return the number of rows in complete files."""
     done = [download for download in downloads if download.done() and not download.cancelled()]
     return sum(download.result().run.rows for download in done if download.exception() is None)
 

@@ -332,7 +332,6 @@ class Supervisor:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        """Kill all processes and cancel due starts."""
         for slot in self._slots:
             slot.due_s = None
             if slot.process is not None:

@@ -33,7 +33,6 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> Self:
-        """Return new memory, all zero."""
         fd = _anonymous_file()
         os.ftruncate(fd, _BYTES)
         return cls(fd)
@@ -48,7 +47,6 @@ class SharedMemory:
 
     @property
     def progress(self) -> int:
-        """Turns of the worker's loop."""
         return self._words[_PROGRESS]
 
     def bump(self) -> None:

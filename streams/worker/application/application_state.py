@@ -80,7 +80,6 @@ class ApplicationState:
         return self._current
 
     def move_to(self, state: KafkaStreamsState) -> None:
-        """Change the state, and report it; ignore illegal transitions."""
         with self._changed:
             old = self._current
             if not legal(old, state):

@@ -32,7 +32,6 @@ class KafkaTopics:
         return int(self._describe(topic).config.get(_LIMIT, _DEFAULT_LIMIT_BYTES))
 
     def message_bytes_max_now(self, topic: str) -> int:
-        """Ask the cluster, at most once per second."""
         now_s = time.monotonic()
         if now_s - self._asked_s.get(topic, -_ASK_AGAIN_S) >= _ASK_AGAIN_S:
             self._descriptions.pop(topic, None)

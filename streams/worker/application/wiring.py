@@ -100,7 +100,6 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
 
 
 def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
-    """Return warnings for tasks that can't be split."""
     if range_threads(config) == 1 or config.parallelising_factor == 1:
         return []
     analyses = [(subtopology.id, keyedness(subtopology)) for subtopology in spec.subtopologies]

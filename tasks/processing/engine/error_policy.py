@@ -83,7 +83,6 @@ class ErrorPolicy:
         self.dead_letters += 1
 
     def without_dead_letters(self) -> "ErrorPolicy":
-        """Return a policy for records that are processed again."""
         return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":

@@ -210,7 +210,6 @@ class TaskGraph:
         self._run_waiting(waiting)
 
     def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
-        """Run batches together: (source, batch, positions of its records)."""
         assert self._order_start is not None, "only what takes joint batches is given some"
         waiting: dict[str, list[RecordBatch]] = {}
         for name, batch, places in batches:

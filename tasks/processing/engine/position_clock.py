@@ -19,9 +19,7 @@ class ObservesPositions(Protocol):
     """An operator that judges lateness by position."""
 
     @property
-    def observed_time_ms(self) -> int:
-        """Return the stream time."""
-        ...
+    def observed_time_ms(self) -> int: ...
 
     def times_at(self, position_ms: int) -> tuple[int, ...]:
         """Return `times` as of a position with this stream time."""

@@ -286,7 +286,6 @@ class _Context(ProcessingContext):
         self._collected = []
 
     def push_collected(self) -> Steps[None]:
-        """Push collected forwards, yielding each coroutine downstream."""
         collected, self._collected = self._collected or [], None
         assert self.push_steps is not None, "records are processed once all nodes are open"
         for batch, child in collected:

@@ -64,7 +64,6 @@ class ProcessorWrapper:
         processor_name: str,  # noqa: ARG002 - for those who override it
         supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]],
     ) -> Callable[[], FixedKeyProcessor[Any, Any, Any]]:
-        """Return the supplier of a node's fixed-key processors."""
         return supplier
 
     def wrap_operator(self, processor_name: str, process: OperatorWork) -> OperatorWork:  # noqa: ARG002 - for those who override it

@@ -37,8 +37,7 @@ class ValueTransformerWithKey(Generic[K, VIn, VOut]):
         """Return the new value of a row; a deleted row has None, and None deletes."""
         raise NotImplementedError(f"{type(self).__name__} must override transform(key, value)")
 
-    def close(self) -> None:
-        """Called once when the task closes."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable
