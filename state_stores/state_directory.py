@@ -369,7 +369,7 @@ def _explained(path: Path) -> Generator[None]:
             )
         else:
             text = (
-                f"{where}: {error.strerror or error}; see whether state_dir is mounted and healthy"
+                f"{where}: {error.strerror or error}; check that state_dir is mounted and healthy"
             )
         raise StateStoreError(f"state directory {path}: {text}") from error
 

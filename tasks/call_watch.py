@@ -76,11 +76,11 @@ LOOP: Final = Effect(
     "other members take this worker's tasks over and begin the record again; a worker without others keeps waiting",
 )
 RANGE: Final = Effect(
-    "its key range waits, the others continue", "its key range stands still, the others continue"
+    "its key range waits, the others continue", "its key range waits, the others continue"
 )
 GLOBAL: Final = Effect(
-    "global stores are not filled meanwhile: running tasks read what is there, a start waits",
-    "global stores stand still: running tasks read what is there, a start waits",
+    "global stores are not updated meanwhile: running tasks read the present rows, a start waits",
+    "global stores are not updated: running tasks read the present rows, a start waits",
 )
 
 
@@ -288,7 +288,7 @@ def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
     """Return the error for a call beyond its bound. Pure.
 
     >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, RANGE)
-    'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range stands still, the others continue; give what it calls a time-out, make the call shorter, or raise max_call_ms (0: no bound)'
+    'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range waits, the others continue; set a time-out in the client that it calls, make the call shorter, or raise max_call_ms (0: no limit)'
     """
     return (
         f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect.over}; give what it calls "

@@ -73,7 +73,7 @@ def records_in_hand(status: GroupStatus) -> list[str]:
         if task.blocked is not None
     ]
     return blocked + [
-        f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {key_range}"
+        f"task {task.task} at {task.member or _UNKNOWN} processes a record: {key_range}"
         for task in status.tasks
         for key_range in task.ranges
     ]

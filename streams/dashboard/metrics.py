@@ -29,7 +29,7 @@ class _Figures(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         readable = 0 if self._seen is None else 1
         yield self._gauge(
-            "readable", "Whether the group's two topics could be read", {(): readable}
+            "readable", "1 if the group's two topics could be read, else 0", {(): readable}
         )
         if self._seen is not None:
             yield from self._of_group(self._seen.status)

@@ -126,7 +126,7 @@ class Materialized(Generic[K, V]):
             )
         if type(self.headers) not in (bool, NoneType):
             raise TopologyError(
-                f"{context}: headers={self.headers!r}; give True or False, or leave it out for what dsl_store_format says"
+                f"{context}: headers={self.headers!r}; give True or False, or leave it out to use dsl_store_format"
             )
         bounded = self.ttl is not None or self.store_type in ("versioned", "lru")
         if self.headers and bounded:

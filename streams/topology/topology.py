@@ -496,5 +496,5 @@ def given_topology(topology: object, what: str) -> Topology:
         return topology
     step = "give builder.build()"
     if not hasattr(topology, "build"):
-        step = "give what StreamsBuilder.build() returns, or a Topology of your own"
+        step = "give the result of StreamsBuilder.build(), or a Topology of your own"
     raise TopologyError(f"{what}: the topology is of type {type(topology).__name__}; {step}")

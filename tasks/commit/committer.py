@@ -291,7 +291,7 @@ class Committer:
                     self.producer.abort()
                     self._after_abort(commit, error)
             except TransactionAbortedError as error:
-                _log.warning("can't tell which records are refused, trying again: %s", error)
+                _log.warning("cannot find the refused records, trying again: %s", error)
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:
                 return self._find_out(commit, error, give_up_s)

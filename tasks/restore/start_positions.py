@@ -260,7 +260,7 @@ def _check_grant(
         if progress is not None and progress.task_epoch > grant.task_epoch:
             raise OutdatedGrantError(
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
-                f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
+                f"epoch {grant.task_epoch}: the group's log was lost or recreated. Run `tidewheel group recover`"
             )
         is_accepted = progress is not None and CommitFacts.decode(progress.facts).accepted
         if is_accepted or rules.accept_offsets:

@@ -472,7 +472,7 @@ class StateUpdater:
         _log.warning("task %s: %s", restoring.task.task_id, error)
         self._stop_reading(restoring)
         if restoring.copy is not None:
-            self._announce(restoring.copy.reset("the changelog has lost what comes next"))
+            self._announce(restoring.copy.reset("the changelog has lost the next records"))
         store = restoring.entries[error.partition].store
         if self._guarded(restoring, partial(self._empty_store, restoring.task, store)):
             self._start_restores([restoring])

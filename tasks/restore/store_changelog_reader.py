@@ -252,7 +252,7 @@ def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") ->
 
     >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
     >>> reason_of(stall, None)
-    'no progress for 7 s at offset 5 of log-0, which is to be read to offset 9: look at the brokers'
+    'no progress for 7 s at offset 5 of log-0, which is to be read to offset 9: check the brokers'
     """
     at, end = stall.reach
     text = f"no progress for {stall.for_s:.0f} s at offset {at} of {stall.partition}, which is to be read to offset {end}"
@@ -260,4 +260,4 @@ def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") ->
         return f"{text}: {cause}"
     if problem:
         return f"{text}; the cluster could not be asked why: {problem}"
-    return f"{text}: look at the brokers"
+    return f"{text}: check the brokers"

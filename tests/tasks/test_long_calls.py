@@ -273,7 +273,7 @@ def test_a_call_of_a_global_stores_processor_is_found_and_logged(
             each.getMessage() for each in caplog.records if "has run for" in each.getMessage()
         )
         assert "Fill.process (" in warning
-        assert "global stores are not filled meanwhile" in warning
+        assert "global stores are not updated meanwhile" in warning
     finally:
         gate.opened.set()
         life.updater.close()

@@ -67,7 +67,7 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
         )
     if not spec.logging:
         raise StreamsError(
-            f"store {store} has no changelog (logging=False), so nothing could restore what is loaded; turn logging on"
+            f"store {store} has no changelog (logging=False), so the loaded rows could not be restored; turn logging on"
         )
     if spec.retain_duplicates or spec.changelog_headers:
         raise StreamsError(

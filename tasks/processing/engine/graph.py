@@ -210,7 +210,7 @@ class TaskGraph:
         self._run_waiting(waiting)
 
     def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
-        assert self._order_start is not None, "only what takes joint batches is given some"
+        assert self._order_start is not None, "this graph does not accept joint batches"
         waiting: dict[str, list[RecordBatch]] = {}
         for name, batch, places in batches:
             batch.order = self._order_start(places)

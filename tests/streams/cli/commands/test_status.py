@@ -160,7 +160,7 @@ def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
         ranges=((0x2B, 4711, 61_000),),
     )
     told_by_the_first(stuck, monkeypatch)
-    sentence = "task 0_0 at a has a record in hand: key hash 0000002b, offset 4711, for 1 min 1 s"
+    sentence = "task 0_0 at a processes a record: key hash 0000002b, offset 4711, for 1 min 1 s"
 
     assert main(["status", "shop"]) == ExitCode.OK
     said = capsys.readouterr().out
