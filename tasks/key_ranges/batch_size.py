@@ -1,18 +1,17 @@
 """Batch size: limits how many records a key range processes per unit of work. Pure.
 
 A unit usually takes a few milliseconds, because a commit waits for it; slow records form units of
-one. A function of a **batch** may cost the same for one value as for a thousand, so its units
-grow. `tasks/loop/slices.py` uses the same rule for unsplit tasks.
+one. A function of a **batch** may cost the same for one value as for a thousand, so its units grow.
 """
 
 from typing import Final
 
-#: Target seconds of a unit, for which a commit may wait.
+#: Target seconds of a unit.
 UNIT_S: Final = 0.005
 _UNIT_RECORDS_MAX: Final = 10_000
 #: Slower records (seconds) are processed singly and sealed more often.
 _SLOW_S: Final = 0.001
-#: Weight of the newest unit in `mean_s`.
+#: Weight of the newest unit in the moving average.
 _NEWEST: Final = 0.25
 #: Target seconds of a unit with a batch function.
 _BATCH_S: Final = 0.02
@@ -28,7 +27,6 @@ class Pace:
     Attributes:
         records: Maximum records of the next unit.
         slow: True if a unit may take long enough to seal before the next.
-        mean_s: Moving average of seconds per record.
     """
 
     def __init__(self) -> None:

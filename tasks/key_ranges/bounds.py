@@ -9,8 +9,7 @@ class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         factor: Maximum number of ranges.
         records: Maximum queued records of all ranges.
-        bytes: Maximum bytes of queued records.
-        cache_bytes: Maximum cache size per range.
+        cache_bytes: Per range.
     """
 
     factor: int

@@ -1,19 +1,15 @@
 """Concurrency limit of a range pool: few ranges run if they compute, all if they wait. Pure.
 
-Waiting calls gain from every thread. Calls that compute in Python gain nothing from more threads:
-one interpreter runs them in turn, and each waiting thread delays the worker's own thread, so
-commits come late. Among many threads both kinds use no processor while they wait. Among two they
-differ. So a pool starts with two ranges and measures the share of a processor that they want: used
-time, plus time in the processor's run queue. A small share admits all threads. A large share tries
-twice as many, and keeps them while they use clearly more. The pool measures again, rarely, while
-ranges wait or one processor is fully used.
+Waiting calls gain from every thread. Calls that compute in Python gain nothing: one interpreter
+runs them in turn, and each waiting thread delays the worker's own thread, so commits come late.
+A pool starts with two ranges and measures the share of a processor that they want: used time, plus
+time in the processor's run queue. A small share admits all threads. A large share tries twice as
+many, and keeps them while they use clearly more. While ranges wait, or one processor is fully used,
+the pool rarely measures again.
 
 Two threads whose calls wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two
 that only compute use one processor, and four no more: two are enough. Two that wait 4 ms and
 compute 7 ms outside of the interpreter use 1.3, and four use 2: all run.
-
-The trials stay: one fixed rule was tried (two ranges or all, by the share that each range wants).
-It fails 9 of the 20 tests, among them loads that need a number between two and all.
 """
 
 import ctypes
@@ -29,7 +25,7 @@ _SIZE = 80
 
 #: Smallest limit: one range computes while the other waits for data.
 MIN_CONCURRENCY: Final = 2
-#: Below this wanted share, threads wait and more threads help.
+#: Below this wanted share, more threads help.
 _COMPUTES: Final = 0.5
 #: Twice the threads help if they use this many times the former wanted share.
 _MORE: Final = 1.25
@@ -44,7 +40,7 @@ _ROOM: Final = 0.5
 _FULL: Final = 0.85
 #: Seconds of full use, or of waiting ranges, before a new trial.
 _AGAIN_S: Final = 2.0
-#: Maximum of that time, which doubles after each trial without change.
+#: Maximum of that time; a trial usually doubles it.
 _AGAIN_MAX_S: Final = 300.0
 #: Seconds per trial; in less time a thread may get no processor by chance.
 _LOOK_S: Final = 0.1
@@ -61,9 +57,7 @@ class _Look:
     Attributes:
         fewer: Limit that justified this trial; 0 at the smallest limit.
         enough: Processor share above which this limit is worth keeping.
-        used_s: Processor time of all threads.
         wanted_s: Processor time and run-queue time of all threads.
-        ranges_wanted_s: The same of the ranges' threads.
         put_off_s: Time with another number of working ranges than the limit.
     """
 
@@ -99,7 +93,6 @@ class ConcurrencyLimit:
         #: Seconds with a reason for a trial, and seconds required.
         self._reason_s = 0.0
         self._patience_s = _AGAIN_S
-        #: Seconds with room for more threads.
         self._room_s = 0.0
 
     def note(
@@ -115,11 +108,10 @@ class ConcurrencyLimit:
         """Record a measurement of `elapsed_s` seconds and adapt the limit.
 
         Args:
-            ranges: Processor share used by the ranges' threads; above 1 for several processors.
+            ranges: Processor share of the ranges' threads; above 1 for several processors.
             waited: Share of time for which these threads waited in the run queue.
             loop: Processor share of the worker's own thread.
-            at_work: Working ranges, the larger of the numbers at start and end.
-            more_wait: True if ranges wait for a thread.
+            at_work: Working ranges, the larger number of start and end.
         """
         ranges_wanted = ranges + min(waited, _BESIDE * ranges)
         wanted = ranges_wanted + loop

@@ -26,8 +26,6 @@ _SHARE_BYTES = 1_000
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Work item for one range."""
-
     index: int
     item: WorkItem
 
@@ -37,7 +35,7 @@ class Dealer:
 
     Args:
         clock: Provides the time of each position; None if no operator uses it.
-        stream_time_ms: Stream time of the task before the first record, -1 for none.
+        stream_time_ms: Before the first record, -1 for none.
     """
 
     def __init__(self, ranges: KeyRanges, clock: PositionClock | None, stream_time_ms: int) -> None:
@@ -64,12 +62,9 @@ class Dealer:
         """Return the records as a chunk, the ranges' shares, and stream time per record.
 
         Args:
-            source: Name of the node that decoded them.
             batch: The accepted records.
             time_before_ms: Largest timestamp of the partition before them, -1 for none.
             old: Progress of a former owner beyond the restart offset.
-            letters: Outputs for undecodable records, by row of `records`.
-            others: Position and largest timestamp of the task's other partitions.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])

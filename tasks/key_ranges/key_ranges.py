@@ -17,7 +17,6 @@ import msgspec
 #: Name of the hash, stored with ranges: other hashes must not be mistaken for it.
 KEY_HASH = "crc32"
 
-#: One more than the largest hash.
 HASH_END = 1 << 32
 
 #: Maximum ranges per task: their progress must fit into the metadata of one offset.
@@ -27,9 +26,7 @@ _OFFSET_BYTES = 8
 
 
 def key_hash(raw_key: bytes | None, offset: int) -> int:
-    """Return the hash of one record.
-
-    An empty key is a key; the offset counts only for None.
+    """Return the hash of one record; the offset counts only for None, not for an empty key.
 
     >>> key_hash(b"alice", 7) == key_hash(b"alice", 8)
     True
@@ -53,7 +50,7 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
 
 
 class KeyRanges(msgspec.Struct, frozen=True):
-    """All ranges of one task, by ascending first hashes from 0.
+    """All ranges of one task.
 
     Raises ValueError unless there are 1 to `RANGES_MAX` ascending first hashes from 0.
 

@@ -32,7 +32,7 @@ _ANY: Final = "any"
 def only_awaits(subtopology: SubtopologySpec) -> bool:
     """Return True if every user function is a processor's `async def process`.
 
-    It creates processors from function suppliers, and initialises none.
+    It creates processors, and initialises none.
     """
     processors = [each for each in subtopology.nodes if isinstance(each, ProcessorSpec)]
     sinks = [each for each in subtopology.nodes if isinstance(each, SinkSpec)]
@@ -46,7 +46,7 @@ def only_awaits(subtopology: SubtopologySpec) -> bool:
 
 
 class Cutting(msgspec.Struct, frozen=True):
-    """Result of the analysis, with the reason against key ranges.
+    """The first reason against key ranges, in node order.
 
     >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
     ('keyed', 'free: KTABLE-SUPPRESS-4: it holds rows back')
@@ -63,10 +63,7 @@ class Cutting(msgspec.Struct, frozen=True):
 
 
 def keyedness(subtopology: SubtopologySpec) -> Cutting:
-    """Analyse a sub-topology; the first reason in node order counts.
-
-    It creates operators, and processors from function suppliers, and initialises none.
-    """
+    """Analyse a sub-topology; it creates operators and processors, and initialises none."""
     flows = _flows(subtopology)
     return Cutting(next(_reasons(subtopology, flows), ""))
 
@@ -97,12 +94,10 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Records that reach and leave a node.
 
     Attributes:
-        operator: Its operator, None for a user's processor.
+        operator: None for a user's processor.
         sources: Sources whose records reach it.
         keys_in: Key kinds of arriving records, one word per path.
-        keys_out: Key kinds of its outputs.
         timed_in: True if all records of its sources arrive with their own times.
-        timed_out: True if all of them leave it so.
     """
 
     node: ProcessorSpec

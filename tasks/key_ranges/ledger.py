@@ -17,7 +17,7 @@ _RUN_BYTES = 1_000
 
 
 class _Run(msgspec.Struct):
-    """Size of one run, and number of unfinished work items that use it."""
+    """Size of one run, and its unfinished work items."""
 
     size_bytes: int
     holders: int
@@ -72,7 +72,6 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         partition_times_ms: Per row, the partition's largest timestamp up to and including it.
         positions_ms: Per row, the task's position clock after it.
         time_before_ms: The partition's largest timestamp before the chunk.
-        position_before_ms: The position clock before the chunk.
         number: Sequence number within the task.
         others: Position and largest timestamp of the task's other partitions before the chunk.
     """
@@ -90,8 +89,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Open(msgspec.Struct):
     """Restart point of a range: the range has sealed all its rows before this row.
 
-    It is one moment of the task with a position in each partition, so a restart merges the inputs in
-    the same order.
+    It has a position in each partition, so a restart merges the inputs in the same order.
     """
 
     chunk: Chunk
@@ -136,12 +134,9 @@ class _Entry(msgspec.Struct, frozen=True):
 class Ledger:
     """Received and unsealed rows of one range.
 
-    Args:
-        by_time: True if stream time may call users' objects, also at rows of other ranges.
-
     Attributes:
         given: Received rows; a chunk without own rows counts as one.
-        passes: Received rows of that second kind.
+        passes: Chunks without own rows.
     """
 
     def __init__(self, *, by_time: bool = False) -> None:

@@ -19,11 +19,7 @@ _OURS: Final = "tidewheel.tasks."
 
 
 class Step(NamedTuple):
-    """Work of an asyncio task between two awaits.
-
-    Attributes:
-        since_s: First observation (`time.monotonic`): a lower bound of its duration.
-    """
+    """Work of an asyncio task between two awaits, first seen at `since_s` (`time.monotonic`)."""
 
     task: asyncio.Task[Any]
     since_s: float

@@ -12,7 +12,6 @@ def first_cut(
     """Return the first ranges of a task.
 
     Args:
-        wanted: Requested ranges.
         before: Ranges of the last commit, of each input with uneven progress.
         fitting: Maximum ranges whose progress fits into a commit, which stores both splits merged.
         as_before: True to keep the ranges until they are level: time had passed only for some keys.

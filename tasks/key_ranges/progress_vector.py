@@ -1,10 +1,8 @@
 """Progress of a task in one partition, encoded as metadata of the committed offset. Pure.
 
-The base64 text has: magic, version, sequence, task epoch, transactional id, topic id, topology hash,
-key hash name, (first hash, offset) per range, stream time, operator times, and facts
-(`tidewheel.tasks.commit_facts`). Numbers are varints. Offsets are relative to the committed one, so
-lag does not affect the size. The checksum includes that offset and rejects a text of another one.
-Version 1 had no facts, and a checksum without the offset.
+The text is base64; numbers are varints. Offsets are relative to the committed one, so lag does not
+affect the size. The checksum includes that offset and rejects a text of another one. Version 1 had
+no facts, and a checksum without the offset.
 """
 
 import base64
@@ -52,9 +50,6 @@ _WIDE_RANGES = 16
 def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int = 0) -> int:
     """Return the maximum key ranges per commit text, 1 to `RANGES_MAX`.
 
-    Args:
-        facts_bytes: Maximum size of `Progress.facts`.
-
     >>> ranges_that_fit("shop-fixed-0", 32)
     256
     >>> ranges_that_fit("shop" * 60, 32)
@@ -78,9 +73,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         task_epoch: Ownership count of the task; 0 under fixed assignment.
         transactional_id: Id of the committing producer; a successor fences it.
-        topic_id: 16-byte topic id; detects a recreated topic of the same name.
-        topology_hash: First 8 bytes of the hash; operator times are valid only for equal hashes.
-        ranges: Progress per range, by ascending first hash from 0.
+        topic_id: 16 bytes; detects a recreated topic of the same name.
+        topology_hash: First 8 bytes; operator times are valid only for equal hashes.
+        ranges: By ascending first hash from 0.
         stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
         operator_times_ms: Stream time per windowed operator, in topology order.
         sequence: Commit count of the producer; identifies a transaction of unknown outcome.
@@ -113,7 +108,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_absurd(self) -> bool:
-        """Return True if a number is outside the bounds of any worker."""
+        """Return True if a number exceeds the bounds of any worker."""
         hashes = [entry.first_hash for entry in self.ranges]
         return (
             self.task_epoch > EPOCH_MAX
@@ -258,9 +253,8 @@ def slowest_position_ms(
 ) -> int | None:
     """Return the stream time of the slowest range's committed position.
 
-    A restore to that position must not use later times of faster ranges. None if no range is ahead; -1
-    if the time is unknown: no commit, or one of another topology. `may_part`: level ranges may diverge
-    before the time is used.
+    A restore to it must not use later times of faster ranges. None if no range is ahead; -1 if the
+    time is unknown: no commit, or another topology. `may_part`: level ranges may diverge before.
     """
     known = [progress for progress in committed if progress is not None]
     level = all(progress.highest_offset == progress.committed_offset for progress in known)

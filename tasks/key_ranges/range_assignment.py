@@ -3,7 +3,7 @@
 Threads that share no task share no store. So **whole tasks** come first: the heaviest goes to the
 idlest thread. **While the load is uneven**, the busiest thread then gives the idlest a whole task
 or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow them.
-A task never exceeds its factor. A thread with one unsplittable task is skipped.
+A task never has more ranges than its factor.
 
 For example, on four threads, with factor 4 for each task:
 
@@ -14,8 +14,7 @@ For example, on four threads, with factor 4 for each task:
                     thread 3: nothing    0     thread 3: A, upper half of its keys   3
 
 The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
-ranges. Otherwise the changes start from it, unless a new answer needs fewer ranges. Load counts as
-even within a range; the next measurement corrects this for hot keys.
+ranges. Load counts as even within a range; the next measurement corrects this for hot keys.
 """
 
 from bisect import bisect_left, bisect_right
@@ -58,7 +57,7 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One task with its measured load.
 
     Attributes:
-        ranges: Its ranges, by ascending first hash from 0.
+        ranges: By ascending first hash from 0.
         ranges_max: Parallelising factor, or 1 for an unsplittable task.
         fixed: True to keep the ranges for now; they may change threads.
     """
@@ -70,13 +69,13 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRange(msgspec.Struct, frozen=True, order=True):
-    """One range of a task and its thread, counted from 0."""
+    """Range and its thread, counted from 0."""
 
     first_hash: int
     thread: int
 
 
-#: The ranges of each task, by ascending first hash.
+#: Ranges per task, by ascending first hash.
 Placement = Mapping[TaskId, tuple[PlacedRange, ...]]
 
 
@@ -90,7 +89,7 @@ def assign_ranges(
     """Return the ranges of each task and their threads.
 
     Args:
-        previous: Previous answer; it may name tasks and threads that no longer exist.
+        previous: It may name tasks and threads that no longer exist.
         capacity: Maximum load of one thread, 0 if unlimited. A quarter of all capacity counts as evenly
             spread, so chance differences between idle threads move nothing.
 
@@ -118,9 +117,6 @@ def assign_ranges(
         return kept.answer()
     fresh.rename_threads(previous)
     return fresh.answer()
-
-
-# -- weights -----------------------------------------------------------------------------------------------------------
 
 
 class _Weights:
@@ -158,8 +154,6 @@ def _weighted(tasks: Sequence[TaskLoad], capacity: int) -> dict[TaskId, _Weights
     return {task.task: _Weights(task, floor) for task in tasks}
 
 
-# -- drafts ------------------------------------------------------------------------------------------------------------
-
 _NOWHERE: Final = -1
 
 
@@ -177,8 +171,6 @@ def _index_of(pieces: Sequence[_Piece], first: int) -> int:
 
 
 class _Draft:
-    """Mutable assignment."""
-
     def __init__(self, weights: Mapping[TaskId, _Weights], threads: int) -> None:
         self._weights = weights
         self._threads = range(threads)
@@ -191,8 +183,6 @@ class _Draft:
             else _pieces_of(name, [0])
             for name, of in weights.items()
         }
-
-    # -- measures ----------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -207,7 +197,6 @@ class _Draft:
         return max(self._busy) - min(self._busy)
 
     def is_as_good_as(self, other: "_Draft") -> bool:
-        """Return True if the other draft saves no ranges and is not much more even."""
         return self.count <= other.count and self.gap <= other.gap + other.mean * TOLERANCE
 
     def answer(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
@@ -222,10 +211,7 @@ class _Draft:
     def _weight(self, piece: _Piece) -> int:
         return self._weights[piece.task].between(piece.first, piece.end)
 
-    # -- a first answer ------------------------------------------------------------------------------------------------
-
     def take_over(self, previous: Placement) -> None:
-        """Copy a previous answer as far as its ranges and threads exist."""
         for name, pieces in self._pieces.items():
             before = {each.first_hash: each.thread for each in previous.get(name, ())}
             if not self._weights[name].task.fixed and before:
@@ -266,8 +252,6 @@ class _Draft:
                 names[now] = free.pop(0)
         for piece in self._all():
             piece.thread = names[piece.thread]
-
-    # -- evening out ---------------------------------------------------------------------------------------------------
 
     def even_out(self, tolerance: float) -> bool:
         """Move load until threads differ by `tolerance` x mean; return True if any moved."""
@@ -355,8 +339,6 @@ class _Draft:
         self._place(taken, taker)
         self._join(piece.task)
         return True
-
-    # -- ranges --------------------------------------------------------------------------------------------------------
 
     def _of(self, thread: int) -> list[_Piece]:
         if self._by_thread is None:

@@ -2,8 +2,8 @@
 
 A thread takes the range that waited longest, or its previous one while no range waits: that one's
 objects are in the cache. A range whose call hangs keeps its thread; after its task released it, a
-new thread replaces that one. `concurrency.py` limits the working ranges. A long call leaves that
-count, so a call that never returns, even if it computes, blocks no other range.
+new thread replaces that one. Long calls do not count toward the limit (`concurrency.py`), so a call
+that never returns blocks no other range.
 """
 
 import threading
@@ -27,7 +27,7 @@ _SAMPLE: Final = 4
 
 
 class _Seen(NamedTuple):
-    """Thread times at one moment: used per clock id, run-queue time per sampled thread."""
+    """Thread times at one moment."""
 
     at_s: float
     used_s: Mapping[int, float]
@@ -36,7 +36,7 @@ class _Seen(NamedTuple):
 
 
 class RangePool:
-    """Threads for the ranges of one worker's tasks. Created by the worker's loop thread."""
+    """Threads for one worker's ranges. Created by the worker's loop thread."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -48,15 +48,14 @@ class RangePool:
         self._running: dict[RangeWorker, threading.Thread] = {}
         #: Threads of released ranges: they end when their call returns.
         self._left_behind: set[threading.Thread] = set()
-        #: Loop of the ranges that only await; created for the first one.
+        #: Created for the first range that only awaits.
         self._shared: SharedLoop | None = None
         self._loops: list[SharedLoop] = []
         self._started = 0
         self._concurrency = ConcurrencyLimit(threads)
-        #: Notified when the limit may delay ranges, or more ranges work than it allows.
+        #: Notified when the limit may need a change.
         self._crowded = threading.Condition(self._lock)
         self._looks = True
-        #: CPU clock ids of the threads.
         self._clocks: dict[threading.Thread, int] = {}
         #: Ranges in long calls, excluded from the limit; none is left behind.
         self._long: dict[RangeWorker, threading.Thread] = {}
@@ -86,7 +85,7 @@ class RangePool:
                     self._call()
 
     def _queue(self, each: RangeWorker) -> bool:
-        """Queue a range; return True if a thread must run it. The lock is held."""
+        """Return True if a thread must run the range. The lock is held."""
         each.scheduling = Scheduling.QUEUED
         if each.awaits and isinstance(each.waiting, Shared):
             each.waiting.turns.begin(each)
@@ -95,14 +94,14 @@ class RangePool:
         return True
 
     def _call(self) -> None:
-        """Wake a waiting thread if one more range may work. The lock is held."""
+        """Wake a thread if one more range may work. The lock is held."""
         if self._has_place:
             self._work.notify()
         else:
             self._look_soon()
 
     def share(self) -> Shared:
-        """Return a new part of the shared loop. Called from the ranges' threads."""
+        """Called from the ranges' threads."""
         with self._lock:
             if self._shared is None:
                 self._shared = SharedLoop(self._turned)
@@ -218,8 +217,6 @@ class RangePool:
     def _is_alone(self) -> bool:
         return self._free <= 0
 
-    # -- how many at a time ----------------------------------------------------------------------------------------
-
     @property
     def _at_work(self) -> int:
         return len(self._running) - len(self._left_behind) - len(self._long)
@@ -256,7 +253,7 @@ class RangePool:
                 seen = self._look_at_width(seen)
 
     def long_turns(self) -> list[int]:
-        """Return the idents of threads whose range starts or runs a long unit."""
+        """Return the idents of threads whose range starts, or runs a long unit."""
         now_s = time.monotonic()
         return [
             thread.ident or 0
@@ -266,7 +263,6 @@ class RangePool:
         ]
 
     def is_inside(self) -> bool:
-        """Return True if the caller is a pool thread or a shared loop's thread."""
         me = threading.current_thread()
         return me in self._clocks or any(each.watch.thread is me for each in self._loops)
 
@@ -282,7 +278,7 @@ class RangePool:
         return used_s
 
     def _look_at_width(self, before: _Seen) -> _Seen:
-        """Adapt the limit to the time used since `before`. The lock is held."""
+        """Adapt the limit. The lock is held."""
         self._note_long()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s

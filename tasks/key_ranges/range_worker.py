@@ -43,7 +43,7 @@ _STAGED_OVERHEAD_BYTES: Final = 150
 
 
 class Scheduling(Enum):
-    """Scheduling state of a range; only the pool changes it, while it holds the pool's lock."""
+    """Changed only by the pool, while it holds its lock."""
 
     IDLE = "idle"
     QUEUED = "queued"
@@ -51,7 +51,7 @@ class Scheduling(Enum):
 
 
 class RangeCollector:
-    """Collector of one range: keeps outputs until they are sealed."""
+    """Keeps one range's outputs until they are sealed."""
 
     def __init__(self, partition_count: Callable[[str], int]) -> None:
         self._partition_count = partition_count
@@ -83,12 +83,7 @@ class RangeParts(Protocol):
 
 
 class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity and start values of a range.
-
-    Attributes:
-        stream_time_ms: Stream time of the task at its start.
-        operator_times_ms: Stream times of operators and stores at its start.
-    """
+    """Identity of a range, and stream times at its start."""
 
     task: str
     index: int
@@ -106,15 +101,11 @@ class RangeWorker:
 
     Attributes:
         seals: Sealed work that the loop has not received yet.
-        processing: Its graph, None before the first turn.
+        processing: None before the first turn.
         passes_done: Finished rows that represent records of other ranges.
-        bytes_done: Memory of the finished rows.
         dirty: True if finished work is not sealed.
         commit_requested: A processor requested a commit; its work before that is sealed.
-        next_wall_clock_ms: Time of the next wall-clock callback; None for none.
-        busy_s: Working time.
-        busy_percent: Working part of the last interval of `RangePlacement`, with the running unit.
-        waiting: Runner of its coroutines: a private loop, or its part of a shared one.
+        busy_percent: Working part of the last interval of `RangePlacement`.
         kept_s: Time for which its coroutines blocked the shared loop beyond their allowance.
         cancelled: Its last record was cancelled after a halt; only sealed work counts.
         unit_since_s: Start of the present unit (`time.monotonic`); None between units.
@@ -169,7 +160,6 @@ class RangeWorker:
         self._timed = 0
         self._pace = Pace()
         self._sealed = 0
-        #: `busy_s` at the last seal.
         self._sealed_busy_s = -_SEAL_S
         # Requests of the loop's thread.
         self._seal_barrier: SealBarrier | None = None
@@ -183,7 +173,7 @@ class RangeWorker:
 
     @property
     def has_work(self) -> bool:
-        """Return True if a thread can work here. Also called by the pool."""
+        """Also called by the pool."""
         if self._closing:
             return not self.ended
         if self.error is not None:
@@ -283,9 +273,7 @@ class RangeWorker:
     def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
         """Work until nothing is left or other ranges need the thread. Never raises.
 
-        Args:
-            others_wait: Returns True if other ranges wait for a thread.
-            alone: Returns True if no other thread is free for a later seal request.
+        `alone` returns True if no other thread is free for a later seal request.
         """
         with self._ending(), self._trusted(), self.waiting:
             run_steps(self._turn(others_wait, alone, on_loop=False))
@@ -293,7 +281,7 @@ class RangeWorker:
             self._end()
 
     async def turn_on_loop(self) -> None:
-        """Work on the shared loop until no work for it is left. Never raises."""
+        """Never raises."""
         with self._ending(), self._trusted():
             assert self._shared is not None, "it shares the loop that calls it"
             await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
@@ -513,10 +501,7 @@ class RangeWorker:
             processing.stream_time_ms = now_ms
             processing.punctuate_stream_time()
 
-    # -- seals -----------------------------------------------------------------------------------------------------
-
     def _seal(self) -> None:
-        """Seal finished work and continue without waiting for its commit."""
         processing = self.processing
         assert processing is not None, "only started ranges are dirty"
         processing.graph.flush()
@@ -555,8 +540,6 @@ class RangeWorker:
             notes = {key: note for each in mine.values() for key, note in each.notes.items()}
             if mine:
                 database.stage(number, {name: each.stored for name, each in mine.items()}, notes)
-
-    # -- the end ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         if self.ended:

@@ -1,9 +1,9 @@
 """Repartitioning of one task: when its key ranges may change. Pure.
 
-Ranges change only without queued or running records, so distribution pauses for a moment. To keep
-one slow key from stopping all others, the pause starts only when all queues are short. It ends
-soon, and is tried again later. Queues of a range that is slower than its input never get short by
-themselves; they receive slightly fewer rows than they finish.
+Ranges change only without queued or running records, so distribution pauses first. A pause starts
+only when all queues are short: one slow key must not stop all others. It is short, and repeated
+later. A range slower than its input never gets a short queue by itself, so it receives slightly
+fewer rows than it finishes.
 """
 
 from collections.abc import Iterable
@@ -13,25 +13,20 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 
 #: A queue is short if it takes no longer (seconds), or has one record.
 _SHORT_S: Final = 0.05
-#: Seconds of the first pause; each later one is twice as long, up to the maximum.
+#: Seconds of a pause, doubled each time, and its maximum.
 _HELD_S: Final = 0.2
 _HELD_MAX_S: Final = 1.0
-#: Seconds between pauses: ten times the pause, doubled each time.
+#: Seconds between pauses, doubled each time.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
 #: Full queues shrink by this part of a row for each distributed row.
 _LESS: Final = 1 / 4
-#: Rows per range that may always be queued, so that no range idles.
+#: Rows per range that short queues may always have, so no range idles.
 _ROWS_MIN: Final = 8
 
 
 class Repartitioning:
-    """Requested change of one task's key ranges.
-
-    Attributes:
-        wish: Requested ranges, None without a request.
-        part: Part of the usual queue length that is allowed now.
-    """
+    """Requested change of one task's key ranges; `part` of the usual queue length is allowed now."""
 
     def __init__(self) -> None:
         self.wish: KeyRanges | None = None
@@ -53,8 +48,7 @@ class Repartitioning:
     def is_due(self, backlogs: Iterable[tuple[int, float]], *, quiet: bool, now_s: float) -> bool:
         """Return True if the ranges can change now; else start or end a pause.
 
-        `backlogs` has per range its queued and running rows, and seconds per row. `quiet`: no row
-        is queued or running.
+        `backlogs`: unfinished rows and seconds per row of each range. `quiet`: there are none.
         """
         if self.wish is None or quiet:
             return quiet and self.wish is not None
@@ -75,12 +69,12 @@ class Repartitioning:
         return wish
 
     def given(self, rows: int, waiting: int, *, full: bool) -> None:
-        """Record `rows` distributed rows, with `waiting` queued ones and `full` queues."""
+        """Record distributed rows; full queues shrink while a change is requested."""
         if full and self.wish is not None:
             self.part *= max(1 - _LESS * rows / max(waiting, 1), 1 / 2)
 
     def rows_max(self, limit: int, waiting: int, ranges: int) -> int:
-        """Return the maximum run to distribute: short runs while queues must shrink."""
+        """Return the maximum rows per run, fewer while queues must shrink."""
         if self.part == 1.0:
             return limit
         return min(limit, max(waiting // _ROWS_MIN, ranges))
@@ -88,9 +82,9 @@ class Repartitioning:
     def is_full(
         self, backlogs: Iterable[tuple[int, float]], waiting: int, used: float, ranges: int
     ) -> bool:
-        """Return True if no more rows may be queued; `used` is the used part of the usual length.
+        """Return True if no more rows may be queued; `used` is relative to the usual length.
 
-        Some rows are always allowed, unless they would all queue in one range that must shrink.
+        A few rows are always allowed while all queues are short.
         """
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
         if few and all(_is_short(*each) for each in backlogs):

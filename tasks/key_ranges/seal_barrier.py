@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 
 
 class SealBarrier:
-    """Barrier of those ranges that will seal soon.
+    """Barrier of the awaited ranges.
 
     >>> barrier = SealBarrier({"a", "b"})
     >>> barrier.sealed("a"); barrier.wait(0.0)
@@ -21,11 +21,11 @@ class SealBarrier:
             self._all.set()
 
     def sealed(self, range_: Hashable) -> None:
-        """Record that a range has sealed. Called from the ranges' threads."""
+        """Called from the ranges' threads."""
         self._awaited.discard(range_)
         if not self._awaited:
             self._all.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait; return True if all awaited ranges have sealed."""
+        """Return True after all awaited ranges have sealed, else False."""
         return self._all.wait(max(seconds, 0.0))

@@ -14,14 +14,14 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one range, in order.
 
     Attributes:
-        batch: The records, None without accepted ones.
+        batch: None without accepted records.
         times_ms: Stream time per row of the run, shared by all ranges.
         rows: Rows of the run that are these records.
         end: Row that the range reaches with them.
         letters: Outputs of the error handlers for undecodable records.
         size_bytes: Approximate memory, without data shared with other ranges.
         only_time: True without records: one row represents the run, for callbacks that become due.
-        passed: Row up to which the former owner already called what was due.
+        passed: Row up to which the former owner already made the due calls.
     """
 
     source: str
@@ -36,8 +36,6 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtHand(NamedTuple):
-    """Current record of a range."""
-
     key_hash: int
     offset: int
     topic: str
@@ -50,7 +48,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: Counts the range's seals, from 1.
         rows_done: Finished rows since the range started.
-        operator_times_ms: Stream times of the range's operators and stores.
         size_bytes: Approximate memory until the commit.
     """
 

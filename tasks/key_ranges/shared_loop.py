@@ -29,7 +29,7 @@ _owner: ContextVar["Shared | None"] = ContextVar("tidewheel_owner", default=None
 
 
 class Turning(Protocol):
-    """Protocol of a key range that works on the loop."""
+    """Key range that works on the loop."""
 
     @property
     def waiting(self) -> CoroutineRunner: ...
@@ -38,7 +38,7 @@ class Turning(Protocol):
 
 
 class Shared(CoroutineRunner):
-    """Part of one owner in a shared loop.
+    """Part of one owner (a key range) in a shared loop.
 
     Turns on the loop await its coroutines; `wait_for` serves its turns in other threads.
     """
@@ -52,7 +52,6 @@ class Shared(CoroutineRunner):
         self.awaited: asyncio.Task[Any] | None = None
         self.context: Context = copy_context()
         self.context.run(_owner.set, self)
-        #: Tasks started by its coroutines.
         self.begun: WeakSet[asyncio.Task[Any]] = WeakSet()
         #: Task to cancel with the owner: its turn, or a coroutine another thread waits for.
         self.in_hand: asyncio.Task[Any] | None = None
@@ -80,7 +79,7 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def has(self, task: asyncio.Task[Any]) -> bool:
-        """Return True if the task is the owner's turn or coroutine, or was started by one."""
+        """Return True for the owner's turn or coroutine, and tasks that they started."""
         return task is self.awaited or task is self.in_hand or task in self.begun
 
     def cancel(self) -> None:
@@ -93,7 +92,7 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def close(self) -> None:
-        """Cancel background tasks of the owner and wait for them for at most a second."""
+        """Cancel the owner's background tasks; wait at most a second for them."""
         if not self.begun or self.loop.is_closed():
             return
         ended = threading.Event()
@@ -109,7 +108,7 @@ class Shared(CoroutineRunner):
 
 
 class SharedLoop:
-    """The loop and its thread; it calls `done` on the loop after each turn of a range."""
+    """Loop and its thread; `done` runs on the loop after each turn of a range."""
 
     def __init__(self, done: Callable[[Any], None]) -> None:
         self._done = done

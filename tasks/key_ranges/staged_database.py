@@ -33,11 +33,8 @@ class StagedDatabase(DatabaseView):
 
     Deleted ranges of expired rows below stay visible: readers of such rows check the time themselves.
 
-    Args:
-        families: Names of its stores.
-        own: Rows of the range, if user processors may scan a store; None for all.
-
     Attributes:
+        own: Rows of the range, if user processors may scan a store; None for all.
         applied: Last seal that is in the database below. Set by the loop's thread.
         closed: True after the range's end: every further call raises.
     """
@@ -50,7 +47,7 @@ class StagedDatabase(DatabaseView):
         self.families = frozenset(families)
         self.applied = 0
         self.closed = False
-        #: Sealed rows per family, oldest first, at most two layers.
+        #: Per family, oldest first, at most two layers.
         self._layers: dict[str, deque[_Layer]] = {}
         #: Sorted rows per family, built by the first iteration.
         self._ordered: dict[str, OrderedRows] = {}
@@ -73,8 +70,6 @@ class StagedDatabase(DatabaseView):
             layers[-1].rows.update(zip(rows.keys, rows.values, strict=True))
             self._ordered.pop(family, None)
         self._notes.update(notes)
-
-    # -- reading ---------------------------------------------------------------------------------------------------
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
