@@ -18,7 +18,7 @@ _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS: Final = "tidewheel.tasks."
 
 
-class Step(NamedTuple):
+class LoopStep(NamedTuple):
     """Work of an asyncio task between two awaits, first seen at `since_s` (`time.monotonic`)."""
 
     task: asyncio.Task[Any]
@@ -32,7 +32,7 @@ class LoopWatch:
         self._loop = loop
         self.thread = thread
         self._mark: threading.Event | None = None
-        self._seen: Step | None = None
+        self._seen: LoopStep | None = None
 
     def look(self, now_s: float) -> None:
         step = self.step()
@@ -42,9 +42,9 @@ class LoopWatch:
             self._mark = threading.Event()
             self._loop.call_soon_threadsafe(self._mark.set)
         task = asyncio.current_task(self._loop)
-        self._seen = None if task is None else Step(task, now_s)
+        self._seen = None if task is None else LoopStep(task, now_s)
 
-    def step(self) -> Step | None:
+    def step(self) -> LoopStep | None:
         """Return the recorded step if the loop is still in it."""
         seen, mark = self._seen, self._mark
         if seen is None or mark is None:
@@ -53,7 +53,7 @@ class LoopWatch:
         is_there = asyncio.current_task(self._loop) is seen.task
         return seen if is_there and not mark.is_set() else None
 
-    def place(self, step: Step) -> str:
+    def place(self, step: LoopStep) -> str:
         """Return the step's user code, as "Shop.process (shop.py:12)"; empty after its end."""
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
         frame = frames.get(self.thread.ident or 0)
