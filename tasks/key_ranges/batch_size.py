@@ -15,19 +15,13 @@ _SLOW_S: Final = 0.001
 _NEWEST: Final = 0.25
 #: Target seconds of a unit with a batch function.
 _BATCH_S: Final = 0.02
-#: Its first size.
 _BATCH_RECORDS: Final = 64
 #: A larger unit pays off if a record costs less than this part of its cost at half the size.
 _PAYS: Final = 3 / 4
 
 
 class Pace:
-    """Unit size from the duration of earlier units.
-
-    Attributes:
-        records: Maximum records of the next unit.
-        slow: True if a unit may take long enough to seal before the next.
-    """
+    """Unit size from the duration of earlier units; seal before the next unit if `slow`."""
 
     def __init__(self) -> None:
         self.records = 1
@@ -49,8 +43,6 @@ class Pace:
 
 
 class BatchPace(Pace):
-    """Unit size for graphs with a batch function."""
-
     def __init__(self) -> None:
         super().__init__()
         self.records = _BATCH_RECORDS
@@ -58,7 +50,6 @@ class BatchPace(Pace):
         self._means: dict[int, float] = {}
 
     def note(self, done: int, elapsed_s: float) -> None:
-        """Grow while units are short or larger units are much cheaper per record."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = elapsed_s >= UNIT_S
         size = done.bit_length()
@@ -69,7 +60,6 @@ class BatchPace(Pace):
             self.records = max(min(self.records, done) // 2, 1)
 
     def _pays(self, size: int, mean_s: float) -> bool:
-        """Return True if this size, or twice this size, is much cheaper per record."""
         smaller_s, larger_s = self._means.get(size - 1), self._means.get(size + 1)
         if size == 1:
             return larger_s is None or larger_s < _PAYS * mean_s

@@ -4,13 +4,7 @@ import msgspec
 
 
 class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one task's ranges.
-
-    Attributes:
-        factor: Maximum number of ranges.
-        records: Maximum queued records of all ranges.
-        cache_bytes: Per range.
-    """
+    """`records` and `bytes` limit the queues of all ranges; `cache_bytes` is per range."""
 
     factor: int
     records: int

@@ -1,11 +1,10 @@
 """Concurrency limit of a range pool: few ranges run if they compute, all if they wait. Pure.
 
-Waiting calls gain from every thread. Calls that compute in Python gain nothing: one interpreter
-runs them in turn, and each waiting thread delays the worker's own thread, so commits come late.
-A pool starts with two ranges and measures the share of a processor that they want: used time, plus
-time in the processor's run queue. A small share admits all threads. A large share tries twice as
-many, and keeps them while they use clearly more. While ranges wait, or one processor is fully used,
-the pool rarely measures again.
+Calls that compute in Python gain nothing from more threads: one interpreter runs them in turn. Each
+waiting thread delays the worker's own thread, so commits come late. A pool starts with two ranges
+and measures the share of a processor that they want: used time, plus time in the run queue. A small
+share admits all threads. A large share tries twice as many, and keeps them if they use clearly
+more. While ranges wait, or one processor is fully used, the pool measures again, but rarely.
 
 Two threads whose calls wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two
 that only compute use one processor, and four no more: two are enough. Two that wait 4 ms and
@@ -36,7 +35,7 @@ _OUTSIDE: Final = 1.4
 _BESIDE: Final = 4.0
 #: Below this share more threads may run, regardless of earlier trials.
 _ROOM: Final = 0.5
-#: Above this share the processor is fully used.
+#: Share of a fully used processor.
 _FULL: Final = 0.85
 #: Seconds of full use, or of waiting ranges, before a new trial.
 _AGAIN_S: Final = 2.0
@@ -57,7 +56,6 @@ class _Look:
     Attributes:
         fewer: Limit that justified this trial; 0 at the smallest limit.
         enough: Processor share above which this limit is worth keeping.
-        wanted_s: Processor time and run-queue time of all threads.
         put_off_s: Time with another number of working ranges than the limit.
     """
 
@@ -109,7 +107,7 @@ class ConcurrencyLimit:
 
         Args:
             ranges: Processor share of the ranges' threads; above 1 for several processors.
-            waited: Share of time for which these threads waited in the run queue.
+            waited: Their share of time in the run queue.
             loop: Processor share of the worker's own thread.
             at_work: Working ranges, the larger number of start and end.
         """

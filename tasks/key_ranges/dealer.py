@@ -34,7 +34,7 @@ class Dealer:
     """Distributor of one task's records.
 
     Args:
-        clock: Provides the time of each position; None if no operator uses it.
+        clock: None if no operator uses the time of positions.
         stream_time_ms: Before the first record, -1 for none.
     """
 
@@ -61,10 +61,7 @@ class Dealer:
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
         """Return the records as a chunk, the ranges' shares, and stream time per record.
 
-        Args:
-            batch: The accepted records.
-            time_before_ms: Largest timestamp of the partition before them, -1 for none.
-            old: Progress of a former owner beyond the restart offset.
+        `batch` has the accepted records, `old` a former owner's progress beyond the restart offset.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
@@ -231,7 +228,6 @@ def _note(positions: list[int], source: SourceRecords, first: int) -> None:
 
 
 def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[int]:
-    """Return one value per row, -1 for rows without one."""
     if len(rows) == count:
         return values
     column = [-1] * count

@@ -2,7 +2,7 @@
 
 The committed offset is the slowest range's. After a restart, the partition is read from there, and
 the **old map** of the commit identifies records that faster ranges finished, by hash and offset.
-It is independent of the new ranges. It expires after the last range has passed its highest offset.
+It expires after the last range has passed its highest offset.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 class OldMap(msgspec.Struct, frozen=True):
-    """Progress of each former range of a partition, by ascending first hash from 0.
+    """Progress of each former range of a partition.
 
     >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
     >>> old.highest

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-#: Name of the hash, stored with ranges: other hashes must not be mistaken for it.
+#: Stored with ranges: other hashes must not be mistaken for it.
 KEY_HASH = "crc32"
 
 HASH_END = 1 << 32
@@ -50,9 +50,7 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
 
 
 class KeyRanges(msgspec.Struct, frozen=True):
-    """All ranges of one task.
-
-    Raises ValueError unless there are 1 to `RANGES_MAX` ascending first hashes from 0.
+    """Ranges of one task; ValueError unless 1 to `RANGES_MAX` first hashes ascend from 0.
 
     >>> ranges = KeyRanges.even(2)
     >>> ranges.first_hashes

@@ -30,10 +30,7 @@ _ANY: Final = "any"
 
 
 def only_awaits(subtopology: SubtopologySpec) -> bool:
-    """Return True if every user function is a processor's `async def process`.
-
-    It creates processors, and initialises none.
-    """
+    """Return True if every user function is a processor's `async def process`."""
     processors = [each for each in subtopology.nodes if isinstance(each, ProcessorSpec)]
     sinks = [each for each in subtopology.nodes if isinstance(each, SinkSpec)]
     return (
@@ -86,7 +83,7 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
 
 
 def runs_users_objects(subtopology: SubtopologySpec) -> bool:
-    """Return True if user objects run in it, which may schedule callbacks."""
+    """Users' objects may schedule callbacks."""
     return any(flow.is_users for flow in _flows(subtopology))
 
 
@@ -94,8 +91,6 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Records that reach and leave a node.
 
     Attributes:
-        operator: None for a user's processor.
-        sources: Sources whose records reach it.
         keys_in: Key kinds of arriving records, one word per path.
         timed_in: True if all records of its sources arrive with their own times.
     """
@@ -225,7 +220,6 @@ def _counted(flow: _Flow) -> Counted:
 
 
 def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
-    """Yield reasons why a node's time may differ from that of the position."""
     for flow in timed:
         name = flow.node.name
         if not flow.timed_in:
@@ -235,7 +229,6 @@ def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
 
 
 def _of_serdes(read: Sequence[SourceSpec]) -> Iterator[str]:
-    """Yield reasons why equal keys may have different bytes."""
     for source in read:
         if not source.key_serde.canonical:
             yield f"has keys whose bytes in {source.name} may differ for equal keys ({_named(source.key_serde)})"

@@ -17,8 +17,6 @@ _RUN_BYTES = 1_000
 
 
 class _Run(msgspec.Struct):
-    """Size of one run, and its unfinished work items."""
-
     size_bytes: int
     holders: int
 
@@ -71,8 +69,6 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         partition_times_ms: Per row, the partition's largest timestamp up to and including it.
         positions_ms: Per row, the task's position clock after it.
-        time_before_ms: The partition's largest timestamp before the chunk.
-        number: Sequence number within the task.
         others: Position and largest timestamp of the task's other partitions before the chunk.
     """
 

@@ -26,8 +26,6 @@ class LoopStep(NamedTuple):
 
 
 class LoopWatch:
-    """Watch of one loop; one thread calls `look`. `thread` runs the loop."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
         self.thread = thread

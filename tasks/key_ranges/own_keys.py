@@ -13,9 +13,7 @@ from tidewheel.state_stores.errors import StreamsError
 
 
 class OwnKeys(msgspec.Struct, frozen=True):
-    """Keys of one range in stores of user processors.
-
-    `users` has node names per store. Store keys equal record keys, byte for byte.
+    """Keys of one range in user processors' stores: record keys, byte for byte.
 
     >>> upper = OwnKeys(1 << 31, 1 << 32, {"counts": ("counter",)})
     >>> upper.holds("counts", b"alice"), upper.holds("counts", b"bob"), upper.holds("other", b"alice")

@@ -61,7 +61,7 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
 
 
 class RangeProgress(msgspec.Struct, frozen=True):
-    """First hash of a range, and the next offset it will process."""
+    """`offset` is the next that the range will process."""
 
     first_hash: int
     offset: int
@@ -75,7 +75,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         transactional_id: Id of the committing producer; a successor fences it.
         topic_id: 16 bytes; detects a recreated topic of the same name.
         topology_hash: First 8 bytes; operator times are valid only for equal hashes.
-        ranges: By ascending first hash from 0.
         stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
         operator_times_ms: Stream time per windowed operator, in topology order.
         sequence: Commit count of the producer; identifies a transaction of unknown outcome.
@@ -108,7 +107,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_absurd(self) -> bool:
-        """Return True if a number exceeds the bounds of any worker."""
         hashes = [entry.first_hash for entry in self.ranges]
         return (
             self.task_epoch > EPOCH_MAX
@@ -204,8 +202,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def partition_time_of_kafka_streams(text: str) -> int | None:
     """Return the stream time (ms, -1 for none) of Kafka Streams' metadata, else None.
 
-    Its text starts with version (1 byte) and time (8 bytes); times of processors follow
-    (TopicPartitionMetadata).
+    Its text (TopicPartitionMetadata) starts with version (1 byte) and time (8 bytes).
 
     >>> partition_time_of_kafka_streams("AgAAAAAAAAPo")
     1000

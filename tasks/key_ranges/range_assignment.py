@@ -5,13 +5,8 @@ idlest thread. **While the load is uneven**, the busiest thread then gives the i
 or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow them.
 A task never has more ranges than its factor.
 
-For example, on four threads, with factor 4 for each task:
-
-    task  load      whole tasks first          then the uneven rest
-    A     6         thread 0: A          6     thread 0: A, lower half of its keys   3
-    B     3         thread 1: B          3     thread 1: B                           3
-    C     3         thread 2: C          3     thread 2: C                           3
-                    thread 3: nothing    0     thread 3: A, upper half of its keys   3
+For example, four threads get tasks of load 6, 3 and 3. Each task has its own thread first; then
+the fourth thread takes the upper half of the first task's keys.
 
 The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
 ranges. Load counts as even within a range; the next measurement corrects this for hot keys.
@@ -39,7 +34,6 @@ _GAIN: Final = TOLERANCE / 16
 #: Divisor of the total load for the minimum weight of idle tasks.
 _IDLE_SHARE: Final = 16
 
-#: Divisor of all capacity for the evenly spread load.
 _EVEN_SHARE: Final = 4
 
 #: Units per load: integers stay exact for small parts.
@@ -47,7 +41,7 @@ _UNITS: Final = 1 << 20
 
 
 class RangeLoad(msgspec.Struct, frozen=True):
-    """Load of one range, in any unit that all ranges share."""
+    """Load in any unit that all ranges share."""
 
     first_hash: int
     load: int = 0
@@ -57,7 +51,6 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One task with its measured load.
 
     Attributes:
-        ranges: By ascending first hash from 0.
         ranges_max: Parallelising factor, or 1 for an unsplittable task.
         fixed: True to keep the ranges for now; they may change threads.
     """
@@ -69,13 +62,12 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRange(msgspec.Struct, frozen=True, order=True):
-    """Range and its thread, counted from 0."""
+    """Threads count from 0."""
 
     first_hash: int
     thread: int
 
 
-#: Ranges per task, by ascending first hash.
 Placement = Mapping[TaskId, tuple[PlacedRange, ...]]
 
 
@@ -175,7 +167,6 @@ class _Draft:
         self._weights = weights
         self._threads = range(threads)
         self._busy = [0] * threads
-        #: Cached ranges of each thread.
         self._by_thread: dict[int, list[_Piece]] | None = None
         self._pieces = {
             name: _pieces_of(name, [each.first_hash for each in of.task.ranges])
@@ -295,7 +286,6 @@ class _Draft:
         return True
 
     def _gives_part(self, giver: int, taker: int, mean: float, gain: int) -> bool:
-        """Move part of the heaviest splittable range; return True if one exists."""
         busy, idle = self._busy[giver], self._busy[taker]
         wanted = int(min(busy - mean, mean - idle))
         if wanted < gain:

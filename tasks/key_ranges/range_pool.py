@@ -22,13 +22,11 @@ from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
 _WINDOW_S: Final = 0.05
 #: Seconds after which a call no longer counts toward the limit.
 _LONG_S: Final = 1.0
-#: Sample size: the busiest threads' run-queue times represent all threads.
+#: Busiest threads whose run-queue times represent all threads.
 _SAMPLE: Final = 4
 
 
 class _Seen(NamedTuple):
-    """Thread times at one moment."""
-
     at_s: float
     used_s: Mapping[int, float]
     waited_s: Mapping[threading.Thread, float]
@@ -36,7 +34,7 @@ class _Seen(NamedTuple):
 
 
 class RangePool:
-    """Threads for one worker's ranges. Created by the worker's loop thread."""
+    """The worker's loop thread creates it."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -53,7 +51,6 @@ class RangePool:
         self._loops: list[SharedLoop] = []
         self._started = 0
         self._concurrency = ConcurrencyLimit(threads)
-        #: Notified when the limit may need a change.
         self._crowded = threading.Condition(self._lock)
         self._looks = True
         self._clocks: dict[threading.Thread, int] = {}
@@ -76,8 +73,6 @@ class RangePool:
             target=self._run, name=f"tidewheel-range-{self._started}", daemon=True
         ).start()
 
-    # -- the loop --------------------------------------------------------------------------------------------------
-
     def wake(self, ranges: Iterable[RangeWorker]) -> None:
         with self._lock:
             for each in ranges:
@@ -94,7 +89,7 @@ class RangePool:
         return True
 
     def _call(self) -> None:
-        """Wake a thread if one more range may work. The lock is held."""
+        """The lock is held."""
         if self._has_place:
             self._work.notify()
         else:
@@ -155,8 +150,6 @@ class RangePool:
             for each in self._loops:
                 each.close()
 
-    # -- the threads -----------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         clock = time.pthread_getcpuclockid(threading.get_ident()) if self._loop_clock else 0
         me = threading.current_thread()
@@ -203,7 +196,7 @@ class RangePool:
         return mine.has_work and self._queue(mine)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
-        """Pop the next range; the previous one if threads suffice. The lock is held."""
+        """The lock is held."""
         others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
         if before is not None and len(self._ready) - 1 <= others:
             with suppress(ValueError):  # it has no work
@@ -253,7 +246,6 @@ class RangePool:
                 seen = self._look_at_width(seen)
 
     def long_turns(self) -> list[int]:
-        """Return the idents of threads whose range starts, or runs a long unit."""
         now_s = time.monotonic()
         return [
             thread.ident or 0
@@ -278,7 +270,7 @@ class RangePool:
         return used_s
 
     def _look_at_width(self, before: _Seen) -> _Seen:
-        """Adapt the limit. The lock is held."""
+        """The lock is held."""
         self._note_long()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s

@@ -43,7 +43,7 @@ _STAGED_OVERHEAD_BYTES: Final = 150
 
 
 class Scheduling(Enum):
-    """Changed only by the pool, while it holds its lock."""
+    """Only the pool changes it, while it holds its lock."""
 
     IDLE = "idle"
     QUEUED = "queued"
@@ -51,8 +51,6 @@ class Scheduling(Enum):
 
 
 class RangeCollector:
-    """Keeps one range's outputs until they are sealed."""
-
     def __init__(self, partition_count: Callable[[str], int]) -> None:
         self._partition_count = partition_count
         self._staged = OutputRuns()
@@ -83,8 +81,6 @@ class RangeParts(Protocol):
 
 
 class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a range, and stream times at its start."""
-
     task: str
     index: int
     first_hash: int
@@ -101,12 +97,10 @@ class RangeWorker:
 
     Attributes:
         seals: Sealed work that the loop has not received yet.
-        processing: None before the first turn.
         passes_done: Finished rows that represent records of other ranges.
         dirty: True if finished work is not sealed.
         commit_requested: A processor requested a commit; its work before that is sealed.
         busy_percent: Working part of the last interval of `RangePlacement`.
-        kept_s: Time for which its coroutines blocked the shared loop beyond their allowance.
         cancelled: Its last record was cancelled after a halt; only sealed work counts.
         unit_since_s: Start of the present unit (`time.monotonic`); None between units.
     """
@@ -168,8 +162,6 @@ class RangeWorker:
         self._closing = False
         self._over = SealBarrier(())
         self._asked: deque[Question | Erasure] = deque()
-
-    # -- called by the loop ----------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -267,8 +259,6 @@ class RangeWorker:
         return AtHand(
             key_hash(source.raw_keys[row], offset), offset, source.topic, source.partition
         )
-
-    # -- the range's thread ----------------------------------------------------------------------------------------
 
     def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
         """Work until nothing is left or other ranges need the thread. Never raises.

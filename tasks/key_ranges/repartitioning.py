@@ -1,9 +1,8 @@
 """Repartitioning of one task: when its key ranges may change. Pure.
 
 Ranges change only without queued or running records, so distribution pauses first. A pause starts
-only when all queues are short: one slow key must not stop all others. It is short, and repeated
-later. A range slower than its input never gets a short queue by itself, so it receives slightly
-fewer rows than it finishes.
+only when all queues are short: one slow key must not stop all others. A range slower than its input
+never gets a short queue by itself, so it receives slightly fewer rows than it finishes.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
 #: Full queues shrink by this part of a row for each distributed row.
 _LESS: Final = 1 / 4
-#: Rows per range that short queues may always have, so no range idles.
+#: Rows per range that short queues may have, so no range idles.
 _ROWS_MIN: Final = 8
 
 
@@ -69,12 +68,10 @@ class Repartitioning:
         return wish
 
     def given(self, rows: int, waiting: int, *, full: bool) -> None:
-        """Record distributed rows; full queues shrink while a change is requested."""
         if full and self.wish is not None:
             self.part *= max(1 - _LESS * rows / max(waiting, 1), 1 / 2)
 
     def rows_max(self, limit: int, waiting: int, ranges: int) -> int:
-        """Return the maximum rows per run, fewer while queues must shrink."""
         if self.part == 1.0:
             return limit
         return min(limit, max(waiting // _ROWS_MIN, ranges))
@@ -84,7 +81,7 @@ class Repartitioning:
     ) -> bool:
         """Return True if no more rows may be queued; `used` is relative to the usual length.
 
-        A few rows are always allowed while all queues are short.
+        While all queues are short, a few rows may exceed a reduced length.
         """
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
         if few and all(_is_short(*each) for each in backlogs):

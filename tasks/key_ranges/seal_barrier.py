@@ -27,5 +27,4 @@ class SealBarrier:
             self._all.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return True after all awaited ranges have sealed, else False."""
         return self._all.wait(max(seconds, 0.0))

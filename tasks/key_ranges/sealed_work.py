@@ -18,7 +18,6 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         times_ms: Stream time per row of the run, shared by all ranges.
         rows: Rows of the run that are these records.
         end: Row that the range reaches with them.
-        letters: Outputs of the error handlers for undecodable records.
         size_bytes: Approximate memory, without data shared with other ranges.
         only_time: True without records: one row represents the run, for callbacks that become due.
         passed: Row up to which the former owner already made the due calls.
@@ -46,7 +45,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Immutable result of a range since its last seal.
 
     Attributes:
-        number: Counts the range's seals, from 1.
         rows_done: Finished rows since the range started.
         size_bytes: Approximate memory until the commit.
     """

@@ -29,8 +29,6 @@ _owner: ContextVar["Shared | None"] = ContextVar("tidewheel_owner", default=None
 
 
 class Turning(Protocol):
-    """Key range that works on the loop."""
-
     @property
     def waiting(self) -> CoroutineRunner: ...
 
@@ -79,7 +77,6 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def has(self, task: asyncio.Task[Any]) -> bool:
-        """Return True for the owner's turn or coroutine, and tasks that they started."""
         return task is self.awaited or task is self.in_hand or task in self.begun
 
     def cancel(self) -> None:
@@ -92,7 +89,6 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def close(self) -> None:
-        """Cancel the owner's background tasks; wait at most a second for them."""
         if not self.begun or self.loop.is_closed():
             return
         ended = threading.Event()
@@ -145,8 +141,6 @@ class SharedLoop:
         """End the thread when the loop runs again. Does not wait."""
         self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-
-    # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         with self._runner:

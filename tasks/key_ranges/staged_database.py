@@ -29,14 +29,13 @@ class _Layer:
 
 
 class StagedDatabase(DatabaseView):
-    """Database view of one key range over the task's shared database.
+    """Deleted ranges of expired rows below stay visible: their readers check the time themselves.
 
-    Deleted ranges of expired rows below stay visible: readers of such rows check the time themselves.
+    Args:
+        own: Rows of the range, if user processors may scan a store; None for all.
 
     Attributes:
-        own: Rows of the range, if user processors may scan a store; None for all.
         applied: Last seal that is in the database below. Set by the loop's thread.
-        closed: True after the range's end: every further call raises.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class StagedDatabase(DatabaseView):
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         self._check_open()
         mine = self.rows_on_top(family)
         below = self._below.iterate(family, lower, upper, reverse=reverse)
