@@ -1,7 +1,4 @@
-"""Base class of user-visible errors, and errors of state stores.
-
-Users import all errors from `tidewheel`; this package is the lowest in the import order.
-"""
+"""Base class of user-visible errors, and errors of state stores."""
 
 from typing import Self
 

@@ -101,7 +101,7 @@ class InMemoryDatabase:
 
 
 class _Family:
-    """Unordered bytes by key, with sorted keys that are updated lazily by iterators."""
+    """Bytes by key; iterators update the sorted keys lazily."""
 
     __slots__ = ("_changed", "_sorted", "_views", "data")
 

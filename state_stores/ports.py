@@ -1,7 +1,6 @@
 """Interfaces of stores: serdes, and the database that holds all stores of one task.
 
-A *database* is RocksDB on disk or its in-memory twin. It knows column families (one per store),
-bytes and positions.
+A *database* is RocksDB on disk or its in-memory twin.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ class SerdePort(Protocol):
     def surely_serializes(self, value: Any, /) -> bool:
         """Return True only if `serialize(value)` cannot fail, after a cheap type and range check.
 
-        The buffer keeps such a value as an object until the commit; others are serialised
-        immediately, so an invalid value fails with its own record. False is always correct.
+        Other values are serialised immediately, so an invalid value fails with its own record.
+        False is always correct.
         """
         ...
 
@@ -42,9 +41,7 @@ class Database(Protocol):
     `InvalidStateStoreError`.
     """
 
-    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values in the order of `keys`; None where absent."""
-        ...
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -71,12 +68,10 @@ class Database(Protocol):
 
     def clear(self, family: str) -> None: ...
 
-    def position(self, name: str) -> bytes | None:
-        """Return a stored position, or None; its bytes are opaque here."""
-        ...
+    def position(self, name: str) -> bytes | None: ...
 
     def approximate_num_entries(self, family: str) -> int: ...
 
     def close(self) -> None:
-        """Release everything; idempotent. A clean close makes all written data durable."""
+        """Release everything; idempotent. A clean close makes writes durable."""
         ...

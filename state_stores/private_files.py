@@ -17,6 +17,5 @@ def make_private_directory(path: Path) -> None:
 
 
 def create_private(path: Path) -> BinaryIO:
-    """Create a file for writing; raise FileExistsError if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, FILE_MODE), "wb")

@@ -1,7 +1,6 @@
 """Restore rules: fold changelog records into rows, and choose the start position. Pure.
 
-Replay, sorted runs and Spark all use `fold`: the last record per disk key in offset order equals a
-replay of all records.
+Replay, sorted runs and Spark all use `fold`.
 """
 
 from collections.abc import Sequence
@@ -33,9 +32,8 @@ def fold(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return (disk key, disk value or None) of the last record per disk key, in offset order.
 
-    `headers` None means no record has any. Rows that these records alone show as expired are left
-    out, or deleted if an older row might exist. Records without a key are skipped, as in Kafka
-    Streams.
+    `headers` None means no record has any. Expired rows are left out, or deleted if an older row
+    might exist. Records without a key are skipped, as in Kafka Streams.
     """
     if spec.keeps_headers:
         values = _behind_headers(values, headers)
@@ -102,7 +100,7 @@ def _fold_versions(
 def _fold_nothing(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # Only the user's code can interpret records of a custom store, so all records are kept.
+    # Only the user's code can interpret records of a custom store.
     return [
         (key, wrap_value(versions.payload(value), timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -178,7 +176,7 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
 ) -> tuple[StartFrom, str]:
     """Decide between a store's own position and a restore from the beginning; return the reason.
 
-    Every doubt leads to the beginning, which costs time; a wrong position would cost data.
+    Every doubt leads to the beginning: a wrong position would cost data.
     """
     if position is None:
         return StartFrom.BEGINNING, "no position on disk"

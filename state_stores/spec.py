@@ -18,7 +18,7 @@ class StoreKind(StrEnum):
     CUSTOM = "custom"
 
 
-#: Kinds whose rows are stored in time segments, which expire as a whole.
+#: Kinds whose rows expire by time segment.
 SEGMENTED_KINDS: Final = frozenset(
     (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )
@@ -39,16 +39,13 @@ class StoreSpec:
     Attributes:
         persistent: RocksDB if True; else in memory, restored from the changelog at every start.
         caching: Cache updates for downstream until a commit or until the cache is full.
-        logging: Write changes to a changelog topic.
         source_topic: Input topic that replaces the changelog for restoring.
         retention_ms: Life of a row after its window's start or session's end, in store time.
         kept_longer_ms: Extra time an expired row stays on disk, for slow key ranges.
         window_end: Computes a window's end from its start, for windows of varying length.
         retain_duplicates: Keep several values of one key and window start.
-        history_retention_ms: Versioned stores: age limit of versions.
         max_entries: Number of most recently used keys to keep; None for all.
         ttl_ms: Life of a key in stream time after its record's timestamp; None for unlimited.
-        make: Creates the user's `StateStore` of a custom store.
         internal_rows: Reason why users cannot address rows by key; empty if they can.
     """
 

@@ -4,9 +4,8 @@
     <state_dir>/<application_id>/<slot>/member.json   member id, reused after restarts
     <state_dir>/<application_id>/<slot>/<task_id>/    one database
 
-The process locks the slot before it touches anything else in it. The kernel releases the lock when
-the process ends. Lock files are never deleted: otherwise two processes could hold the lock. Names
-come from our own ids, never from a broker, and are checked. Links below `state_dir` are rejected.
+The process locks the slot before it touches anything else in it. Lock files are never deleted:
+otherwise two processes could hold the lock. Links below `state_dir` are rejected.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ _FILE_MODE: Final = 0o600
 _LOCK: Final = ".lock"
 _MEMBER: Final = "member.json"
 
-#: A task directory is renamed before deletion, so a partly deleted one is never opened.
+#: Renamed before deletion, so a partly deleted directory is never opened.
 _REMOVING: Final = ".removing-"
 _RESTORING: Final = "restoring"
 
@@ -172,7 +171,6 @@ class StateDirectory:
         return path
 
     def remove_task_directory(self, task_id: str) -> None:
-        """Delete a task's directory if it exists. Its database must be closed."""
         path = self._task_path(task_id)
         with _explained(self.path):
             doomed = path.with_name(f"{_REMOVING}{task_id}-{secrets.token_hex(4)}")
@@ -188,8 +186,7 @@ class StateDirectory:
     ) -> list[str]:
         """Delete directories of tasks that stayed unneeded too long; return their ids.
 
-        This process counts the time, on a monotonic clock: a restart starts the count again, and a
-        change of the system clock deletes nothing.
+        A restart starts the count again, and a change of the system clock deletes nothing.
         """
         since = self._unneeded_since_ms
         removed: list[str] = []
@@ -241,7 +238,7 @@ def _inside(parent: Path, name: str) -> Path:
 
 
 def _make_directory(path: Path) -> None:
-    """Create a directory only this user can read, or check that it is a real directory."""
+    """Create a private directory, or check that it is a real directory."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=_DIRECTORY_MODE)
     if not stat.S_ISDIR(path.lstat().st_mode):
@@ -251,9 +248,8 @@ def _make_directory(path: Path) -> None:
 
 
 def _try_lock(path: Path) -> int | None:
-    # flock belongs to the open file: two locks in one process exclude each other, and subprocesses
-    # don't inherit it (O_CLOEXEC). The package filelock truncates the file before it locks, which
-    # would erase the holder's entry, and removes the file on release.
+    # flock belongs to the open file: two locks in one process exclude each other. The package
+    # filelock truncates the file before it locks, which would erase the holder's entry.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,7 +268,6 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _reject_other_holders(application: Path) -> None:
-    """Raise if any slot is held; a process that starts concurrently may be missed."""
     for slot in sorted(
         int(entry.name) for entry in os.scandir(application) if _SLOT.fullmatch(entry.name)
     ):

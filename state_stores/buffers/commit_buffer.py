@@ -1,7 +1,6 @@
 """Commit buffer: the writes of one store since the last commit, and its read cache.
 
-Between commits only this buffer changes, not the database. After a commit its entries are clean and
-form a read cache of two generations within a budget.
+Between commits only this buffer changes. Committed entries form a read cache of two generations.
 
 Large and mutable values (dicts, lists, user objects) are kept serialised and decoded at each read.
 Otherwise a user function that changes its aggregate and then fails would change the store.
@@ -27,7 +26,7 @@ from tidewheel.state_stores.layout.stored_values import StoredValues, key_hash
 from tidewheel.state_stores.ports import Database, SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Immutable types: the store and downstream operators can share one object.
+#: Immutable types, so one object may be shared.
 _SHAREABLE = frozenset(
     {
         int, float, bool, str, bytes, complex, decimal.Decimal, uuid.UUID,
@@ -61,8 +60,7 @@ class Drained:
         disk_rows: Rows for the database where they differ from keys and values.
         delete_range: Expired range, (first key, end); deleted before the rows are written.
         notes: Values stored next to the positions, by name.
-        headers: Headers of every changelog record.
-        row_headers: Headers of each changelog record; None if the store keeps none.
+        row_headers: Headers per changelog record; None if the store keeps none.
         all_count: True if every change is its own version, so earlier changes of a key count too.
     """
 
@@ -99,7 +97,7 @@ NO_EXTRAS = RestoreExtras()
 
 
 def is_shareable(value: object) -> bool:
-    """Return True if the value is immutable, so that one object may be shared.
+    """Return True if the value is immutable.
 
     >>> is_shareable("text"), is_shareable([])
     (True, False)
@@ -126,7 +124,6 @@ class CommitBuffer:
     then call `mark_changed`.
     """
 
-    #: Converters between stored bytes and (serde bytes, timestamp).
     _unwrap = staticmethod(unwrap_value)
     _unwrap_batch = staticmethod(unwrap_batch)
     _wrap_batch = staticmethod(wrap_batch)
@@ -146,7 +143,6 @@ class CommitBuffer:
         self.newest_ms = -1
         self._raw: dict[bytes, bytes] = {}
         self._raw_bytes = 0
-        #: Clean entries of the previous generation.
         self._old = Generation()
         self.dirty: dict[bytes, None] = {}
         self._dirty_key_bytes = 0
@@ -266,7 +262,7 @@ class CommitBuffer:
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:
-        """Return True if these fetched keys are all in `values`, for direct access."""
+        """Return True if these fetched keys are all in `values`."""
         return self.all_decoded or self._raw.keys().isdisjoint(keys)
 
     @property
@@ -432,7 +428,6 @@ class CommitBuffer:
         self.newest_ms = max(self.newest_ms, max(timestamps, default=-1))
 
     def keeps(self, value: Any) -> bool:
-        """Return True if a value can stay an object until the commit."""
         if type(value) not in _SHAREABLE or (
             isinstance(value, str | bytes) and len(value) > _LARGE
         ):
@@ -472,7 +467,7 @@ class CommitBuffer:
         return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
 
     def has_changes(self) -> bool:
-        """Return True if a commit has anything to write; may expire rows first."""
+        """Return True if a commit has rows to write; may expire rows first."""
         return bool(self.dirty)
 
     def drain(self) -> Drained:

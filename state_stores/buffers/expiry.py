@@ -1,7 +1,7 @@
 """Expiry of a window or session store whose task is split into key ranges.
 
 A fast range must not delete rows that a slower one needs. So the task's commit, not a range,
-deletes rows by the time of the slowest range. A restore uses the same committed time (`time_at`).
+deletes rows by the time of the slowest range.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def time_at(spec: StoreSpec, position_ms: int) -> int:
 
 
 def slowest_time(spec: StoreSpec, position_ms: int | None) -> int | None:
-    """Return the time up to which a restore may expire rows (`SegmentLayout.first_restored`)."""
+    """Return the time up to which a restore may expire rows."""
     if position_ms is None or spec.kind not in SEGMENTED_KINDS:
         return None
     return time_at(spec, position_ms)

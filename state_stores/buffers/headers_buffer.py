@@ -34,7 +34,7 @@ T = TypeVar("T")
 class HeadersBuffer(CommitBuffer):
     """Buffered access to a column family whose rows keep headers.
 
-    `record_headers` are the headers of the current record; the next `put` stores them.
+    The next `put` stores `record_headers`.
     """
 
     _unwrap = staticmethod(unwrap_with_headers)
@@ -75,7 +75,6 @@ class HeadersBuffer(CommitBuffer):
     def with_record_headers(
         self, headers: Iterable[Headers] | None, function: Callable[..., T]
     ) -> Callable[..., T]:
-        """Return the function, wrapped to set `record_headers` before each call."""
         of_each: Iterator[Headers] = repeat(()) if headers is None else iter(headers)
 
         def with_headers(*arguments: Any) -> T:

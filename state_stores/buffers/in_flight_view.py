@@ -1,7 +1,6 @@
 """View of a task's database that includes the rows of a commit in flight.
 
-These rows reach the disk only after the brokers have answered; records processed until then must
-see them. One thread reads and changes the view.
+They reach the disk only after the brokers have answered. One thread reads and changes the view.
 """
 
 from bisect import bisect_left
@@ -84,10 +83,7 @@ class InFlightView(DatabaseView):
         self._added: Mapping[str, int] = {}
 
     def show(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
-        """Show the rows of a commit in flight, including rows already shown.
-
-        `added` counts keys of the new rows only.
-        """
+        """Show the rows of a commit in flight; `added` counts keys of the new rows only."""
         before = self._added
         self.hide()
         self._changes = dict(changes)

@@ -21,7 +21,6 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Limits of a page of uncommitted rows.
 PAGE_ROWS: Final = 1_000
 PAGE_BYTES: Final = 1 << 20
 
@@ -31,7 +30,7 @@ _key = itemgetter(0)
 
 
 class RowReader(Protocol):
-    """Rows of a store in key order; a value of None is an uncommitted delete."""
+    """Rows of a store in key order; None is an uncommitted delete."""
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -135,7 +134,7 @@ def not_running(store: str) -> InvalidStateStoreError:
 class UncommittedRows:
     """Uncommitted rows of a store or key range, including those of a commit in flight.
 
-    Only the buffer's owner thread uses it.
+    Only the owner thread uses it.
     """
 
     def __init__(self, buffer: CommitBuffer, view: DatabaseView) -> None:
@@ -187,7 +186,7 @@ def _ordered(keys: Sequence[bytes], *, reverse: bool) -> Iterator[bytes]:
 
 
 class AskOwners(Protocol):
-    """Sends functions to the owner threads of uncommitted rows: one, or one per key range."""
+    """Sends functions to the owner threads of uncommitted rows, one per key range."""
 
     def __call__(self, function: Callable[[UncommittedRows], T], /) -> Callable[[], list[T]]: ...
 

@@ -14,8 +14,7 @@ class RecordCache:
     """Keys changed since they were last forwarded downstream.
 
     A row created and deleted between two forwards needs no tombstone. Keys leave in the order of
-    their last change, as in Kafka Streams: all at a commit, the least recent ones from a full
-    cache.
+    their last change, as in Kafka Streams.
     """
 
     def __init__(self, buffer: CommitBuffer) -> None:
@@ -24,7 +23,6 @@ class RecordCache:
         self._keys: dict[bytes, Any] = {}
         #: True if a batch changed keys already cached: they kept their old place in `_keys`.
         self._disordered = False
-        #: Keys without a value at their last forward.
         self._new: set[bytes] = set()
         #: Keys cached before the last commit wrote them: clean, so they may be evicted.
         self._left: set[bytes] = set()
@@ -32,7 +30,7 @@ class RecordCache:
         #: Runs of changed keys in order; the least recent key is searched only on demand.
         self._changes: list[Sequence[bytes]] = []
         self._change_count = 0
-        #: Last forwarded value and latest headers per row, shared by operators that share a store.
+        #: Last forwarded value per row, for all operators of the store.
         self.old_values: dict[bytes, Any] = {}
         self.keeps_old_values = False
         self.headers: dict[bytes, Any] = {}
@@ -51,7 +49,7 @@ class RecordCache:
         self._track((data,))
 
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
-        """Track changes of many keys before they are made; load and return keys not cached yet.
+        """Track changes before they are made; load and return keys not cached yet.
 
         Keys left over by a flush are returned once, too.
         """
@@ -88,7 +86,7 @@ class RecordCache:
     def take(
         self, limit: int | None = None, *, in_order: bool = True
     ) -> tuple[list[bytes], list[Any], set[bytes]]:
-        """Remove and return the `limit` least recently changed keys, in that order; None: all.
+        """Remove and return the `limit` least recently changed keys; None: all.
 
         Returns serialised keys, keys, and the serialised keys that had no value before.
         """

@@ -1,7 +1,7 @@
 """In-memory index of a window or session store's rows by key; avoids disk scans.
 
-It has disk keys only. It is complete for segments created after the index; in older ones it knows
-the searched keys. Over its budget it drops the oldest segments, which later searches load again.
+It is complete for segments created after the index; in older ones it knows the searched keys. Over
+its budget it drops the oldest segments.
 """
 
 import struct
@@ -11,7 +11,7 @@ from typing import Final
 
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
 
-#: Memory of a row beyond its disk key, and of a key.
+#: Bytes in memory of a row beyond its disk key, and of a key.
 _ROW_BYTES = 64
 _KEY_BYTES = 250
 
@@ -36,7 +36,7 @@ class DirtyIndex:
         self._seen = 0
 
     def of(self, key: bytes, dirty_count: int) -> list[bytes] | None:
-        """Return the key's uncommitted disk keys in order, or None; do not modify the list."""
+        """Return the key's uncommitted disk keys in order, or None; do not modify it."""
         if dirty_count > self._seen:
             self._update(dirty_count)
         return self._by_key.get(key)
@@ -72,7 +72,7 @@ class _Segment:
 class RowIndex:
     """Disk keys of a store's rows by segment and key.
 
-    `find` returns a key's disk keys in a segment, up to a limit.
+    `find(segment, key, limit)` returns a key's disk keys.
     """
 
     def __init__(
@@ -110,7 +110,6 @@ class RowIndex:
         return segment
 
     def change(self, rows: Mapping[bytes, object]) -> None:
-        """Update many rows by disk key; None removes the row."""
         segments: dict[bytes, _Segment] = {}
         gone: list[bytes] = []
         key_part, grown = self._key, 0
@@ -177,7 +176,6 @@ class RowIndex:
                 if key in segment.many:
                     return None
                 continue
-            # Only the first and last segment have rows outside the interval.
             start, stop = 0, len(key_rows)
             if number == lowest:
                 start = bisect_left(key_rows, _pack_time(low), key=time)
@@ -189,7 +187,7 @@ class RowIndex:
     def of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
     ) -> Sequence[list[bytes] | None]:
-        """Return the result of `of` for at least one key; times are >= 0."""
+        """Apply `of` to at least one key; times are >= 0."""
         order, interval = self._order, self._layout.interval_ms
         first, last = min(lows) // interval, max(highs) // interval
         numbers = order[bisect_left(order, first) : bisect_right(order, last)]
@@ -250,7 +248,6 @@ class RowIndex:
         return self._size_bytes > self._budget_bytes
 
     def _shed(self) -> None:
-        """Drop the oldest segments until a quarter of the budget is free."""
         if not self.is_full:
             return
         for number in self._order:

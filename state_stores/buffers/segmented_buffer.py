@@ -1,7 +1,6 @@
 """Commit buffer of a window or session store: rows in time segments, which expire as a whole.
 
-Keys are disk keys (see `segments`). Scans of one key use the row index; keys with too many rows
-need a scan of the segments on disk.
+Keys are disk keys (see `segments`). Keys with too many rows for the row index need a disk scan.
 """
 
 from bisect import bisect_left
@@ -49,7 +48,7 @@ class SegmentedBuffer(TimedBuffer):
         self.layout = SegmentLayout.of(spec)
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
         self._on_disk: list[int] | None = None
-        #: Row index, created at the first scan of a key; exact disk keys don't need it.
+        #: Created at the first scan of a key.
         self._rows: RowIndex | None = None
         self._rows_seen = 0
 
@@ -63,7 +62,7 @@ class SegmentedBuffer(TimedBuffer):
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False, expired: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return a key's live rows in time order; `expired` includes expired ones."""
+        """Return a key's rows in time order; `expired` includes expired ones."""
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
@@ -136,7 +135,6 @@ class SegmentedBuffer(TimedBuffer):
         )
 
     def _look_up(self, segment: int, key: bytes, limit: int) -> list[bytes]:
-        """Return a key's disk keys: up to `limit` on disk, and all uncommitted."""
         layout = self.layout
         low = segment * layout.interval_ms
         high = low + layout.interval_ms - 1

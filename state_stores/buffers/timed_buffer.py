@@ -32,7 +32,6 @@ def encode_store_time(observed_ms: int, seq: int) -> bytes:
 
 
 def read_store_time(database: Database, store: str) -> tuple[int, int]:
-    """Return the committed time and last sequence number; -1 and 0 before the first."""
     return decode_store_time(database.position(store_time_name(store)))
 
 
@@ -40,8 +39,7 @@ class TimedBuffer(CommitBuffer):
     """Buffered access to a column family whose rows expire.
 
     `in_range` means one key range of the store. It starts without a time, because the time on disk
-    is that of the fastest range. The task deletes expired rows
-    (`tidewheel.state_stores.buffers.expiry`).
+    is that of the fastest range. The task deletes expired rows.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class TimedBuffer(CommitBuffer):
         self.in_range = in_range
         self.observed_stream_time_ms = -1
         self.seq = 0
-        #: Time and sequence number on disk or in the commit in flight.
         self._stored_time = (-1, 0)
         self.load_time()
 
@@ -81,7 +78,6 @@ class TimedBuffer(CommitBuffer):
         self.observe(self._stored_time[0])
 
     def observe(self, stream_time_ms: int) -> None:
-        """Advance the store's time; an earlier time has no effect."""
         self.observed_stream_time_ms = max(self.observed_stream_time_ms, stream_time_ms)
 
     def _time_to_store(self) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """Commit buffer of a key-value store with a TTL after each record's timestamp.
 
-Reads hide expired rows. A sweep at commits deletes them, with tombstones in the changelog; it reads
-a bounded number of rows, only when a row may have expired. A changed TTL applies to existing rows.
+Reads hide expired rows. A bounded sweep at commits deletes them, with tombstones in the changelog.
+A changed TTL applies to existing rows.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -77,7 +77,6 @@ class TtlBuffer(TimedBuffer):
         return False
 
     def has_changes(self) -> bool:
-        """Delete expired rows; return True if a commit has anything to write."""
         if self._due_ms <= self.observed_stream_time_ms:
             self._sweep(_SWEPT + _SWEPT_PER_ROW * len(self.dirty))
         return super().has_changes()

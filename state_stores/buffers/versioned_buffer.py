@@ -47,7 +47,6 @@ class _ByKey(ABC):
     def newest_first(
         self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
     ) -> Iterator[Version]:
-        """Return versions with oldest <= timestamp <= newest, newest first."""
         return self._scan(key, newest, oldest, reverse=False)
 
     def oldest_first(

@@ -1,6 +1,6 @@
 """Visible content of a store: the rows that reads return, as bytes.
 
-Two copies of a store may differ in bytes: one may still have an expired row.
+Copies of a store may differ in expired rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ class StoredRow:
     """Visible row of a store; `place` is its disk key, which defines the order.
 
     Attributes:
-        timestamp: Timestamp of the record that set it (ms since the epoch).
+        timestamp: Timestamp of its record (ms since the epoch).
         end: End of the window, session or version; None for the latest version.
         seq: Sequence number of a window store's duplicate.
     """
@@ -73,8 +73,7 @@ def _segment_rows(
 
 
 def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Iterator[StoredRow]:
-    #: Timestamp of the next newer version, for keys that may have more rows: rows of longer keys
-    #: can lie between the rows of a key.
+    #: Timestamp of the next newer version; rows of longer keys can lie between a key's rows.
     newer: dict[bytes, int] = {}
     for disk_key, data in stored:
         key, timestamp = disk_key[: -versions.TAIL], versions.time_of(disk_key)

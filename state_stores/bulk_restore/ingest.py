@@ -2,9 +2,8 @@
 
     drop position → flush → clear store → ingest files → write time and position → flush
 
-Ingested files are durable immediately, other writes only after a flush (no WAL). An old position on
-disk would refer to deleted or newer rows. With this order, a kill before the last step leaves a
-store without a position, which the next open restores from the beginning.
+Ingested files are durable immediately, other writes only after a flush (no WAL). A kill before the
+last step leaves a store without a position, which the next open restores from the beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,15 +26,11 @@ _ROWS_PER_WRITE: Final = 20_000
 
 @runtime_checkable
 class BulkDatabase(Protocol):
-    """Database that can ingest SST files: `TaskDatabase`, not the in-memory one."""
-
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Ingest sorted files into a family, later over earlier; moves them. Durable on return."""
+        """Ingest sorted files, later over earlier; moves them. Durable on return."""
         ...
 
-    def make_durable(self) -> None:
-        """Flush all writes: rows before positions."""
-        ...
+    def make_durable(self) -> None: ...
 
 
 def ingest_runs(
@@ -50,7 +45,7 @@ def ingest_runs(
     also_forget: Sequence[str] = (),
     slowest_ms: int | None = None,
 ) -> None:
-    """Ingest runs into a store: drop its position, ingest the files, write the new position.
+    """Ingest runs into a store.
 
     The owner of a buffer on the store must call `buffer.discard()` afterwards. Files (at most
     `MOST_RUNS`, in offset order) are moved. `position` is None if their end never was the log's

@@ -4,7 +4,7 @@
 <location>/<application id>/<store>/runs/<partition>/<from>-<to>-<id>.sst
 
 Runs are uploaded first and never changed; their manifest follows under a new name. So readers see a
-whole snapshot or none, and a killed job leaves only unreferenced files.
+whole snapshot or none.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ _OTHERS_MS: Final = 30 * DAY_MS
 class SnapshotLocation:
     """Storage of snapshots: a directory or an fsspec URL (`s3://bucket/path`, `hdfs://…`).
 
-    URLs need the extra `[spark]` and fsspec's package for the scheme, which finds the credentials.
+    URLs need the extra `[spark]` and fsspec's package for the scheme.
 
     Raises:
         SnapshotRefused: A package is missing.
@@ -63,8 +63,8 @@ class SnapshotLocation:
     ) -> StoreSnapshot | None:
         """Return the newest valid snapshot, or None; log broken and foreign manifests.
 
-        A snapshot of another changelog than `topic_id` (other cluster, or recreated topic) is
-        returned only if none matches; the caller can then give the reason. Raises OSError.
+        A snapshot of another changelog than `topic_id` is returned only if none matches. Raises
+        OSError.
         """
         newest: StoreSnapshot | None = None
         for name in self._manifests(application_id, store):
@@ -144,7 +144,7 @@ class SnapshotLocation:
                 digest.update(piece)
                 target.write(piece)
             target.flush()
-            # fsync here blocks no task; an fsync by the ingestion would block all of the worker's.
+            # fsync here: an fsync by the ingestion would block all tasks.
             os.fsync(target.fileno())
         if size != run.file_bytes:
             raise SnapshotRefused(f"its size is not {run.file_bytes} bytes")
@@ -163,7 +163,7 @@ class SnapshotLocation:
         """Publish a snapshot whose runs are uploaded; return the manifest's name.
 
         Raises:
-            SnapshotRefused: The snapshot is inconsistent; nothing was written.
+            SnapshotRefused: The snapshot is inconsistent.
         """
         data = encode_manifest(snapshot)
         folder = _folder(snapshot.application_id, snapshot.store)
@@ -182,10 +182,9 @@ class SnapshotLocation:
     ) -> list[str]:
         """Delete all but the `keep` newest valid manifests, and unreferenced runs; return the names.
 
-        Each changelog keeps its own newest ones, because two clusters may have applications of one
-        name; manifests of other changelogs are deleted after 30 days. Runs younger than
-        `min_age_ms` stay for snapshots in progress and concurrent readers. Without a valid manifest
-        nothing is deleted.
+        Each changelog keeps its own newest ones; manifests of other changelogs are deleted after 30
+        days. Runs younger than `min_age_ms` stay for snapshots in progress. Without a valid
+        manifest nothing is deleted.
         """
         assert keep > 0, "a location without manifests has no snapshot"
         kept: list[StoreSnapshot] = []

@@ -1,8 +1,7 @@
 """Snapshot manifest: a JSON file, its checks, and the rules for its use. Pure.
 
-Torn, empty, inconsistent, foreign and newer manifests raise `SnapshotRefused`, and the changelog is
-used instead. Every doubt leads to the changelog, which costs time; a wrong snapshot would cost
-data.
+Invalid manifests raise `SnapshotRefused`. Every doubt leads to the changelog, which costs time; a
+wrong snapshot would cost data.
 """
 
 import hashlib
@@ -20,14 +19,13 @@ from tidewheel.state_stores.names import check_application_id, check_store_name
 from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Version that `encode_manifest` writes; later versions are rejected.
+#: Later versions are rejected.
 FORMAT_VERSION: Final = 1
 
-#: Upper bound (ten thousand partitions with sixteen runs each take about 60 MiB).
+#: Ten thousand partitions with sixteen runs each take about 60 MiB.
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 
-#: More overlapping files slow reads for long (measured: 60 files left 55 in level 0, with reads at
-#: a quarter of the speed).
+#: More overlapping files slow reads (measured: 60 files, a quarter of the speed).
 MOST_RUNS: Final = 16
 
 _TOPIC_ID_BYTES: Final = 16
@@ -56,7 +54,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         to_offset: Offset after the last one.
         file: Path below the snapshot location; empty for a local file.
-        rows: Puts and deletes; never 0, because empty runs have no file.
+        rows: Puts and deletes; never 0.
     """
 
     partition: int
@@ -77,7 +75,7 @@ class PartitionRuns(
     """The runs of one partition, in offset order.
 
     Attributes:
-        to_offset: Start of the tail: all earlier records are in the runs.
+        to_offset: All earlier records are in the runs.
         log_start: First offset in the log when the newest run was read.
         caught_up_at_ms: Time at which `to_offset` was the log's end (ms since the epoch).
         complete_from_zero: The runs begin at the log's start, so they fill an empty store.
@@ -206,15 +204,12 @@ class ChangelogFacts:
 
 
 class _Envelope(msgspec.Struct):
-    """Outer fields of a manifest, read first and independent of the inner version."""
-
     tidewheel_snapshot: int
     sha256: str
     snapshot: msgspec.Raw
 
 
 def encode_manifest(snapshot: StoreSnapshot) -> bytes:
-    """Return the manifest; raise `SnapshotRefused` for an inconsistent one (a bug of the caller)."""
     _check(snapshot)
     body = msgspec.json.encode(snapshot)
     digest = hashlib.sha256(body).hexdigest()
@@ -226,7 +221,6 @@ def encode_manifest(snapshot: StoreSnapshot) -> bytes:
 
 
 def decode_manifest(data: bytes) -> StoreSnapshot:
-    """Return the snapshot of a manifest file; raise `SnapshotRefused` if it is invalid."""
     if not data:
         raise SnapshotRefused("the manifest is empty")
     if len(data) > MANIFEST_BYTES_MAX:
@@ -275,7 +269,7 @@ def validate(  # noqa: PLR0911 - a list of rules, each with its answer
 def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
     """Return the reason why later records can't be applied on top of the runs, or None.
 
-    As for a store's own position (`restore_start`), all later records must exist, deletes included.
+    All later records must exist, deletes included.
     """
     assert previous.partition == facts.partition, "facts of another partition"
     if not previous.complete_from_zero:
@@ -304,8 +298,8 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
     """Return the reason why runs read from `began_ms` to `ended_ms` are unsafe, or None.
 
-    A job may read a key and miss its later delete, if compaction removes the delete before the job
-    reads that far. The broker keeps deletes at least for the tombstone retention.
+    A job may read a key and miss its later delete, if compaction removes the delete first. The
+    broker keeps deletes at least for the tombstone retention.
     """
     most_ms = max(tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
     took_ms = ended_ms - began_ms

@@ -51,9 +51,8 @@ def limit_runs(
 
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:
-    """Yield the last run's row per key, in key order; opens all files. Raises like `merge_runs`."""
+    """Yield the last run's row per key, in key order."""
     before: bytes | None = None
-    # The latest run's row comes first for each key.
     for key, _, value in merge(*(_ranked(file, -age) for age, file in enumerate(files))):
         if key != before:
             yield key, value

@@ -20,11 +20,11 @@ from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.restore import StartFrom
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Longer gaps are built into runs by a helper process; shorter ones finish before it has started.
+#: A replay of fewer records finishes before a helper process has started.
 RUNS_FROM_RECORDS: Final = 100_000
 
 #: Fetching and ingesting this many rows costs as much as replaying one record (measured: runs
-#: ingest a hundred times faster than records replay; a network may take most of that gain).
+#: ingest a hundred times faster, without a network).
 _ROWS_PER_RECORD: Final = 10
 
 
@@ -41,7 +41,6 @@ class RestorePlan:
     Attributes:
         kind: Start of the restore. Except for POSITION the store is cleared first.
         in_runs: True if there are enough records to build runs.
-        snapshot: Runs to ingest first, for SNAPSHOT.
         refused: Reason why an existing snapshot can't be used, or None.
     """
 

@@ -15,7 +15,5 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class BuiltRuns:
-    """Run files in offset order (empty without rows), and the store's `StoreTime`."""
-
     files: tuple[RunFile, ...]
     time: StoreTime

@@ -1,10 +1,9 @@
 """Run builder: the last value per disk key of an offset range, sorted, in bounded memory.
 
 If each row depends on its record alone, records become rows immediately. Other kinds keep the last
-record of each row until `fold` makes rows of them. Expired window and session rows are left out,
-because the ingesting store's time is at least as late. If a key range is behind, its time is used.
+record of each row until `fold` makes rows of them. Expired window and session rows are left out.
 
-More memory per run means fewer repeated rows, the main cost of a long changelog after reading.
+More memory per run means fewer repeated rows, the main cost after reading.
 """
 
 import hashlib
@@ -71,7 +70,6 @@ class RunBuilder:
         timestamps: Sequence[int],
         next_offset: int,
     ) -> None:
-        """Add records in offset order; `next_offset` follows the last of them."""
         assert next_offset >= self._position, "records come in the order of their offsets"
         self._position = next_offset
         if self._spec.ttl_ms is not None:  # the time depends on all records, not only the last ones
@@ -210,7 +208,6 @@ def _lengths(texts: Iterable[bytes | None]) -> int:
 def write_run(
     path: Path, rows: Iterable[Row], partition: int, offsets: tuple[int, int]
 ) -> Run | None:
-    """Write sorted rows; return None, without a file, if there are none."""
     remaining = iter(rows)
     first = next(remaining, None)
     if first is None:

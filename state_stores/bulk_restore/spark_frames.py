@@ -56,8 +56,7 @@ _SPECULATION: Final = "spark.speculation"
 class PortableFunction(Generic[Result]):
     """Function that finds its modules on executors of this machine.
 
-    Executors don't have the driver's `sys.path`. On a cluster, paths that don't exist are skipped:
-    ship the program with --py-files.
+    Executors don't have the driver's `sys.path`. On a cluster, ship the program with --py-files.
     """
 
     def __init__(self, function: Callable[..., Result]) -> None:
@@ -73,7 +72,6 @@ class PortableFunction(Generic[Result]):
             ) from error
 
     def __call__(self, *arguments: Any) -> Result:
-        """Call the function; raise `StreamsError` if one of its modules is missing here."""
         known = set(sys.path)
         sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
         try:
@@ -87,7 +85,7 @@ class PortableFunction(Generic[Result]):
 
 
 def _dumped(function: Callable[..., Any]) -> bytes:
-    """Return a pickled function; PySpark's own serializer prints a traceback on errors."""
+    """Pickle a function; PySpark's own serializer prints a traceback on errors."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(function)  # type: ignore[no-untyped-call] # it has no types
     return buffer.getvalue()
@@ -112,7 +110,6 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def runs_twice(session: SparkSession) -> bool:
-    """Return True if Spark may start a second copy of a running task."""
     return session.sparkContext.getConf().get(_SPECULATION, "false") == "true"
 
 
@@ -147,7 +144,7 @@ def placed_rows(
 ) -> Generator[Placed]:
     """Yield a frame's rows in one sorted Spark partition per place, kept on executors' disks.
 
-    `encode` runs on executors and reports counts to its second argument.
+    `encode` runs on executors.
     """
     context = frame.sparkSession.sparkContext
     counter = context.accumulator(0)
@@ -163,7 +160,7 @@ def placed_rows(
         others = context.parallelize(items, len(items))
         rows = rows.union(others.flatMap(partial(_more, PortableFunction(more), counter.add)))
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
-    # The rows are read twice; recomputing the frame could be costly and give other rows.
+    # The rows are read twice; recomputing the frame could give other rows.
     placed = placed.persist(StorageLevel.DISK_ONLY)
     try:
         yield Placed(placed, lambda: counter.value)
@@ -252,7 +249,7 @@ def run_on_places(
 ) -> list[Result]:
     """Return the function's results in partition order; each partition is a Spark task.
 
-    A `StreamsError` is raised here without a retry. `what` is shown, so it must hold no secret.
+    `StreamsError` is raised without a retry. `what` is shown, so it must hold no secret.
     """
     counter = placed.rows.context.accumulator(0)
     tasks = placed.rows.mapPartitionsWithIndex(

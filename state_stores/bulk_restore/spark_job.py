@@ -49,14 +49,12 @@ LOCAL_MASTER: Final = "local[*]"
 #: Set by spark-submit; its master and settings apply then.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
-#: Python of the executors.
 _PYTHON: Final = "PYSPARK_PYTHON"
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 _ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
-#: Seconds between progress reports of a job.
 _PROGRESS_S: Final = 0.5
 
 #: Java exceptions of failed tasks contain the Python traceback; its last line has the reason.
@@ -65,7 +63,7 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 #: Spark's own error conditions, such as an unreadable file; the innermost is last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
-#: Executors whose Python does not start, has another version, or lacks our modules.
+#: Executors whose Python does not start or lacks our modules.
 _OTHER_PYTHON: Final = re.compile(
     r"pyspark\.daemon|Cannot run program|PYTHON_VERSION_MISMATCH"
     r"|No module named '(?:tidewheel|pyspark|msgspec|rocksdict)"
@@ -117,7 +115,7 @@ def start_session(
     java_home: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> tuple[SparkSession, bool]:
-    """Return the active session, or a new one, and True if it is new."""
+    """Return the active or a new session, and True if it is new."""
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
@@ -141,11 +139,11 @@ def start_session(
 
 
 def _own_settings(master: str | None) -> dict[str, str]:
-    """Return our defaults for a new session: no open ports, and a local one is private."""
+    """Return our defaults: no open ports, and a local session is private."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Tasks write their own files, so a speculative copy would only read everything again.
+        # A speculative copy would only read everything again.
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
@@ -204,8 +202,8 @@ def run_on_executors(
 ) -> list[Result]:
     """Return the results of `function` in the order of the items; each is a Spark task.
 
-    Spark may run it twice per item. `what` is shown, so it must hold no secret. `on_progress` runs
-    in another thread.
+    Spark may run it twice per item. `on_progress` runs in another thread. `what` is shown, so it
+    must hold no secret.
 
     Raises:
         StreamsError: A task raised one, or Spark abandoned a task.
@@ -286,7 +284,7 @@ def frame_from_executors(
 ) -> DataFrame:
     """Return a lazy frame of the rows of `function`, with a Spark partition per item.
 
-    `columns` has the name and Spark DDL type of each column.
+    `columns` has Spark DDL types by name.
     """
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     rows = session.sparkContext.parallelize(items, max(len(items), 1)).mapPartitions(

@@ -47,7 +47,7 @@ _FORMATS: Final = {
     ".orc": "orc",
 }
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".snappy", ".lz4")
-#: A file extension; paths without one are directories or table folders.
+#: Paths without a file extension are folders.
 _NAME_END: Final = re.compile(r"\.[a-z0-9]{1,7}$")
 
 #: Incomplete rows are errors. Spark's default fills gaps with nulls and drops the rest.

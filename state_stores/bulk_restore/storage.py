@@ -1,7 +1,4 @@
-"""File storage: a local directory, or an fsspec file system. Names are relative, with slashes.
-
-Files appear whole as far as the storage supports it; readers check them anyway.
-"""
+"""File storage: a local directory, or an fsspec file system. Names are relative, with slashes."""
 
 import importlib
 import os
@@ -18,7 +15,7 @@ from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
 from tidewheel.state_stores.bulk_restore.urls import shown_url
 from tidewheel.state_stores.private_files import create_private, make_private_directory
 
-#: Block size of remote reads and read-ahead. Defaults of up to 50 MiB seem dead on a slow line.
+#: Block size of remote reads. Defaults of up to 50 MiB seem dead on a slow line.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -56,7 +53,7 @@ class Storage(Protocol):
 
 
 def open_storage(url: str) -> Storage:
-    """Return the storage of a URL or path; raise `SnapshotRefused` if its package is missing."""
+    """Open a URL or path; raise `SnapshotRefused` if its package is missing."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Directory(Path(url))
@@ -134,8 +131,8 @@ class RemoteStorage:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.shown = shown
-        #: Async fsspec systems are object stores (S3, Google, Azure): objects appear whole, and
-        #: there are no folders. Creating one would create a bucket if its name is misspelt.
+        #: Async fsspec systems are object stores. Creating a folder in them would create a bucket
+        #: if its name is misspelt.
         self._has_objects = bool(getattr(filesystem, "async_impl", False))
 
     def names(self, folder: str) -> list[str]:

@@ -210,7 +210,6 @@ class HeadersSerde:
         return self._inner.canonical
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
-        """Return False: values are serialised at `put`."""
         return False
 
     def serialize(self, topic: str, value: WithHeaders, /) -> bytes | None:

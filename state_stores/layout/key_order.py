@@ -36,7 +36,7 @@ def reject_unsorted_keys(
             again = serde.sorted_key(topic, key)
         except Exception:  # noqa: BLE001, S112 - reads of the row raise this error with its reason
             continue
-        # Another field order is a permutation of the bytes; a newer class or schema is not.
+        # Another field order permutes the bytes; a newer class or schema does not.
         is_sorted = again is None or again == key or sorted(again) != sorted(key)
         if not is_sorted:
             raise StoredRowError(

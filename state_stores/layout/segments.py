@@ -4,8 +4,8 @@
     session:  segment(8) key end(8) start(8)   changelog: key end(8) start(8)
 
 The changelog keys are Kafka's WindowKeySchema and SessionKeySchema; numbers are big-endian. The
-segment is the row's time (window start or session end) divided by the segment interval. So a
-segment's rows are adjacent and expire by one range delete.
+segment is the row's time (window start or session end) divided by the segment interval. One range
+delete expires it.
 """
 
 import struct
@@ -168,8 +168,7 @@ class SegmentLayout:
     def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
         """Return the first segment that stays in a restore whose latest row is at `observed_ms`.
 
-        `slowest_ms` is the store's time at its task's slowest key range, -1 if unknown; None if no
-        range is behind.
+        `slowest_ms` is the time of the slowest key range, -1 if unknown; None if none is behind.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=60_000, tail=12)
         >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)
@@ -214,7 +213,6 @@ class SegmentLayout:
 def check_bounds(
     store: str, low: object, high: object, names: tuple[str, str] = ("from_ms", "to_ms")
 ) -> None:
-    """Raise ValueError unless both bounds are int milliseconds, possibly before the epoch."""
     if type(low) is int and type(high) is int:
         return
     name, bound = (names[0], low) if type(low) is not int else (names[1], high)

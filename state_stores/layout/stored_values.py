@@ -12,8 +12,6 @@ FAILURES: Final = (Exception, SystemExit)
 
 
 class StoredValues:
-    """A store's value serde; only reads differ from the inner serde."""
-
     def __init__(self, inner: SerdePort, store: str) -> None:
         self.inner = inner
         self._store = store

@@ -58,7 +58,6 @@ def key_bounds(key: bytes, newest: int, oldest: int = 0) -> tuple[bytes, bytes]:
 
 
 def payload(value: bytes | None) -> bytes:
-    """Return the stored bytes of a version; None is a deletion."""
     return _DELETED if value is None else _PRESENT + value
 
 

@@ -43,7 +43,6 @@ def split_writes(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list
                 pieces.append(Piece(family, rows))
                 room -= whole
             continue
-        # ends[i] is the size of the first i rows.
         ends = list(accumulate(_sizes(rows), initial=0))
         start = 0
         while start < len(rows):
@@ -72,6 +71,5 @@ def _size(rows: SortedRows) -> int:
 
 
 def _sizes(rows: SortedRows) -> Iterator[int]:
-    """Return the size of each row, without a Python call per row."""
     values = map(len, [value or b"" for value in rows.values])
     return map(add, map(add, map(len, rows.keys), values), repeat(_ENTRY_BYTES))

@@ -1,7 +1,6 @@
 """Counter of calls inside a database: `close` waits for them, and later calls fail.
 
-rocksdict can't close a database that another thread reads ("Already borrowed"). RocksDB neither
-flushes nor unlocks while references to it exist.
+rocksdict can't close a database that another thread reads ("Already borrowed").
 """
 
 import threading
@@ -39,7 +38,7 @@ class Gate:
         return self._closed
 
     def close(self) -> bool:
-        """Reject new calls and wait until all have left; return False if it was closed before."""
+        """Reject new calls and wait for others; return False if it was closed before."""
         with self._condition:
             if self._closed:
                 return False

@@ -1,7 +1,7 @@
 """RocksDB settings of all databases of a process. Pure.
 
-Defaults are Kafka Streams' except that memory is limited per process, not per store, because each
-rebalance changes the number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1
+Defaults are Kafka Streams', but memory is limited per process, because each rebalance changes the
+number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1
 million keys, two cores.
 """
 
@@ -15,7 +15,6 @@ _MIB: Final = 1024 * 1024
 CompactionStyle = Literal["universal", "level"]
 Compression = Literal["none", "lz4", "zstd", "snappy"]
 
-#: Minimum of each whole-number option.
 _LEAST: Final = {
     "block_cache_bytes": 0,
     "write_buffer_bytes": 64 * 1024,

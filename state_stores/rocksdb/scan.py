@@ -1,12 +1,13 @@
 """Scan: a native iterator over a key range, read in pieces and closable from any thread.
 
+The caller serialises `read` and `close`.
+
 It depends on facts of rocksdict 0.3.29:
 
 - An iterator keeps its database open and locked until released, so scans are registered.
 - `set_iterate_lower_bound` sets the *upper* bound, so this class checks lower bounds.
 - An iterator's upper bound lives in its `ReadOptions`, which must live as long.
 - `items()` ends silently at a damaged block, so this class checks `RdictIter.status`.
-- All calls hold the GIL.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,6 @@ _MOST_ROWS: Final = 1024
 
 
 class Scan:
-    """Native iterator of one scan; the caller serialises `read` and `close`."""
-
     __slots__ = ("__weakref__", "_bounds", "_iterator", "_lower", "_reverse", "_rows")
 
     def __init__(
@@ -30,7 +29,6 @@ class Scan:
         bounds = ReadOptions()
         if upper is not None:
             bounds.set_iterate_upper_bound(upper)
-        # The native iterator points into the options without keeping them alive.
         self._bounds = bounds
         self._iterator: RdictIter | None = family.iter(bounds)
         self._reverse = reverse

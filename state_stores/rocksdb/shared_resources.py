@@ -1,7 +1,7 @@
 """Resources shared by all databases of a process: block cache, memtable budget, descriptors.
 
-Only this module creates native options, and always all of them: RocksDB does not persist them, and
-rocksdict would otherwise load settings from the directory.
+Only this module creates native options, and always all of them: otherwise rocksdict would load
+settings from the directory.
 """
 
 import resource
@@ -29,7 +29,6 @@ _LEAST_FAMILY_BUFFER_BYTES: Final = 1024 * 1024
 #: Share of a memtable for its bloom filter: 10 bits for a row of 64 bytes. With 2 million keys it
 #: cut a read from 2.6 to 1.5 µs; larger ones gained nothing.
 _WRITE_BUFFER_FILTER: Final = 0.02
-#: A smaller filter lets too many keys through.
 _LEAST_WRITE_BUFFER_FILTER: Final = 0.01
 #: An empty memtable has its filter already, so all filters together have this share at most.
 _FILTERS_OF_BUDGET: Final = 1 / 8
@@ -46,7 +45,7 @@ _SYNC_EVERY_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedResources:
-    """Native resources, created once per process and passed to every `TaskDatabase.open`."""
+    """Native resources, one set per process."""
 
     block_cache: Cache
     write_buffers: WriteBufferManager
@@ -78,8 +77,8 @@ class SharedResources:
     def database_options(self, options: RocksDBOptions, *, filtered: int = 0) -> Options:
         """Return the native options of a database or a family.
 
-        `filtered` is the number of families per database that are read by single keys: their memtables
-        get filters. It is 0 for other families.
+        `filtered` counts a database's families read by single keys; their memtables get filters.
+        It is 0 for other families.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)
@@ -125,7 +124,6 @@ class SharedResources:
         native.set_max_open_files(self.max_open_files)
         native.increase_parallelism(options.background_threads)
         native.set_bytes_per_sync(_SYNC_EVERY_BYTES)
-        # Statistics and logs of a hundred databases cost more than they are worth.
         native.set_skip_stats_update_on_db_open(True)
         native.set_stats_dump_period_sec(0)
         native.set_stats_persist_period_sec(0)

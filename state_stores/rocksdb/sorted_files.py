@@ -5,8 +5,7 @@ layout it writes: block-based table, format 5, no compression, full keys in the 
 verify the block checksums: readers of foreign files compare the file's digest first.
 
 Layout: data blocks, meta blocks, index block, footer of 53 bytes. Each block is followed by its
-compression type and a checksum (5 bytes). See RocksDB's `table/block_based/block_builder.cc` and
-`table/format.cc`.
+compression type and a checksum (5 bytes). See RocksDB's `table/format.cc`.
 """
 
 import mmap

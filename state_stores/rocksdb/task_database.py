@@ -6,8 +6,7 @@ data and positions together, and replays them.
 - All families flush together (`atomic_flush`), and positions are the last entry of every `write`.
 - No call flushes positions before data. rocksdict flushes a family when its `Rdict` is closed *or
   garbage collected*. So an `Rdict` of the positions exists only in `make_durable`, after the
-  stores' flush. Positions are read once at open, answered from memory, and written through a bare
-  family handle. `close` closes the stores' families first.
+  stores' flush. `close` closes the stores' families first.
 
 Further facts of rocksdict 0.3.29 (see also `scan` and `shared_resources`):
 
@@ -16,7 +15,6 @@ Further facts of rocksdict 0.3.29 (see also `scan` and `shared_resources`):
 - list-`get` sorts the keys itself.
 - `write` consumes its batch even when it fails.
 - A stalled write raises "Write stall" (`no_slowdown`) instead of waiting with the GIL held.
-- `WriteOptions.disable_wal` is an attribute, not a method as in its type stub.
 - Batches, handles and iterators keep the database open and locked.
 """
 
@@ -69,7 +67,7 @@ _MOST_STALL_SECONDS: Final = 0.1
 
 
 class TaskDatabase:
-    """Persistent stores of one task; a `tidewheel.state_stores.ports.Database`, created by `open`.
+    """Persistent stores of one task.
 
     Any thread reads; only the owner's thread calls `write`, `ingest`, `checkpoint`, `make_durable`
     and `close`.
@@ -109,8 +107,7 @@ class TaskDatabase:
     ) -> Self:
         """Open or create the database in a directory.
 
-        Families of stores that the topology no longer has are kept: a returning store finds its
-        data.
+        Families of stores that the topology no longer has are kept.
 
         Raises:
             StoreCorruptedError: Files are damaged or missing.
@@ -164,7 +161,6 @@ class TaskDatabase:
 
     @staticmethod
     def destroy(path: Path) -> None:
-        """Delete the database and its directory, if they exist; raise `StoreLockedError` if open."""
         if not path.exists():
             return
         with _Translated(path, "delete the database"):
@@ -287,7 +283,6 @@ class TaskDatabase:
             del batch  # see `Scan.read`
 
     def clear(self, family: str) -> None:
-        """Delete all rows of a family with one range delete."""
         last = next(self.iterate(family, None, None, reverse=True), None)
         if last is None:
             return
@@ -307,7 +302,7 @@ class TaskDatabase:
     def ingest(self, family: str, files: Sequence[Path]) -> None:
         """Ingest sorted files (`SstFileWriter`) into a family, later over earlier; moves the files.
 
-        Write the position afterwards, never before. Holds the GIL during the fsyncs of one file.
+        Write the position afterwards, never before.
         """
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
@@ -319,8 +314,7 @@ class TaskDatabase:
     def checkpoint(self, path: Path) -> None:
         """Flush everything, and create a hard-linked copy in the new directory `path`.
 
-        RocksDB's own flush for checkpoints is not enough: under writes that fill small memtables,
-        one copy in twenty lacked the last write.
+        RocksDB's own flush is not enough: one copy in twenty lacked the last write.
         """
         self.make_durable()
         with self._access(f"make a checkpoint in {path}"):

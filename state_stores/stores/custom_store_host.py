@@ -1,7 +1,6 @@
 """Slot of a custom store in its task: opening, restore, commit and clearing.
 
-The changelog is the source of truth. The user's object receives its records, and each completed
-commit.
+The user's object receives the changelog's records, and each completed commit.
 """
 
 import secrets
@@ -26,7 +25,7 @@ from tidewheel.state_stores.stores.custom_store import (
     StateStoreContext,
 )
 
-#: Interval (ms) of the note on disk that stores the topic and time of the user's offset.
+#: Interval of the note on disk with the topic and time of the user's offset.
 _NOTE_EVERY_MS: Final = 60_000
 
 _DIRECTORY_MODE: Final = 0o700
@@ -79,7 +78,7 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 class CustomStore:
-    """A user's own store, with the interface of a task's store.
+    """A user's own store.
 
     Attributes:
         users: The user's object; replaced after the store is cleared.
@@ -225,7 +224,6 @@ class CustomStoreHost:
         self.store.buffer.put(key, value, self.store.now() if timestamp is None else timestamp)
 
     def restore(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Pass changelog records, folded by `fold`, to the user's object."""
         records: list[ChangelogRecord] = []
         for key, row in rows:
             assert row is not None, "a delete is a row, too"
@@ -236,7 +234,6 @@ class CustomStoreHost:
                 self.store.users.restore(records)
 
     def commit(self, position: Position | None) -> None:
-        """Notify the user's object of a commit up to `position` of the changelog."""
         offsets: dict[tuple[str, int], int] = {}
         if position is not None and self._changelog is not None:
             offsets[self._changelog] = position.offset

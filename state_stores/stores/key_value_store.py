@@ -217,7 +217,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     ) -> None:
         super().__init__(buffer.spec, buffer.topic)
         self._attach(buffer, now, is_cached=is_cached)
-        #: Buffer of a store with expiry; it needs the current time before each read.
+        #: A store with expiry needs the current time before each read.
         self._timed = buffer if isinstance(buffer, TimedBuffer) else None
 
     def _get(self, key: bytes) -> V | None:
@@ -479,7 +479,7 @@ class CommittedKeyValueStore(QueryKeyValueStore[K, V]):
         return databases
 
     def _get(self, key: bytes) -> V | None:
-        # Processors read global stores once per record, so databases are read directly.
+        # Processors read global stores once per record.
         for database in self._opened():
             (data,) = database.get_many(self.name, [key])
             if data is not None:

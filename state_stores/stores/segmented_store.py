@@ -1,4 +1,4 @@
-"""Common parts of window and session stores: row sources, keys, ranges."""
+"""Common parts of window and session stores."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -104,7 +104,7 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
     def erase(self, key: bytes, tail: int = 0) -> int:
         assert not tail, "the keys of windows and sessions are not windowed themselves"
         buffer = self.buffer
-        # Not `put`: it rejects expired rows, and ignores None where duplicates are retained.
+        # `put` would reject expired rows, and ignore None where duplicates are retained.
         rows = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()

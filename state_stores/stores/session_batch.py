@@ -1,7 +1,4 @@
-"""Sessions of a batch of records, read from the store and written back together.
-
-Rows are read before the first record; the batch applies the changes of earlier records to them.
-"""
+"""Sessions of a batch of records, read from the store and written back together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice

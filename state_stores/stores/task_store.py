@@ -51,7 +51,6 @@ class TaskStore(Generic[B]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the store: every later call raises `InvalidStateStoreError`."""
         closed: Any = _ClosedBuffer(self.buffer.spec.name)
         self.buffer = closed
 
@@ -64,7 +63,7 @@ class TaskStore(Generic[B]):
             self.buffer.unite()
 
     def times(self) -> tuple[int, ...]:
-        """Return the store's stream time for the commit metadata; () without one."""
+        """Return the stream time for the commit metadata; () without one."""
         buffer = self.buffer
         return (buffer.observed_stream_time_ms,) if isinstance(buffer, TimedBuffer) else ()
 

@@ -38,8 +38,6 @@ def _keep(_: object, name: str) -> Never:
 class Windowed(msgspec.Struct, Generic[K], frozen=True, order=True):
     """The key of a windowed row (Kafka Streams' `Windowed`), ordered by key, start and end.
 
-    A msgspec Struct, because one is created per windowed result row.
-
     Attributes:
         start: Start of the window, ms since the epoch, inclusive.
         end: End of the window, ms since the epoch: exclusive for time windows, inclusive for
