@@ -2,8 +2,8 @@
 
 Threads that share no task share no store. So **whole tasks** come first: the heaviest goes to the
 idlest thread. **While the load is uneven**, the busiest thread then gives the idlest a whole task
-or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow them.
-A task never has more ranges than its factor.
+or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow
+them. A task never has more ranges than its factor.
 
 For example, four threads get tasks of load 6, 3 and 3. Each task has its own thread first; then
 the fourth thread takes the upper half of the first task's keys.
@@ -82,8 +82,8 @@ def assign_ranges(
 
     Args:
         previous: It may name tasks and threads that no longer exist.
-        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all capacity counts as evenly
-            spread, so chance differences between idle threads move nothing.
+        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all capacity counts as
+            evenly spread, so chance differences between idle threads move nothing.
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)

@@ -308,8 +308,8 @@ class RangeWorker:
     def _should_seal(self, after_s: float) -> bool:
         """Return True if work must be sealed because the next call may hang.
 
-        Slow records and users' objects seal every `after_s` seconds of work. Seals of batches of fast
-        records cost more and wait for a request.
+        Slow records and users' objects seal every `after_s` seconds of work. Seals of batches of
+        fast records cost more and wait for a request.
         """
         if self._seal_barrier is not None or self.processing is None:
             return True

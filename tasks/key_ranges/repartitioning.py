@@ -25,7 +25,7 @@ _ROWS_MIN: Final = 8
 
 
 class Repartitioning:
-    """Requested change of one task's key ranges; `part` of the usual queue length is allowed now."""
+    """Requested change of one task's ranges; `part` of the usual queue length is allowed now."""
 
     def __init__(self) -> None:
         self.wish: KeyRanges | None = None
