@@ -1,9 +1,9 @@
 """Keyed analysis: decides if a sub-topology's tasks can have key ranges. Pure.
 
 A range has its own graph and stores and sees only its keys. A sub-topology is **keyed** if each
-node uses only rows of the current record's key, and only the time of the record's position. Otherwise
-it is **free**, and its tasks stay in one piece. Operators declare their access (`Operator`), users
-declare it for processors (`keyed = True`); undeclared access counts as free.
+node uses only rows of the current record's key, and only the time of the record's position.
+Otherwise it is **free**, and its tasks stay in one piece. Operators declare their access
+(`Operator`), users declare it for processors (`keyed = True`); undeclared access counts as free.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
