@@ -17,7 +17,7 @@ from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: A position this close to the tombstone retention is not used: tombstones after it may be
-#: compacted away, and deleted keys would come back (H27).
+#: compacted away, and deleted keys would come back.
 TOMBSTONE_MARGIN_MS = 3_600_000
 
 

@@ -38,12 +38,11 @@ class StoreSpec:
 
     Attributes:
         persistent: RocksDB if True; else in memory, restored from the changelog at every start.
-        caching: Cache updates for downstream until a commit or until the cache is full.
-        source_topic: Input topic that replaces the changelog for restoring.
+        caching: Cache updates for downstream until a commit or a full cache.
+        source_topic: Input topic that replaces the changelog.
         retention_ms: Life of a row after its window's start or session's end, in store time.
         kept_longer_ms: Extra time an expired row stays on disk, for slow key ranges.
         window_end: Computes a window's end from its start, for windows of varying length.
-        retain_duplicates: Keep several values of one key and window start.
         max_entries: Number of most recently used keys to keep; None for all.
         ttl_ms: Life of a key in stream time after its record's timestamp; None for unlimited.
         internal_rows: Reason why users cannot address rows by key; empty if they can.

@@ -44,7 +44,7 @@ _TASK_ID: Final = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 _SLOT: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-#: More processes on one machine and `state_dir` mean a runaway restart loop.
+#: More processes mean a runaway restart loop.
 _MOST_SLOTS: Final = 1000
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
@@ -66,7 +66,7 @@ class Holder:
 class StateDirectory:
     """A slot of an application's state, locked from `acquire` until `close`.
 
-    `others` are the holders of slots skipped in the search for a free one.
+    `others` hold slots skipped in the search for a free one.
     """
 
     def __init__(

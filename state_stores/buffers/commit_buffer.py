@@ -2,8 +2,8 @@
 
 Between commits only this buffer changes. Committed entries form a read cache of two generations.
 
-Large and mutable values (dicts, lists, user objects) are kept serialised and decoded at each read.
-Otherwise a user function that changes its aggregate and then fails would change the store.
+Mutable values are kept serialised: a user function that changes its aggregate and then fails must
+not change the store.
 """
 
 import datetime as dt
@@ -61,7 +61,7 @@ class Drained:
         delete_range: Expired range, (first key, end); deleted before the rows are written.
         notes: Values stored next to the positions, by name.
         row_headers: Headers per changelog record; None if the store keeps none.
-        all_count: True if every change is its own version, so earlier changes of a key count too.
+        all_count: True if earlier changes of a key count too.
     """
 
     keys: list[bytes]

@@ -44,7 +44,7 @@ class StoreExpiry:
         self._first = -1
 
     def extras(self, drained: Iterable[Drained], position_ms: int) -> RestoreExtras:
-        """Return the expired range and the store's time, to write with the ranges' changes.
+        """Return the expired range and the store's time.
 
         `position_ms` is the stream time before the first unfinished record of any range.
         """

@@ -42,7 +42,7 @@ class QueryScan:
     """Row selection of a query.
 
     `rows` receives a reader, the previous page's last key (None at first) and the store's time. It
-    yields the rows after that key, in key order.
+    yields the rows after that key.
     """
 
     rows: Callable[[RowReader, bytes | None, int], Iterator[tuple[bytes, bytes | None]]]

@@ -11,10 +11,9 @@ _FEW_CHANGES: Final = 1_000
 
 
 class RecordCache:
-    """Keys changed since they were last forwarded downstream.
+    """Changed keys, in the order of their last change.
 
-    A row created and deleted between two forwards needs no tombstone. Keys leave in the order of
-    their last change, as in Kafka Streams.
+    A row created and deleted between two forwards needs no tombstone.
     """
 
     def __init__(self, buffer: CommitBuffer) -> None:

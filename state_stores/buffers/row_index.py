@@ -19,7 +19,7 @@ _KEY_BYTES = 250
 _TIME: Final = struct.Struct(">Q")
 _pack_time: Final = _TIME.pack
 
-#: Keys with more rows in a segment are not indexed: a scan is better for them.
+#: Keys with more rows in a segment are scanned instead.
 _ROWS_MAX = 4_096
 
 
@@ -197,7 +197,6 @@ class RowIndex:
                 self._look_up_each(number, segment, zip(keys, lows, highs, strict=True))
         if any(segment.many for segment in segments):
             return list(map(self.of, keys, lows, highs))
-        # Times, and disk keys of one key in one segment, sort like their bytes.
         time, before_time = self._time, slice(-self._layout.tail)
         behind_time = b"\xff" * (self._layout.tail - _TIME.size)
         packed_lows, packed_highs = list(map(_pack_time, lows)), list(map(_pack_time, highs))
@@ -213,7 +212,7 @@ class RowIndex:
                 if latest < low:
                     continue
                 if latest <= high and (len(key_rows) == 1 or time(key_rows[-2]) < low):
-                    rows.append(key_rows[-1])  # the common case: one row or none
+                    rows.append(key_rows[-1])
                 elif latest <= high and time(key_rows[0]) >= low:
                     rows.extend(key_rows)
                 else:

@@ -65,7 +65,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
         self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
         self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
-        #: Timestamp of the latest version of some keys, -1 if none.
+        #: Latest timestamp of some keys, -1 if none.
         self._latest: dict[bytes, int] = {}
         self._cursor: bytes | None = None
         self._swept: list[bytes] = []

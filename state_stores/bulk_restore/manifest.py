@@ -79,7 +79,6 @@ class PartitionRuns(
         log_start: First offset in the log when the newest run was read.
         caught_up_at_ms: Time at which `to_offset` was the log's end (ms since the epoch).
         complete_from_zero: The runs begin at the log's start, so they fill an empty store.
-        time: The store's time after these records.
         expired_by_ms: Time up to which expired rows were left out, if earlier than `time`.
     """
 
@@ -135,9 +134,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A snapshot of one store; the content of a manifest.
+    """A snapshot of one store.
 
-    Serde names are for people only. `topic_id` (16 bytes) detects a recreated topic.
+    `topic_id` (16 bytes) detects a recreated topic.
     """
 
     format_version: int

@@ -150,7 +150,7 @@ class _LastRows:
 
 
 class _LastRecords:
-    """Last record of each row, in offset order.
+    """Last record of each row.
 
     Versioned stores have a row per key and timestamp; other kinds a row per changelog key.
     """

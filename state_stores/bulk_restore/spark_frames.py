@@ -94,8 +94,7 @@ def _dumped(function: Callable[..., Any]) -> bytes:
 class _Pickler(cloudpickle.Pickler):
     """PySpark's pickler, without classes that would be pickled by value.
 
-    A copy is another class: a msgspec Struct loses its fields, and a dataclass used by a serde
-    can't be copied at all.
+    A copy is another class: a msgspec Struct loses its fields.
     """
 
     def reducer_override(self, obj: Any) -> Any:

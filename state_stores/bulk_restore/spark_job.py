@@ -57,10 +57,10 @@ _ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 _PROGRESS_S: Final = 0.5
 
-#: Java exceptions of failed tasks contain the Python traceback; its last line has the reason.
+#: Java exceptions contain the Python traceback; its last line has the reason.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-#: Spark's own error conditions, such as an unreadable file; the innermost is last.
+#: Spark's own error conditions; the innermost is last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
 #: Executors whose Python does not start or lacks our modules.

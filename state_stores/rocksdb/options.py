@@ -1,8 +1,7 @@
 """RocksDB settings of all databases of a process. Pure.
 
 Defaults are Kafka Streams', but memory is limited per process, because each rebalance changes the
-number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1
-million keys, two cores.
+number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1 million keys.
 """
 
 import inspect
@@ -32,30 +31,27 @@ class RocksDBOptions:
     """Memory, disk and file descriptor settings of databases.
 
     Attributes:
-        block_cache_bytes: Cache of uncompressed blocks, shared by all databases of the process.
-            Indexes and filters are outside of it (about 1.5 MiB per million keys): inside, data
-            blocks evicted them, and single reads fell from 300,000 to 18,000 per second. Default 64
-            MiB.
+        block_cache_bytes: Cache of uncompressed blocks, one per process. Indexes and filters (about
+            1.5 MiB per million keys) are outside: inside, single reads fell from 300,000 to 18,000
+            per second. Default 64 MiB.
         write_buffer_bytes: Limit of memtables of all databases of the process; beyond it, the
             database being written flushes. It also limits the replay after a kill. Default 64 MiB.
-        family_write_buffer_bytes: Maximum memtable of one store. Four times as much halved the
-            write speed (a deeper skip list); less only made more files. With many databases it is
-            reduced, so that all fit into `write_buffer_bytes`. Default 16 MiB.
+        family_write_buffer_bytes: Maximum memtable of one store, reduced until all fit into
+            `write_buffer_bytes`. Four times as much halved the write speed. Default 16 MiB.
         family_write_buffers: Memtables of one store, including those being flushed. Writes wait
             when all are full. Default 4.
-        compaction: "universal" rewrites data less often, but can need twice the disk for a while;
-            "level" needs less disk and more CPU. Default "universal".
+        compaction: "universal" rewrites less, but can need twice the disk for a while; "level"
+            needs more CPU. Default "universal".
         compression: Compression of files. "lz4" saves disk for text values; reads that missed the
-            block cache were a third slower with it. Default "none".
-        block_bytes: Size of an uncompressed block: the unit of a read that misses the cache.
-            Default 4 KiB.
+            block cache were a third slower. Default "none".
+        block_bytes: Size of an uncompressed block, the unit of a disk read. Default 4 KiB.
         bloom_filter_bits_per_key: Skips files without the key; 10 bits let 1 % through, 0 switches
             off this filter and the memtables' filter. Default 10.
         max_open_files: File descriptors per database; None shares half of the process's limit among
             the expected databases. Default None.
         background_threads: Parallel flushes and compactions in the whole process. Default 2.
-        write_stall_timeout_ms: Time to retry a write while flushes can't keep up, before it fails.
-            Default 30 seconds.
+        write_stall_timeout_ms: Time to retry a write while flushes can't keep up. Default 30
+            seconds.
 
     >>> RocksDBOptions(compression="lz4").block_cache_bytes // 1024**2
     64

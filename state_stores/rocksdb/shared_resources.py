@@ -45,8 +45,6 @@ _SYNC_EVERY_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedResources:
-    """Native resources, one set per process."""
-
     block_cache: Cache
     write_buffers: WriteBufferManager
     max_open_files: int
@@ -101,7 +99,7 @@ class SharedResources:
         table = BlockBasedOptions()
         table.set_block_cache(self.block_cache)
         table.set_block_size(options.block_bytes)
-        # The library's newest default layout in 0.3.29; older ones have slower filters.
+        # Older layouts have slower filters.
         table.set_format_version(5)
         if options.bloom_filter_bits_per_key:
             table.set_bloom_filter(options.bloom_filter_bits_per_key, False)

@@ -53,7 +53,7 @@ def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) ->
                 writer[key] = value
         writer.finish()
     except Exception as error:
-        if type(error) is not Exception:  # rocksdict raises bare exceptions for RocksDB's errors
+        if type(error) is not Exception:  # not RocksDB's
             raise
         what = f"write sorted file {path.name}"
         if _UNSORTED in str(error):

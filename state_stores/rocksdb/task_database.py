@@ -8,11 +8,10 @@ data and positions together, and replays them.
   garbage collected*. So an `Rdict` of the positions exists only in `make_durable`, after the
   stores' flush. `close` closes the stores' families first.
 
-Further facts of rocksdict 0.3.29 (see also `scan` and `shared_resources`):
+Further facts of rocksdict 0.3.29:
 
 - `write`, `open`, ingestion (four fsyncs) and checkpoints hold the GIL; list-`get`, `flush` and
   `close` don't.
-- list-`get` sorts the keys itself.
 - `write` consumes its batch even when it fails.
 - A stalled write raises "Write stall" (`no_slowdown`) instead of waiting with the GIL held.
 - Batches, handles and iterators keep the database open and locked.
@@ -50,7 +49,7 @@ from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.scan import Scan, empty
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
-#: Family of positions. Store names start with a letter or a digit, so none collides.
+#: Store names start with a letter or a digit, so none collides.
 _POSITIONS: Final = "_positions"
 
 #: RocksDB always has this family; a store may have the same name.
@@ -69,8 +68,7 @@ _MOST_STALL_SECONDS: Final = 0.1
 class TaskDatabase:
     """Persistent stores of one task.
 
-    Any thread reads; only the owner's thread calls `write`, `ingest`, `checkpoint`, `make_durable`
-    and `close`.
+    Any thread reads; only the owner's thread makes other calls.
     """
 
     def __init__(
@@ -112,7 +110,6 @@ class TaskDatabase:
         Raises:
             StoreCorruptedError: Files are damaged or missing.
             StoreLockedError: It is already open, here or in another process.
-            StateStoreError: It can't be opened for another reason.
         """
         with _Translated(path, "open the database"):
             existing = Rdict.list_cf(str(path), Options(raw_mode=True)) if _exists(path) else []
@@ -221,8 +218,7 @@ class TaskDatabase:
     ) -> None:
         """Delete ranges, apply puts and deletes (None) of all families, then write the positions.
 
-        Raises:
-            StateStoreError: It failed; changes may be partly written, positions are not.
+        On `StateStoreError` changes may be partly written, positions are not.
         """
         with self._access(f"write to {_stores(changes)}"):
             for family in (*changes, *(delete_ranges or ())):
@@ -343,7 +339,7 @@ class TaskDatabase:
             for scan in self._scans:
                 scan.close()
         with contextlib.ExitStack() as closing:
-            # Runs in reverse order, whatever fails: handles, stores' families, database.
+            # Runs in reverse order: handles, stores' families, database.
             closing.enter_context(_Translated(self.path, "flush and close the database"))
             closing.callback(self._native().close)
             for family in self._families.values():
@@ -397,7 +393,7 @@ class _Translated:
     ) -> None:
         if error is None:
             return
-        # rocksdict raises RocksDB's errors as bare `Exception`; a bug of ours has its own class.
+        # RocksDB's errors are bare `Exception`; a bug of ours has its own class.
         if kind is Exception or isinstance(error, (DbClosedError, OSError)):
             raise failure(error, self._path, self._doing) from error
 

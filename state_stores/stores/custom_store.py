@@ -1,4 +1,4 @@
-"""Interface of custom stores: the base class of users' stores, and their context."""
+"""Base class of users' stores, and their context."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -61,7 +61,6 @@ class ChangeBuffer:
         self.dirty.clear()
         self.uncommitted_bytes = 0
 
-    #: Drops the drained changes, which are committed.
     applied = discard
 
     def restored(
@@ -82,7 +81,6 @@ class CustomStore:
 
     Attributes:
         users: The user's object; replaced after the store is cleared.
-        now: Returns the timestamp of the current record.
     """
 
     cache: Final = None

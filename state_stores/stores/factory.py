@@ -1,4 +1,4 @@
-"""Factory of stores from their spec: for tasks and for queries."""
+"""Factory of stores from their spec."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -131,9 +131,7 @@ def make_query_store(
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
-    """Return a store over several tasks, for interactive queries.
-
-    `sources` returns the stores of all running tasks for every query.
+    """Return a store over several tasks; `sources` is called for every query.
 
     Raises:
         InvalidStateStoreError: It is a custom store, or keeps no headers.

@@ -184,7 +184,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
 class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """A key-value store of a task, for its processors.
 
-    `now` returns the timestamp of the current record, used for the changelog record.
+    `now` returns the timestamp of the changelog record.
 
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None

@@ -1,4 +1,4 @@
-"""Base of a task's stores: a commit buffer with a name, and optionally a cache and a time."""
+"""Base of a task's stores."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Never, TypeVar
@@ -12,10 +12,7 @@ B = TypeVar("B", bound=CommitBuffer)
 
 
 class TaskStore(Generic[B]):
-    """A store of a task, for its processors and operators.
-
-    `cache` is the record cache, None until an operator requests it.
-    """
+    """Store of a task; `cache` is None until an operator requests it."""
 
     buffer: B
 

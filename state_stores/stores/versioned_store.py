@@ -37,7 +37,6 @@ class VersionedRecord(Generic[V]):
     """A version of a key.
 
     Attributes:
-        value: Its value.
         timestamp: Start of its validity (ms since the epoch), inclusive.
         valid_to: End of its validity, exclusive; None for the latest version.
 

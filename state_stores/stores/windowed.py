@@ -15,7 +15,7 @@ def fully_frozen(cls: type[T]) -> type[T]:
     """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
     In Python 3.11 attributes that are no fields raise TypeError, and `typing` sets one on instances
-    of parametrised classes: `Windowed[str]("a", 0, 5)` failed.
+    of parametrised classes.
 
     >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)
