@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
-from tidewheel.tasks.key_ranges.loop_watch import LoopWatch, Step
+from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.task.parallel_task import ParallelTask
@@ -65,7 +65,7 @@ def blocking(task: Task) -> BlockingCoroutine | None:
 
 
 def _coroutine(
-    key_range: RangeWorker, watch: LoopWatch, step: Step, now_s: float
+    key_range: RangeWorker, watch: LoopWatch, step: LoopStep, now_s: float
 ) -> BlockingCoroutine | None:
     record = None if key_range.unit_since_s is None else key_range.at_hand()
     node = "" if key_range.processing is None else key_range.processing.graph.at_work()
