@@ -1,4 +1,4 @@
-"""Interfaces of stores: serdes, and the database that holds all stores of one task.
+"""Interfaces of serdes and of a task's database.
 
 A *database* is RocksDB on disk or its in-memory twin.
 """

@@ -85,7 +85,7 @@ def _fold_key_values(
 def _fold_versions(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # Part of the versions cannot show which have expired; the store's own commits decide that.
+    # Part of the versions cannot show which have expired.
     last = {
         version_key(key, timestamp): (value, timestamp)
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -131,7 +131,7 @@ def _fold_segments(
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """Time of a store, from its changelog records (`tidewheel.state_stores.buffers.timed_buffer`).
+    """Time of a store, from its changelog records.
 
     >>> StoreTime(5, 2).later(StoreTime(7, 1))
     StoreTime(observed_ms=7, seq=2)
@@ -223,7 +223,7 @@ def is_usable_position(
 
 
 def position_name(topic: str, partition: int) -> str:
-    """Return the name under which a changelog position is stored in the database.
+    """Return the name of a changelog position in the database.
 
     >>> position_name("app-counts-changelog", 0)
     'changelog:app-counts-changelog-0'

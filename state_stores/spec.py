@@ -1,4 +1,4 @@
-"""Store specification: name, kind and settings, created by the DSL and opened by tasks."""
+"""Store specification, created by the DSL and opened by tasks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ SEGMENTED_KINDS: Final = frozenset(
     (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )
 
-#: Kinds that can keep headers, as in Kafka Streams; stores with a TTL or entry limit can't.
+#: Kinds that can keep headers; stores with a TTL or entry limit can't.
 HEADERS_KINDS: Final = frozenset(
     (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )

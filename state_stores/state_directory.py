@@ -1,4 +1,4 @@
-"""State directory of a worker: slots, task directories and the slot lock.
+"""State directory of a worker, and its lock.
 
     <state_dir>/<application_id>/<slot>/.lock         flock of the process; contains its holder
     <state_dir>/<application_id>/<slot>/member.json   member id, reused after restarts
@@ -66,7 +66,7 @@ class Holder:
 class StateDirectory:
     """A slot of an application's state, locked from `acquire` until `close`.
 
-    `others` hold slots skipped in the search for a free one.
+    `others` are the holders of skipped slots.
     """
 
     def __init__(

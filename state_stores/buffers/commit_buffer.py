@@ -149,7 +149,6 @@ class CommitBuffer:
         #: Deleted dirty keys, and the number of dirty keys known to be in the database.
         self._deleted: set[bytes] = set()
         self._replaced = 0
-        #: Dirty keys in order, updated lazily.
         self._ordered: list[bytes] = []
         self.mean_value_bytes = 16.0
         self._mean_key_bytes = 16.0

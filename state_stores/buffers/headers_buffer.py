@@ -32,10 +32,7 @@ T = TypeVar("T")
 
 
 class HeadersBuffer(CommitBuffer):
-    """Buffered access to a column family whose rows keep headers.
-
-    The next `put` stores `record_headers`.
-    """
+    """Buffer of rows with headers; the next `put` stores `record_headers`."""
 
     _unwrap = staticmethod(unwrap_with_headers)
     _unwrap_batch = staticmethod(unwrap_batch_with_headers)

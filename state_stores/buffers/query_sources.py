@@ -69,7 +69,7 @@ class QuerySource(Protocol):
 def clipped(
     lower: bytes | None, upper: bytes | None, past: bytes | None, *, reverse: bool
 ) -> tuple[bytes | None, bytes | None]:
-    r"""Return the part of a key range after `past`, the last key that a scan yielded.
+    r"""Return the part of a key range after `past`.
 
     >>> clipped(b"a", b"z", b"m", reverse=False), clipped(b"a", b"z", b"m", reverse=True)
     ((b'm\x00', b'z'), (b'a', b'm'))

@@ -124,7 +124,7 @@ class RowIndex:
             key = disk_key[key_part]
             key_rows = segment.rows.get(key)
             if key_rows is not None and disk_key > key_rows[-1] and len(key_rows) < _ROWS_MAX:
-                key_rows.append(disk_key)  # the common case: time advances
+                key_rows.append(disk_key)
                 size_bytes = len(disk_key) + _ROW_BYTES
             else:
                 size_bytes = _insert(segment, key, disk_key)

@@ -48,7 +48,6 @@ class SegmentedBuffer(TimedBuffer):
         self.layout = SegmentLayout.of(spec)
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
         self._on_disk: list[int] | None = None
-        #: Created at the first scan of a key.
         self._rows: RowIndex | None = None
         self._rows_seen = 0
 

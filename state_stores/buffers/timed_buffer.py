@@ -1,4 +1,4 @@
-"""Commit buffer of a store whose rows expire; tracks the store's time.
+"""Commit buffer of a store whose rows expire.
 
 The store's time is the largest one it has seen. Each commit stores it next to the positions.
 """
@@ -36,10 +36,10 @@ def read_store_time(database: Database, store: str) -> tuple[int, int]:
 
 
 class TimedBuffer(CommitBuffer):
-    """Buffered access to a column family whose rows expire.
+    """Buffer of a whole store, or of one key range (`in_range`).
 
-    `in_range` means one key range of the store. It starts without a time, because the time on disk
-    is that of the fastest range. The task deletes expired rows.
+    A range starts without a time, because the time on disk is that of the fastest range. The task
+    deletes the range's expired rows.
     """
 
     def __init__(

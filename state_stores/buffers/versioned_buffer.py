@@ -170,8 +170,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         old = [row for row in rows if time_of(row[0]) <= horizon]
         if not old:
             return []
-        # The newest of them is valid at the horizon. If it is a deletion, it has no effect after
-        # the older ones are gone.
+        # The newest of them is valid at the horizon; a deletion there has no effect.
         (last, data), *before = old
         ended = [disk_key for disk_key, _ in before]
         if complete and versions.value_of(unwrap_value(data)[0]) is None:

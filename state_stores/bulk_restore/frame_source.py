@@ -1,4 +1,4 @@
-"""Source of a bootstrap; imports no PySpark, so it can be built before Spark starts."""
+"""Source of a bootstrap; imports no PySpark."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Spark access: sessions, functions on executors, and frames of their results.
+"""Spark sessions, and functions on executors.
 
 Executors import functions by their import path; they need the pip packages only, no jar, no Arrow.
 """
@@ -93,7 +93,7 @@ def spark_session(
     `settings` override ours.
 
     Raises:
-        StreamsError: Spark could not start; with the next step.
+        StreamsError: Spark could not start.
     """
     if existing is not None:
         yield existing

@@ -187,7 +187,6 @@ class RemoteStorage:
 
     @contextmanager
     def _translated(self, doing: str) -> Generator[None]:
-        """Translate the packages' own exceptions, such as missing credentials, into OSError."""
         try:
             yield
         except OSError:

@@ -2,7 +2,7 @@
 
 Bits of the format byte allow additions without a migration: 0x10 for an expiry, 0x20 for headers
 after the timestamp. The changelog has the serde's bytes only; timestamp and headers are in the
-Kafka record, so Kafka's tools can read it.
+Kafka record.
 """
 
 import struct

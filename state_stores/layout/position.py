@@ -45,7 +45,7 @@ class Position:
 
 
 def store_time_name(store: str) -> str:
-    """Return the name under which a store's time is stored next to the positions.
+    """Return the name of a store's time, stored next to the positions.
 
     >>> store_time_name("clicks")
     'stream-time:clicks'

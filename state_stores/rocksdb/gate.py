@@ -38,7 +38,7 @@ class Gate:
         return self._closed
 
     def close(self) -> bool:
-        """Reject new calls and wait for others; return False if it was closed before."""
+        """Return False if it was closed before."""
         with self._condition:
             if self._closed:
                 return False

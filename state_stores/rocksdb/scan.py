@@ -2,7 +2,7 @@
 
 The caller serialises `read` and `close`.
 
-It depends on facts of rocksdict 0.3.29:
+Facts of rocksdict 0.3.29:
 
 - An iterator keeps its database open and locked until released, so scans are registered.
 - `set_iterate_lower_bound` sets the *upper* bound, so this class checks lower bounds.

@@ -76,7 +76,6 @@ class SharedResources:
         """Return the native options of a database or a family.
 
         `filtered` counts a database's families read by single keys; their memtables get filters.
-        It is 0 for other families.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)

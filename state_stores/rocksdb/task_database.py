@@ -216,7 +216,7 @@ class TaskDatabase:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Delete ranges, apply puts and deletes (None) of all families, then write the positions.
+        """Delete ranges, apply all changes, then write the positions.
 
         On `StateStoreError` changes may be partly written, positions are not.
         """
@@ -296,10 +296,7 @@ class TaskDatabase:
             del batch
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Ingest sorted files (`SstFileWriter`) into a family, later over earlier; moves the files.
-
-        Write the position afterwards, never before.
-        """
+        """Ingest sorted files, later over earlier; write the position afterwards, never before."""
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
             ingestion.set_move_files(True)

@@ -1,4 +1,4 @@
-"""Slot of a custom store in its task: opening, restore, commit and clearing.
+"""Slot of a custom store in its task.
 
 The user's object receives the changelog's records, and each completed commit.
 """

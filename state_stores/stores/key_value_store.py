@@ -1,4 +1,4 @@
-"""Key-value stores for users: get, put and ranges over a commit buffer.
+"""Key-value stores for users.
 
 Ranges follow the order of serialised keys, both ends inclusive, as in Kafka Streams; None is
 unbounded. Writes are visible to this task immediately, to others after the commit.
@@ -184,7 +184,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
 class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """A key-value store of a task, for its processors.
 
-    `now` returns the timestamp of the changelog record.
+    `now` returns the current record's timestamp.
 
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None

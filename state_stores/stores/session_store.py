@@ -94,7 +94,7 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
 class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     """A session store of a task, for its processors.
 
-    `now` returns the timestamp of the changelog record.
+    `now` returns the current record's timestamp.
 
     >>> def extend(store: SessionStore[str, int], key: str, at_ms: int, gap_ms: int) -> None:
     ...     start, end, count = at_ms, at_ms, 1

@@ -108,7 +108,7 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
 class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     """A window store of a task, for its processors.
 
-    `now` returns the timestamp of the changelog record.
+    `now` returns the current record's timestamp.
 
     >>> def seen_before(store: WindowStore[str, int], key: str, at_ms: int) -> bool:
     ...     seen = any(store.fetch(key, at_ms - 60_000, at_ms))
