@@ -1,4 +1,4 @@
-"""Call watch: its reports to the watchdog and its log, check by check."""
+"""Call watch: its reports and its log."""
 
 import logging
 import threading
@@ -23,8 +23,6 @@ def _call(offset: int) -> UserCall:
 
 
 class Stage:
-    """Worker whose loop and calls the test controls."""
-
     def __init__(self, hang_s: float = 10.0, call_s: float | None = 60.0) -> None:
         self.turns = 0
         self.calls: dict[int, UserCall] = {}
@@ -51,7 +49,7 @@ class Stage:
         self.reported.append(report.call)
 
     def look(self, seconds: float, step_s: float = 1.0) -> None:
-        """Check once a second for this long."""
+        """Check once a second."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += step_s

@@ -1,4 +1,4 @@
-"""Tasks and internal topics of an application on a given cluster."""
+"""Plan of tasks and internal topics."""
 
 import re
 from typing import Any
@@ -34,7 +34,6 @@ BYTES: dict[str, Any] = {"key_serde": Serdes.bytes(), "value_serde": Serdes.byte
 
 
 def source(*topics: str, pattern: str | None = None, internal: bool = False) -> SourceSpec:
-    """Return a source node."""
     return SourceSpec(
         name=f"source-{'-'.join(topics) or pattern}",
         topics=topics,
@@ -47,7 +46,7 @@ def source(*topics: str, pattern: str | None = None, internal: bool = False) -> 
 def sub(
     number: int, sources: list[SourceSpec], sinks: list[Any] | None = None, **more: Any
 ) -> SubtopologySpec:
-    """Return a sub-topology of sources and sinks; a sink's name that starts with ~ is a repartition topic."""
+    """Return a sub-topology; `~` marks repartition topics among its sinks."""
     if sinks is None:
         sinks = []
     names = tuple(each.name for each in sources)
@@ -72,7 +71,6 @@ def sub(
 
 
 def store(name: str, *, logging: bool = True, config: dict[str, str] | None = None) -> StoreSpec:
-    """Return a store."""
     return StoreSpec(
         name=name, kind=StoreKind.KEY_VALUE, logging=logging, changelog_config=config or {}, **BYTES
     )
@@ -83,7 +81,6 @@ def planned(
     *subtopologies: SubtopologySpec,
     repartition: dict[str, int | None] | None = None,
 ) -> ApplicationPlan:
-    """Return the plan of application "app"."""
     spec = TopologySpec(subtopologies=subtopologies, repartition_topics=repartition or {})
     return plan_application(spec, "app", topics)
 
@@ -232,7 +229,7 @@ def test_internal_topics_take_every_timestamp_and_records_as_large_as_inputs_hol
 def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
     limits: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    """As Kafka Streams': windows are deleted by age, versions are not compacted within the history."""
+    """As in Kafka Streams."""
     spec = StoreSpec(name="s", **BYTES, **limits)
     plan = planned({"in": 1}, sub(0, [source("in")], stores=(spec,)))
     (topic,) = plan.changelog_topics

@@ -1,4 +1,4 @@
-"""Current call of user code and its record, read from another thread while the call blocks."""
+"""Current call of user code, read from another thread."""
 
 import asyncio
 import threading
@@ -33,20 +33,18 @@ STUCK = "stuck"
 
 
 class Gate:
-    """Blocks callers that pass the stuck value, until it is opened."""
+    """Blocks callers with the stuck value until it is opened."""
 
     def __init__(self) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
 
     def wait(self, value: object) -> Any:
-        """Block on the stuck value; return the argument."""
         if value in (STUCK, STUCK.encode()):
             self.entered.set()
             assert self.opened.wait(60)
         return value
 
     async def wait_async(self, value: object) -> Any:
-        """Do the same in a coroutine."""
         if value == STUCK:
             self.entered.set()
             while not self.opened.is_set():  # noqa: ASYNC110 - the event is another thread's
@@ -58,7 +56,7 @@ class Gate:
 def _stuck(
     gate: Gate, work: Callable[[], object], wanted: Callable[[UserCall], bool] = lambda _: True
 ) -> Iterator[UserCall]:
-    """Do something in a thread until it is stuck; give the call that it is in."""
+    """Run an action in a thread until it is stuck; return its call."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -75,7 +73,7 @@ def _stuck(
     try:
         deadline_s = time.monotonic() + 60
         call = None
-        while call is None or not wanted(call):  # it sits down to wait right behind that
+        while call is None or not wanted(call):  # the thread blocks right after this
             assert time.monotonic() < deadline_s, call
             time.sleep(0.01)
             call = call_of(thread.ident or 0)

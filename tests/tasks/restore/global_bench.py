@@ -1,4 +1,4 @@
-"""The global stores of one process after the other, on one fake cluster and one disk that outlives them."""
+"""Global stores of successive processes on one fake cluster and one disk."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ PATIENCE_S = 20.0
 
 
 class CountRecords(Processor[str, str, None, None]):
-    """Counts the records of each key, which is right only if none is given to it twice."""
+    """Counts the records of each key; a repeated record shows in the count."""
 
     def process(self, record: Record[str, str]) -> None:
         store = self.context.get_state_store("store")
@@ -33,20 +33,18 @@ class CountRecords(Processor[str, str, None, None]):
 
 
 def table(builder: StreamsBuilder) -> None:
-    """A global table of strings."""
     builder.global_table(TOPIC, key_serde=str, value_serde=str, store="store")
 
 
 def counts(
     builder: StreamsBuilder, processor: type[Processor[str, str, None, None]] = CountRecords
 ) -> None:
-    """A global store that a processor fills."""
     store = Stores.key_value("store", key_serde=str, value_serde=int)
     builder.add_global_store(store, TOPIC, processor, key_serde=str, value_serde=str)
 
 
 class Process:
-    """The global stores of one process after the other, on one cluster and one disk."""
+    """Successive processes on one cluster and one disk."""
 
     def __init__(self, use: Callable[[StreamsBuilder], Any] = table, **handlers: Any) -> None:
         builder = StreamsBuilder()
@@ -64,7 +62,6 @@ class Process:
         self.limits = Limits(30.0, 300.0)
 
     def send(self, key: str | None, value: str | None, timestamp: int = 5, **more: Any) -> None:
-        """Write a record of the global topic."""
         self.broker.send(
             TOPIC,
             None if value is None else value.encode(),
@@ -74,14 +71,13 @@ class Process:
         )
 
     def wipe(self) -> None:
-        """Delete the files."""
         self.wiped += 1
         self.disk.corrupted.clear()
         self.disk.versions.clear()
 
     @contextmanager
     def life(self, *, crash_after: int | None = None) -> Iterator["Life"]:
-        """Run a process's global stores; a crash after so many steps ends it quietly."""
+        """Run a process's global stores; a crash after `steps` ends it silently."""
         self.events.clear()
         self.fuse.left = crash_after
         life = Life(self)
@@ -100,8 +96,6 @@ class Process:
 
 
 class Life:
-    """One process."""
-
     def __init__(self, process: Process) -> None:
         self.stores = GlobalStores(
             process.specs,
@@ -125,18 +119,16 @@ class Life:
         self.view = self.stores.views["store"]
 
     def wait(self) -> None:
-        """Wait until the stores are restored."""
         assert self.updater.wait(threading.Event())
 
     def rows(self) -> dict[str, Any]:
-        """Return the content of the store."""
         return {
             key: value.value if isinstance(value, ValueAndTimestamp) else value
             for key, value in self.view.all()
         }
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the thread's work; raise the error that ended it."""
+        """Wait for the thread; raise the error that ended it."""
         pause = threading.Event()
         for _ in range(int(PATIENCE_S * 500)):
             if condition():

@@ -1,4 +1,4 @@
-"""Copies are restored from sorted runs, and announce readiness only after ingesting them."""
+"""Copies restored from sorted runs: ready only after ingesting them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,6 @@ from tidewheel.tasks.restore.run_ports import RunSettings
 
 @pytest.fixture
 def group() -> Iterator[GroupBench]:
-    """Return an application that counts per key, of which everything is restored in runs."""
     with TemporaryDirectory() as folder, bench(acceptable_recovery_lag=0) as made:
         maker = LocalRunMaker(made.broker, RealClock(), APP)
         made.runs = RunSettings(maker=maker, directory=lambda: Path(folder), from_records=0)
@@ -23,7 +22,6 @@ def group() -> Iterator[GroupBench]:
 
 
 def maker_of(group: GroupBench) -> LocalRunMaker:
-    """Return the run maker."""
     assert group.runs is not None
     maker = group.runs.maker
     assert isinstance(maker, LocalRunMaker)

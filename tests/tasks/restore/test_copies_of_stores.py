@@ -1,4 +1,4 @@
-"""Copies of every kind of store, and random histories of moves: the content is that of an undisturbed run."""
+"""Copies of all store kinds after random moves equal an undisturbed run."""
 
 from collections import Counter
 from typing import Any
@@ -19,7 +19,6 @@ STRING = Serdes.string()
 
 
 def table_of(extractor: Any = None) -> Topology:
-    """Keep the topic "in" as a table without a changelog, and write its changes to "out"."""
     builder = StreamsBuilder()
     table = builder.table(
         "in",
@@ -33,7 +32,6 @@ def table_of(extractor: Any = None) -> Topology:
 
 
 def windowed() -> Topology:
-    """Count per key and window."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     counted = stream.group_by_key().windowed_by(TimeWindows(10, grace=0)).count(store="counts")
@@ -44,7 +42,6 @@ def windowed() -> Topology:
 
 
 def extracted(record: Any, _previous: int) -> int:
-    """Take the timestamp as it is."""
     return int(record.timestamp)
 
 
@@ -101,7 +98,7 @@ def test_a_copy_of_a_table_moves_on_as_commits_do() -> None:
 
 
 def go_to_and_fro(group: GroupBench, hosts: list[Host]) -> None:
-    """Move a counting task between two hosts: it continues, and no changelog record is read twice."""
+    """Move a counting task between two hosts; no changelog record is read twice."""
     hosts[0].run_task("0_0", 1)
     learn(hosts[1])
     for epoch in range(1, 6):
@@ -164,7 +161,7 @@ STEPS = st.lists(
 
 
 class History:
-    """Two tasks among three hosts, as a group would move them."""
+    """Two tasks moved among three hosts."""
 
     def __init__(self, group: GroupBench) -> None:
         self.group = group
@@ -176,13 +173,11 @@ class History:
         self.last: dict[int, TaskReleased | None] = {0: None, 1: None}
 
     def grant(self, number: int, host: Host) -> None:
-        """Have a host run a task."""
         self.epochs[number] += 1
         host.run_task(f"0_{number}", self.epochs[number], self.last[number])
         self.owner[number] = host
 
     def step(self, kind: str, first: Any, second: Any) -> None:
-        """Do one thing."""
         self.learn_epoch += 1
         if kind == "send":
             for key in second:

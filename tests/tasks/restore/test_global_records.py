@@ -1,4 +1,4 @@
-"""Records of a global store's topic: bad records, failing processors, rights of processors."""
+"""Records of a global store's topic: bad records, failing processors."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,6 @@ from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 
 
 def numbers(builder: StreamsBuilder) -> None:
-    """A global table of integers."""
     builder.global_table(TOPIC, key_serde=str, value_serde=Serdes.int64(), store="store")
 
 
@@ -82,8 +81,6 @@ def test_keys_are_found_however_they_were_spelled() -> None:
 
 
 class Fails(CountRecords):
-    """Fails at one value."""
-
     def process(self, record: Record[str, str]) -> None:
         super().process(record)
         if record.value == "bad":

@@ -1,4 +1,4 @@
-"""Global stores on a fake cluster: restored before tasks run, followed, right after a crash."""
+"""Global stores on a fake cluster: restore, updates, crashes."""
 
 import threading
 from collections import Counter
@@ -115,7 +115,6 @@ def test_the_next_process_reads_only_what_is_new(use: Any) -> None:
 
 
 def written(process: Process, known: int) -> bool:
-    """Return whether something was written behind so many versions."""
     return len(process.disk.versions["global"]) > known
 
 
@@ -257,7 +256,7 @@ def test_damage_found_while_writing_ends_the_process_the_same_way() -> None:
         process.send("a", "1")
         with pytest.raises(GlobalStoreDamagedError, match="a block is damaged"):
             life.until(lambda: False)
-        assert life.rows() == {}  # tasks that still run are not met by a closed store
+        assert life.rows() == {}  # running tasks meet no closed store
 
 
 def test_records_that_are_gone_before_they_were_read_end_the_process_the_same_way() -> None:

@@ -1,4 +1,4 @@
-"""Reading turns: restores of active tasks first, copies little, running tasks undisturbed."""
+"""Reading turns: active restores first, then copies; running tasks undisturbed."""
 
 from typing import cast
 
@@ -15,7 +15,6 @@ from tidewheel.tasks.task.task import Task
 
 
 def entry(topic: str, *, end: int | None, limit: int | None = None) -> StoreRestore:
-    """Return the restore of a store, to an end or as a copy."""
     return StoreRestore(
         task=cast("Task", None),
         store="s",
@@ -30,8 +29,6 @@ def entry(topic: str, *, end: int | None, limit: int | None = None) -> StoreRest
 
 
 class Turns:
-    """Turns with an inspected reader."""
-
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.waited: list[float] = []
@@ -39,7 +36,6 @@ class Turns:
         self.reader = FakeChangelogReader(FakeBroker())
 
     def paused_after(self, entries: list[StoreRestore], ms: int = 0) -> set[str]:
-        """Return the topics that wait after some time."""
         self.clock.advance(ms)
         self.turns.share(self.reader, entries)
         return {partition.topic for partition in self.reader.paused}

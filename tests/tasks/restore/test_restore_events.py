@@ -1,4 +1,4 @@
-"""Events of copies: start, progress, and the reason of their end."""
+"""Events of copies."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tidewheel.tasks.restore.store_restore import StandbyUpdateEvent
 
 
 def followed(group: GroupBench, first: Host, second: Host) -> None:
-    """Let a task run on one host, and another keep a copy of it that has come to its end."""
+    """Run a task on one host, with a caught-up copy on another."""
     first.run_task("0_0", 1)
     fill(group, "abc")
     processed(group, first)
@@ -20,7 +20,7 @@ def followed(group: GroupBench, first: Host, second: Host) -> None:
 
 
 def kinds(updates: list[StandbyUpdateEvent]) -> list[str]:
-    """Return the kinds of events, a run of batches as one."""
+    """Return the event kinds; consecutive batches count as one."""
     found = [each.kind for each in updates]
     return [kind for index, kind in enumerate(found) if index == 0 or found[index - 1] != kind]
 

@@ -1,4 +1,4 @@
-"""Requests about tasks that other workers run."""
+"""Requests about tasks of other workers."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The restore rate covers only the last seconds."""
+"""Window of the restore rate."""
 
 from collections import deque
 from typing import Any

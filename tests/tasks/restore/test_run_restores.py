@@ -32,7 +32,6 @@ STRING = Serdes.string()
 
 @pytest.fixture
 def places() -> Iterator[Path]:
-    """Return a directory for files of one test, also of one example of hypothesis."""
     with TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -40,7 +39,7 @@ def places() -> Iterator[Path]:
 def use_runs(
     bench: Bench, folder: Path, *, snapshots: bool = False, over: int = 0
 ) -> LocalRunMaker:
-    """Have a bench restore gaps of more than so many records by runs."""
+    """Restore longer gaps of a bench by runs."""
     location = folder / "snapshots" if snapshots else None
     maker = LocalRunMaker(bench.broker, bench.clock, APP, location)
     restoring = folder / "restoring"
@@ -50,7 +49,6 @@ def use_runs(
 
 
 def spec_of(bench: Bench, store: str = "table") -> StoreSpec:
-    """Return a store of the bench's application."""
     found = [
         spec
         for plan in bench.plan.subtopologies.values()
@@ -61,7 +59,6 @@ def spec_of(bench: Bench, store: str = "table") -> StoreSpec:
 
 
 def snapshot(bench: Bench, folder: Path, store: str = "table") -> Any:
-    """Take a snapshot of a store."""
     return take_snapshot(
         bench.broker, bench.clock, spec_of(bench, store), folder / "snapshots", APP
     )

@@ -1,4 +1,4 @@
-"""Regressions of the runtime: each test states a promise that was broken once."""
+"""Regressions of the runtime."""
 
 import os
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Restores whose position does not move are reported with the reason, once and then every minute."""
+"""Reports of stalled restores: once, then every minute."""
 
 from collections.abc import Sequence
 
@@ -23,15 +23,12 @@ OPEN = OpenTransaction(
 
 
 class Admin:
-    """Knows one open transaction, or does not answer."""
-
     def __init__(self, *, away: bool = False) -> None:
         self.away = away
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the one."""
         if self.away:
             raise StreamsError("no broker is there")
         return {each: OPEN for each in partitions if each == LOG}

@@ -1,4 +1,4 @@
-"""Start positions: never past unprocessed records, never in another topic's log."""
+"""Start positions: never past unprocessed records, never in another log."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,6 @@ TOPIC_ID = b"the topic of now"
 def committed(
     offset: int, *, topic_id: bytes = TOPIC_ID, transactional_id: str = "app-1", time_ms: int = 77
 ) -> CommittedOffset:
-    """Return an offset as our own commits leave it."""
     progress = Progress(
         task_epoch=0,
         transactional_id=transactional_id,
@@ -42,7 +41,7 @@ def committed(
 
 
 def committed_by_ranges(slowest: int, fastest: int, *, task_epoch: int = 0) -> CommittedOffset:
-    """Return an offset as two key ranges that are apart leave it."""
+    """Return an offset as two diverging key ranges commit it."""
     progress = Progress(
         task_epoch=task_epoch,
         transactional_id="app-1",
@@ -54,7 +53,6 @@ def committed_by_ranges(slowest: int, fastest: int, *, task_epoch: int = 0) -> C
 
 
 def begin(found: CommittedOffset | None, **facts: Any) -> Any:
-    """Ask for the start in a log of offsets 10 to 100."""
     facts = {"log_start": 10, "log_end": 100, "topic_id": TOPIC_ID, "reset": "earliest", **facts}
     return start_position(PARTITION, committed=found, **facts)
 
@@ -101,7 +99,7 @@ def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
     ids=["newest", "version 1", "times of processors", "garbage behind"],
 )
 def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, time_ms: int) -> None:
-    """The partition's time is Kafka Streams', so earlier records don't set it back."""
+    """Earlier records don't set Kafka Streams' partition time back."""
     start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, time_ms, None)
     assert start.by_kafka_streams

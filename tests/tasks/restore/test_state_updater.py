@@ -1,4 +1,4 @@
-"""Restoring: by position, to the end fixed beforehand, and never into a state that the changelog no longer contains."""
+"""Restoring by position to a fixed end; lost records force a rebuild."""
 
 from typing import Any
 
@@ -20,15 +20,12 @@ CHANGELOG = "app-table-changelog"
 
 
 class Table(Processor[Any, Any, Any, Any]):
-    """Puts each value; "delete" deletes."""
-
     def process(self, record: Any) -> None:
         store = self.context.get_state_store("table")
         store.put(record.key, None if record.value == "delete" else record.value)
 
 
 def table(*, persistent: bool = True, logging: bool = True) -> Topology:
-    """Keep the last value of each key."""
     return (
         Topology()
         .add_source("read", "in", key_serde=STRING, value_serde=STRING)
@@ -47,7 +44,6 @@ def table(*, persistent: bool = True, logging: bool = True) -> Topology:
 
 
 def content(bench: Bench) -> dict[str, str]:
-    """Return the store's rows on disk."""
     return {
         key.decode(): unwrap_value(stored)[0].decode()
         for key, stored in bench.rows("table").items()
@@ -55,7 +51,7 @@ def content(bench: Bench) -> dict[str, str]:
 
 
 def compact(bench: Bench, topic: str = CHANGELOG, *, tombstones: bool) -> None:
-    """Compact a topic as the broker's cleaner does: keep the last record of each key, perhaps no tombstones either."""
+    """Compact a topic like the broker: last record per key, tombstones optional."""
     for log in bench.broker.topics[topic].logs:
         last = {
             entry.record.key: index
@@ -72,12 +68,12 @@ def compact(bench: Bench, topic: str = CHANGELOG, *, tombstones: bool) -> None:
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every poll of a restore give one record."""
+    """Limit each poll of a restore to one record."""
     monkeypatch.setattr(tidewheel.tasks.restore.state_updater, "_POLL_RECORDS", 1)
 
 
 def filled(**settings: Any) -> Bench:
-    """Return an application that has put four rows and deleted one, each in a commit of its own."""
+    """Return an application that put four rows and deleted one, one commit each."""
     bench = Bench(table(), {"in": 1}, **settings)
     for key, value in [("gone", "1"), ("a", "1"), ("b", "1"), ("gone", "delete"), ("c", "1")]:
         bench.send("in", key, value)

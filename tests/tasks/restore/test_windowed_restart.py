@@ -1,4 +1,4 @@
-"""Windowed, joining and suppressing operators after a restart: the same outputs as without one (DESIGN §4)."""
+"""Windows, joins and suppression: equal outputs with and without a restart (DESIGN §4)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,12 +28,10 @@ Streams = tuple[KStream[str, str], KStream[str, str]]
 
 
 def told(stream: KStream[Any, Any]) -> KStream[str, str]:
-    """Return results as text, windows and all."""
     return stream.map(lambda key, value: ("all", f"{key}={value}"))
 
 
 def joined(left: str | None, right: str | None) -> str:
-    """Join two values, either of which may be missing."""
     return f"{left}+{right}"
 
 
@@ -58,7 +56,6 @@ PROGRAMS: dict[str, Callable[[Streams], KStream[Any, Any]]] = {
 
 
 def program(name: str) -> Topology:
-    """Return a topology over two topics."""
     builder = StreamsBuilder()
     left, right = (
         builder.stream(topic, key_serde=STRING, value_serde=STRING) for topic in ("left", "right")
@@ -77,7 +74,7 @@ Row = tuple[str, str, int]
 
 
 def bench_of(name: str) -> Bench:
-    """Return a worker to be; records that wait for the other input are not waited for, so that their order is theirs."""
+    """Return a worker that does not wait for the other input's records."""
     bench = Bench(
         program(name), {"left": 1, "right": 1, "out": 1}, emit_interval_ms=0, max_task_idle_ms=-1
     )
@@ -86,7 +83,6 @@ def bench_of(name: str) -> Bench:
 
 
 def live_through(bench: Bench, rows: list[Row], first: int) -> None:
-    """Send records one by one, each processed before the next one is sent."""
     left = list(enumerate(rows, first))
 
     def send_next(worker: Any, _source: Any) -> None:
@@ -104,7 +100,6 @@ def live_through(bench: Bench, rows: list[Row], first: int) -> None:
 
 
 def outputs(bench: Bench) -> list[str]:
-    """Return the outputs."""
     return [(value or b"").decode() for _, value in bench.outputs("out")]
 
 
