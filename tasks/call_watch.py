@@ -1,8 +1,8 @@
-"""Call watch of a worker: a thread that detects long calls of user code, shows and logs them.
+"""Call watch of a worker: a thread that detects and logs long calls of user code.
 
-A worker whose loop does not turn because user code runs is slow, not dead. The watch reads the loop's stack while the loop
-does not turn, and shows since when the present call has run. Where user code keeps the interpreter's lock, the watch does not
-run either; the watchdog sees that its pulse has stopped.
+A worker whose loop waits for user code is slow, not dead. The watch reads the loop's stack while the
+loop makes no progress, and reports the call's start. If user code keeps the interpreter's lock, the
+watch stops as well, and the watchdog misses its pulse.
 """
 
 import logging
@@ -19,26 +19,26 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: Longest time between two checks, and their number in a `worker_hang_timeout_ms`.
+#: Longest time between checks, and their minimum number per `worker_hang_timeout_ms`.
 _TICK_S: Final = 0.25
 _TICKS: Final = 10
-#: A call beyond its bound is logged again after this time, doubled each time.
+#: Interval of the second log line beyond the limit; later intervals double.
 _AGAIN_S: Final = 60.0
 
 
-#: A call is reported and measured from this length on.
+#: Shorter calls are not reported.
 _REPORTED_S: Final = 1.0
-#: The group's records take one line of text, and not a long one.
+#: Limit of the group's records.
 _TEXT_MAX: Final = 400
 
 
 class ShowsCalls(Protocol):
-    """Display of the watch: the line to the watchdog."""
+    """Line to the watchdog."""
 
     def send(self, report: AnyReport, /) -> None: ...
 
     def show_call(self, since_ns: int) -> None:
-        """Show the start (`time.monotonic_ns`) of the loop's call of user code; 0 outside one."""
+        """Send the start (`time.monotonic_ns`) of the loop's call; 0 outside one."""
         ...
 
 
@@ -46,8 +46,8 @@ class Limits(NamedTuple):
     """Limits on the length of a call.
 
     Attributes:
-        hang_s: The worker is only kept in its group after this because user code runs.
-        call_s: Longest call; None for no bound.
+        hang_s: Afterwards the worker stays in its group only because user code runs.
+        call_s: Longest call; None for no limit.
     """
 
     hang_s: float
@@ -55,17 +55,16 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, hang_ms: int, call_ms: int) -> "Limits":
-        """Return the configured limits; a `call_ms` of 0 is no bound."""
         return cls(hang_ms / 1000, call_ms / 1000 if call_ms else None)
 
     @property
     def alarm_s(self) -> float:
-        """Return the length that raises an alarm: half of the bound, or the hang time-out without one."""
+        """Return the length that raises an alarm: half of the limit, or the hang time-out."""
         return self.hang_s if self.call_s is None else self.call_s / 2
 
 
 class Effect(NamedTuple):
-    """Log texts of a thread's long call: while it runs, and beyond its bound."""
+    """Log texts of a thread's long call: while it runs, and beyond its limit."""
 
     slow: str
     over: str
@@ -85,8 +84,6 @@ GLOBAL: Final = Effect(
 
 
 class _Watched:
-    """Detected call and its log state."""
-
     def __init__(self, call: UserCall, since_ns: int) -> None:
         self.call = call
         self.since_ns = since_ns
@@ -95,19 +92,18 @@ class _Watched:
 
 
 class CallWatch:
-    """Watches the threads of one worker that run user code.
+    """Watches the threads of one worker that run user code. Create it in the loop's thread.
 
     Args:
-        turns: How often the loop has turned.
-        others: Threads beside the loop's that may be in a call, with what they run; for key ranges.
+        turns: Number of the loop's turns.
+        others: Threads of key ranges that may be in a call.
         shows: The line to the watchdog, None without a group.
-        limits: How long a call may take.
-        effect: What a long call of the loop means.
-        elsewhere: Returns the long call that another watch of the process sees.
+        effect: Log texts for the loop's calls.
+        elsewhere: Returns the long call that another watch of the process detected.
         find: Finds the call of a thread; for tests.
 
     Attributes:
-        call: The call that had run for longest at the last look, None if none had run for a second.
+        call: Longest call at the last check, None if below a second.
     """
 
     call: RunningCall | None = None
@@ -133,17 +129,15 @@ class CallWatch:
         self._reported = False
         self._loop = threading.get_ident()
         self._seen_turns = -1
-        self._looked_ns = time.monotonic_ns()
+        self._checked_ns = time.monotonic_ns()
         self._watched: dict[int, _Watched] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidewheel-calls", daemon=True)
 
     def start(self) -> None:
-        """Start to watch; the thread that made the watch is the loop's."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and join the thread."""
         self._closed.set()
         self._thread.join()
         self.call = None
@@ -152,24 +146,24 @@ class CallWatch:
         tick_s = min(_TICK_S, self._limits.hang_s / _TICKS)
         while not self._closed.wait(tick_s):
             try:
-                self.look(time.monotonic_ns())
-            except Exception:  # noqa: BLE001 - logged; a watch that ends would have a slow worker taken for a dead one
-                _log.exception("looking for long calls failed; trying again")
+                self.check(time.monotonic_ns())
+            except Exception:  # noqa: BLE001 - logged; without a watch a slow worker seems dead
+                _log.exception("checking for long calls failed; trying again")
 
-    def look(self, now_ns: int) -> None:
-        """Check the running calls, show the loop's, and log long ones."""
+    def check(self, now_ns: int) -> None:
+        """Check the running calls, report the loop's, and log long ones."""
         turns, threads = self._turns(), set(self._others())
-        since_ns, self._looked_ns = self._looked_ns, now_ns
+        since_ns, self._checked_ns = self._checked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
-        # Only the thread that held the interpreter's lock can have run since the last check.
+        # Only the thread with the interpreter's lock has run since the last check.
         was_held = held_s >= self._limits.hang_s / 2
         if turns == self._seen_turns or was_held:
             threads.add(self._loop)
         self._seen_turns = turns
-        for gone in self._watched.keys() - threads:
-            self._end(self._watched.pop(gone), now_ns)
+        for thread in self._watched.keys() - threads:
+            self._log_end(self._watched.pop(thread), now_ns)
         for thread in threads:
-            self._look_at(thread, since_ns, now_ns, was_held=was_held)
+            self._check_thread(thread, since_ns, now_ns, was_held=was_held)
         self.call = self._longest(now_ns)
         if self._shows is not None:
             in_loop = self._watched.get(self._loop)
@@ -177,47 +171,47 @@ class CallWatch:
             self._report(self._shows)
 
     def _longest(self, now_ns: int) -> RunningCall | None:
-        longest = min(self._watched.values(), key=lambda each: each.since_ns, default=None)
+        longest = min(self._watched.values(), key=lambda watched: watched.since_ns, default=None)
         took_s = 0.0 if longest is None else (now_ns - longest.since_ns) / 1e9
         if longest is None or took_s < _REPORTED_S:
             return None
-        text = "".join(each if each.isprintable() else "?" for each in longest.call.text)
+        text = "".join(char if char.isprintable() else "?" for char in longest.call.text)
         is_long = took_s >= self._limits.alarm_s
         return RunningCall(text=text[:_TEXT_MAX], ms=int(took_s * 1000), is_long=is_long)
 
     def _report(self, shows: ShowsCalls) -> None:
-        calls = [each for each in (self.call, self._elsewhere()) if each is not None]
+        calls = [call for call in (self.call, self._elsewhere()) if call is not None]
         if calls or self._reported:
             self._reported = bool(calls)
-            longest = max(calls, key=lambda each: each.ms, default=None)
+            longest = max(calls, key=lambda call: call.ms, default=None)
             shows.send(WorkerInCall(call=longest))
 
-    def _look_at(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
+    def _check_thread(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
         call = self._find(thread)
         if was_held and thread == self._loop:
-            self._tell_held(call, (now_ns - since_ns) / 1e9)
+            self._log_held_lock(call, (now_ns - since_ns) / 1e9)
         before = self._watched.get(thread)
         if before is not None and (call is None or before.call.key != call.key):
-            self._end(self._watched.pop(thread), now_ns)
+            self._log_end(self._watched.pop(thread), now_ns)
             before = None
         if call is None:
             return
         if before is None:
-            # It may have started right after the last check, unless other threads may have run meanwhile.
+            # It may have started right after the last check, unless the lock was held.
             before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
         before.call = call
         effect = self._effect if thread == self._loop else RANGE
-        self._tell(before, (now_ns - before.since_ns) / 1e9, effect)
+        self._log_long_call(before, (now_ns - before.since_ns) / 1e9, effect)
 
-    def _tell_held(self, call: UserCall | None, held_s: float) -> None:
-        """Log that a call kept the interpreter's lock; its record is unknown, as others may have followed."""
+    def _log_held_lock(self, call: UserCall | None, held_s: float) -> None:
+        """Log that a call kept the interpreter's lock; it may have ended since."""
         limit_s = self._limits.call_s
         is_over = limit_s is not None and held_s >= limit_s
         where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"
         _log.log(
             logging.ERROR if is_over else logging.WARNING,
-            "%s has kept the interpreter's lock for %.0f s%s, so that nothing else of this worker ran, commits and range threads "
-            "included; have it give the lock away, run it in a process of its own, or raise max_call_ms (0: no bound)",
+            "%s has kept the interpreter's lock for %.0f s%s, and blocked everything else in this worker, including commits and range "
+            "threads; release the lock in it, run it in another process, or raise max_call_ms (0: no limit)",
             where,
             held_s,
             f", longer than max_call_ms ({limit_s * 1000:,.0f} ms)"
@@ -225,7 +219,7 @@ class CallWatch:
             else "",
         )
 
-    def _tell(self, watched: _Watched, took_s: float, effect: Effect) -> None:
+    def _log_long_call(self, watched: _Watched, took_s: float, effect: Effect) -> None:
         text, limit_s = watched.call.text, self._limits.call_s
         if limit_s is not None and took_s >= limit_s:
             if watched.next_error_s is None or took_s >= watched.next_error_s:
@@ -235,8 +229,8 @@ class CallWatch:
                 _log.error("%s", too_long(text, took_s, limit_s, effect))
         elif took_s >= self._limits.hang_s and not watched.warned:
             watched.warned = True
-            bound = (
-                "without a bound (max_call_ms=0)"
+            limit_text = (
+                "without a limit (max_call_ms=0)"
                 if limit_s is None
                 else f"for {limit_s:,.0f} s at most (max_call_ms)"
             )
@@ -244,11 +238,11 @@ class CallWatch:
                 "%s has run for %.0f s: user code is waited for %s; %s",
                 text,
                 took_s,
-                bound,
+                limit_text,
                 effect.slow,
             )
 
-    def _end(self, watched: _Watched, now_ns: int) -> None:
+    def _log_end(self, watched: _Watched, now_ns: int) -> None:
         if watched.warned or watched.next_error_s is not None:
             _log.warning(
                 "%s has ended after %.0f s", watched.call.text, (now_ns - watched.since_ns) / 1e9
@@ -262,11 +256,11 @@ def watching(
     settings: WorkerSettings,
     elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
-    """Return a started watch for the loop of this thread and the threads of its pool."""
+    """Return a started watch for this thread's loop and its pool's threads."""
 
     def others() -> Iterable[int]:
-        known = pool()
-        return [] if known is None else known.long_turns()
+        ranges = pool()
+        return [] if ranges is None else ranges.long_turns()
 
     limits = Limits.of(settings.hang_timeout_ms, settings.max_call_ms)
     watch = CallWatch(turns, others=others, shows=shows, limits=limits, elsewhere=elsewhere)
@@ -275,7 +269,7 @@ def watching(
 
 
 def longest_ms(watch: CallWatch | None) -> int:
-    """Return for how long the longest call has run that a watch sees; 0 below a second.
+    """Return the length of the longest running call; 0 below a second.
 
     >>> longest_ms(None)
     0
@@ -285,12 +279,12 @@ def longest_ms(watch: CallWatch | None) -> int:
 
 
 def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
-    """Return the error for a call beyond its bound. Pure.
+    """Return the error for a call beyond its limit. Pure.
 
     >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, RANGE)
     'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range waits, the others continue; set a time-out in the client that it calls, make the call shorter, or raise max_call_ms (0: no limit)'
     """
     return (
-        f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect.over}; give what it calls "
-        "a time-out, make the call shorter, or raise max_call_ms (0: no bound)"
+        f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect.over}; set a time-out "
+        "in the client that it calls, make the call shorter, or raise max_call_ms (0: no limit)"
     )

@@ -1,4 +1,4 @@
-"""Facts in each commit that change with the topology or its topics only: a later start compares them. Pure."""
+"""Commit facts: properties of topology and topics that a later start compares. Pure."""
 
 import struct
 import zlib
@@ -9,17 +9,15 @@ import msgspec
 
 
 class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Facts about one input partition and its task, as a commit carries them.
+    """Facts about one input partition and its task.
 
     Attributes:
-        first_partitions: Partitions of the topic when the application first read it; -1 if unknown. A partition from there
-            on appeared later, and is read from its beginning.
+        first_partitions: Partitions of the topic when the application first read it; -1 if unknown.
+            Partitions from there on appeared later, and are read from their beginning.
         inputs: Digest of the topics that the task reads (`inputs_digest`); 0 if unknown.
-        accepted: An offset of other origin was accepted here (`accept_offsets`), so it may be below what an owner left.
-        operators: Digest of each generated name of the application, and the fingerprint of its operator
-            (`encode_operators`).
-        details: Finer fingerprint of each of them, in the same order (`encode_details`); empty in commits of earlier
-            versions.
+        accepted: A foreign offset was accepted (`accept_offsets`), possibly below the last owner's.
+        operators: Digest and fingerprint of each generated name's operator (`encode_operators`).
+        details: Finer fingerprints in the same order; empty in commits of earlier versions.
     """
 
     first_partitions: int = -1
@@ -38,7 +36,7 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the facts in `data`; those of a commit without any (an earlier version, a bulk load) are unknown."""
+        """Return the facts in `data`; empty facts for earlier versions and bulk loads."""
         if not data:
             return cls()
         try:
@@ -49,10 +47,9 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _PAIR: Final = struct.Struct(">II")
-#: Limit of generated names in a commit.
 _NAMES_MAX: Final = 64
 _DETAIL: Final = struct.Struct(">I")
-#: Bytes that facts take next to the operators and their details, at most.
+#: Maximum bytes of the other facts.
 _REST_BYTES: Final = 27
 
 
@@ -61,7 +58,7 @@ class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fingerprint: Of its kind and input, and of the names and constants in its functions.
-        details: Of the operations of its functions as well.
+        details: Also covers the operations of its functions.
         location: Line of the user's program that made it.
     """
 
@@ -71,15 +68,14 @@ class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_operators(operators: Mapping[str, NamedOperator]) -> bytes:
-    """Return the operators of generated names as bytes."""
     first = sorted(operators.items())[:_NAMES_MAX]
-    return b"".join(_PAIR.pack(name_digest(name), each.fingerprint) for name, each in first)
+    return b"".join(_PAIR.pack(name_digest(name), operator.fingerprint) for name, operator in first)
 
 
 def encode_details(operators: Mapping[str, NamedOperator]) -> bytes:
-    """Return the finer fingerprints of the same operators as bytes."""
+    """Return the finer fingerprints as bytes."""
     first = sorted(operators.items())[:_NAMES_MAX]
-    return b"".join(_DETAIL.pack(each.details) for _, each in first)
+    return b"".join(_DETAIL.pack(operator.details) for _, operator in first)
 
 
 def decode_operators(data: bytes) -> dict[int, int]:
@@ -89,15 +85,16 @@ def decode_operators(data: bytes) -> dict[int, int]:
 
 
 def decode_details(facts: CommitFacts) -> dict[int, int]:
-    """Return finer fingerprints by the digest of their names, as far as a commit has them."""
+    """Return the finer fingerprints by name digest; empty without them."""
     names = decode_operators(facts.operators)
     if len(facts.details) != _DETAIL.size * len(names):
         return {}
-    return dict(zip(names, (each for (each,) in _DETAIL.iter_unpack(facts.details)), strict=True))
+    return dict(
+        zip(names, (detail for (detail,) in _DETAIL.iter_unpack(facts.details)), strict=True)
+    )
 
 
 def name_digest(name: str) -> int:
-    """Return the digest by which a commit names a store or topic."""
     return zlib.crc32(name.encode())
 
 

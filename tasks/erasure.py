@@ -7,10 +7,10 @@ from tidewheel.state_stores.stores.factory import Store
 
 
 class Erasure:
-    """Deletion of a key, created by the loop's thread and ended by the thread that owns the store.
+    """Deletion of a key, created by the loop's thread and ended by the store's thread.
 
     Attributes:
-        tail: Number of bytes that follow the key in the keys of its rows.
+        tail: Number of bytes after the key in row keys.
         rows: Number of deleted rows.
         problem: Reason of a failure; empty otherwise.
     """

@@ -4,7 +4,7 @@ from tidewheel.state_stores.errors import SerdeError, StateStoreError, StreamsEr
 
 
 class SerializationError(SerdeError):
-    """A key or value could not be turned into bytes or back; names topic, partition, offset and serde.
+    """A key or value could not be serialised or deserialised; names topic, partition, offset, serde.
 
     >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
     Traceback (most recent call last):
@@ -14,10 +14,10 @@ class SerializationError(SerdeError):
 
 
 class SchemaRegistryError(StreamsError):
-    """A schema registry can't be reached, or refuses what a serde asks; names the registry and the next step.
+    """A schema registry is unreachable or refuses a request; names it and the next step.
 
-    No record is at fault, so no exception handler is asked and nothing is skipped: the worker stops, and starts again
-    where it was.
+    No record is at fault, so no handler is called and nothing is skipped. The worker stops and later
+    resumes at its position.
 
     >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
     Traceback (most recent call last):
@@ -27,9 +27,7 @@ class SchemaRegistryError(StreamsError):
 
 
 class TaskCorruptedError(StreamsError):
-    """A task's state can't be trusted; its directory is wiped and the state restored from the changelog.
-
-    `task_id` is the task's, as "0_1".
+    """A task's state is damaged; it is wiped and restored from the changelog.
 
     >>> TaskCorruptedError("task 0_1: a block is damaged", task_id="0_1").task_id
     '0_1'
@@ -41,7 +39,7 @@ class TaskCorruptedError(StreamsError):
 
 
 class GlobalStoreDamagedError(StateStoreError):
-    """The global stores of this process can't be trusted; they are wiped and restored before tasks run again."""
+    """The process's global stores are damaged; they are restored before tasks resume."""
 
 
 class FencedError(StreamsError):
@@ -63,14 +61,14 @@ class FencedError(StreamsError):
 
 
 class MissingSourceTopicError(StreamsError):
-    """A source topic does not exist; names it and how to create it or wait for it.
+    """A source topic does not exist; names it and the next step.
 
     >>> raise MissingSourceTopicError('source topic orders not found; create it, or start with --create-topics')
     Traceback (most recent call last):
     ...
     tidewheel.tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
 
-    `topic` is the one that was read until now, where that is known.
+    `topic` was read until now, if known.
     """
 
     def __init__(self, message: str = "", *, topic: str | None = None) -> None:
@@ -79,7 +77,7 @@ class MissingSourceTopicError(StreamsError):
 
 
 class InternalTopicError(StreamsError):
-    """An internal topic has another number of partitions than the application needs now; names it and both numbers.
+    """An internal topic has the wrong partition count; names it and both counts.
 
     >>> raise InternalTopicError('internal topic shop-counts-changelog has 2 partitions but the application needs 3')
     Traceback (most recent call last):
@@ -97,9 +95,9 @@ class OutdatedGrantError(StartRefusedError):
 
 
 class CopartitioningError(StreamsError):
-    """Topics whose keys come together have different numbers of partitions; names each with its number.
+    """Joined topics have different partition counts; names each with its count.
 
-    Kafka Streams: "Following topics do not have the same number of partitions", of its CopartitionedTopicsEnforcer.
+    Kafka Streams: CopartitionedTopicsEnforcer.
 
     >>> raise CopartitioningError('sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3')
     Traceback (most recent call last):
@@ -109,7 +107,7 @@ class CopartitioningError(StreamsError):
 
 
 class MissingOutputTopicError(StreamsError):
-    """A topic that is written to does not exist; output topics are never created by themselves.
+    """An output topic does not exist; output topics are never created automatically.
 
     >>> raise MissingOutputTopicError('output topic totals does not exist; create it')
     Traceback (most recent call last):
@@ -121,8 +119,7 @@ class MissingOutputTopicError(StreamsError):
 class RecordFailedError(StreamsError):
     """A record failed and its exception handler returned "fail"; names node, topic, partition, offset.
 
-    `topic`, `partition` and `offset` are those of the input record, or None for a record without one
-    (a punctuation, a cache flush).
+    `topic`, `partition` and `offset` are the input record's; None for punctuations and cache flushes.
 
     >>> RecordFailedError("failed in processing", topic="orders", partition=2, offset=41).offset
     41
@@ -143,9 +140,9 @@ class RecordFailedError(StreamsError):
 
 
 class LateRecordError(StreamsError):
-    """A record came too late to count; never raised: dead letters of late records bear its name and text.
+    """A record came too late to count. Never raised; names the error in dead letters of late records.
 
-    Names operator, timestamp, stream time, and the limit it missed. See `late_records_to_dead_letter_queue`.
+    Names operator, timestamp, stream time and limit. See `late_records_to_dead_letter_queue`.
 
     >>> str(LateRecordError("KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late"))
     'KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late'

@@ -1,7 +1,7 @@
 """Changelog and repartition topics that an application needs. Pure.
 
 Names and settings are Kafka Streams' (InternalTopicManager, RepartitionTopicConfig,
-UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.
+UnwindowedUnversionedChangelogTopicConfig), so its tools and programs can read them.
 """
 
 import re
@@ -25,22 +25,21 @@ from tidewheel.tasks.processing.api.topology_spec import (
     TopologySpec,
 )
 
-#: Suffixes of internal topic names, those of foreign-key joins included (StreamsResetter).
+#: Suffixes of internal topic names (StreamsResetter).
 _INTERNAL: Final = re.compile(
     r"-(changelog|repartition|group-state|group-inbox|subscription-(registration|response)-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
 )
 
 
-#: Extra retention (one day) of changelogs with expiring rows, for clock skew and late records (Kafka
+#: Extra retention (one day) of changelogs with expiring rows: clock skew, late records (Kafka
 #: Streams' windowstore.changelog.additional.retention.ms).
 _ADDITIONAL_MS: Final = 86_400_000
 
-#: Topic settings are 64-bit numbers.
 _LONGEST_MS: Final = (1 << 63) - 1
 
 MESSAGE_BYTES: Final = "max.message.bytes"
-#: Size limits of a topic; those of an internal topic are at least its inputs'.
+#: Limits of a topic; an internal topic's are at least its inputs'.
 LIMITS: Final = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
@@ -51,10 +50,9 @@ _EVERY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(_LONGEST_MS),
     "message.timestamp.after.max.ms": str(_LONGEST_MS),
 }
-#: Kafka's own default of `max.message.bytes`.
 _MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 _MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
-#: Room for window times in keys, and for keys longer than those of the inputs.
+#: Room for window times in keys and for longer keys.
 _LONGER_BYTES: Final = 64 * 1024
 #: Required settings of a repartition topic.
 _FIXED_OF_REPARTITION: Final = {
@@ -72,13 +70,12 @@ def internal_prefix(application_id: str) -> str:
 
 
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sub-topology with its input topics on the cluster and its number of tasks."""
+    """Sub-topology with its input topics and number of tasks."""
 
     spec: SubtopologySpec
     #: Real topic names per source node.
     source_topics: Mapping[str, tuple[str, ...]]
     partitions: int
-    #: Partition count of each topic it reads.
     topic_partitions: Mapping[str, int]
 
     @property
@@ -86,7 +83,7 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
 
     def inputs(self, partition: int) -> frozenset[TopicPartition]:
-        """Return a task's inputs: its partition of each topic that has it."""
+        """Return the task's partition of each topic that has it."""
         return frozenset(
             TopicPartition(topic, partition)
             for topic, count in self.topic_partitions.items()
@@ -95,13 +92,12 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sub-topologies on this cluster, and the internal topics they need."""
+    """Sub-topologies on this cluster, and their internal topics."""
 
     subtopologies: Mapping[int, SubtopologyPlan]
     repartition_topics: tuple[NewTopic, ...]
     changelog_topics: tuple[NewTopic, ...]
     global_stores: tuple[GlobalStoreSpec, ...] = ()
-    #: Partition count of each topic that a global store reads.
     global_partitions: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
 
     @property
@@ -121,10 +117,10 @@ def plan_application(
     factor: int = 1,
     repartition_config: Mapping[str, str] = MappingProxyType({}),
 ) -> ApplicationPlan:
-    """Return how a topology runs on a cluster that has `topics` (name -> partition count), in so many key ranges at most.
+    """Return the plan of a topology on a cluster with `topics` (name -> partition count).
 
-    Raises `MissingSourceTopicError` naming every source topic that is not there, and `StreamsError` when internal
-    topics that exist have another partition count than they need (nothing is repaired behind the user's back).
+    `factor`: maximum number of key ranges. Raises `MissingSourceTopicError` naming every missing source
+    topic, and `StreamsError` if an existing internal topic has the wrong partition count.
     """
     if factor > 1:
         spec = _kept_for_slow_ranges(spec)
@@ -178,7 +174,6 @@ def plan_application(
 def topics_read(
     spec: SubtopologySpec, application_id: str, topics: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the topics of each source; patterns match among `topics`."""
     return {
         source.name: tuple(internal_prefix(application_id) + topic for topic in source.topics)
         if source.internal
@@ -200,13 +195,13 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
 
 
 def is_matched(plan: ApplicationPlan, topic: str) -> bool:
-    """Return True if a pattern makes the topic an input: it may be deleted without ending the others."""
+    """Return True if a pattern selects the topic: its deletion does not end the others."""
     sources = (source for each in plan.subtopologies.values() for source in each.spec.sources)
     return any(source.pattern is not None and source.pattern.fullmatch(topic) for source in sources)
 
 
 def is_internal(topic: str, application_id: str) -> bool:
-    """Return whether a topic is one of the application's own by its name; no pattern of its sources matches it.
+    """Return True if the name is an internal topic's; patterns do not match it.
 
     >>> is_internal("app-counts-changelog", "app"), is_internal("app-news-topic", "app")
     (True, False)
@@ -227,10 +222,10 @@ def _repartition_counts(
 ) -> dict[str, int]:
     """Return the partition count of each repartition topic (bare name).
 
-    One without a count of its own takes that of the topics it is joined with; else the largest among the sources of
-    the sub-topology that writes it. Either may be other repartition topics, so counts are found until none is left.
-    Where topics wait for each other (a sub-topology that reads what it writes), the sources whose count is known
-    decide. The rules are those of Kafka Streams' RepartitionTopics and CopartitionedTopicsEnforcer.
+    Without an explicit count, a topic inherits the count of topics joined with it; otherwise the largest
+    count among the sources of the sub-topology that writes it. Counts may depend on other repartition
+    topics, so the loop repeats until all are known. In a cycle, the known sources decide. The rules are
+    Kafka Streams' (RepartitionTopics, CopartitionedTopicsEnforcer).
     """
     counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
     pending = set(spec.repartition_topics).difference(counts)
@@ -255,7 +250,7 @@ def _repartition_counts(
 def _counts_of_partners(
     groups: Iterable[frozenset[str]], known: Mapping[str, int], pending: AbstractSet[str]
 ) -> dict[str, int]:
-    """Return the counts that topics inherit from topics they are joined with."""
+    """Return the counts that topics inherit from topics joined with them."""
     found: dict[str, int] = {}
     for group in groups:
         counts = [known[topic] for topic in group - pending if topic in known]
@@ -271,9 +266,9 @@ def _levelled(
     *,
     partly: bool,
 ) -> dict[str, int]:
-    """Raise the counts of topics that are joined to the largest; they are left out until all of them are known.
+    """Raise the counts of joined topics to the largest, once all of them are known.
 
-    `partly` makes do with those that are.
+    `partly`: the known ones suffice.
     """
     for group in groups:
         partners = group & pending
@@ -294,7 +289,7 @@ def _next_counts(
     *,
     partly: bool,
 ) -> dict[str, int]:
-    """Return the counts that follow from the known ones; `partly` makes do with some sources unknown."""
+    """Return newly derived counts; `partly`: some sources may be unknown."""
     found: dict[str, int] = {}
     for subtopology in spec.subtopologies:
         written = {
@@ -328,10 +323,10 @@ def _check_copartitioning(
 
 
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
-    """Let window and session stores keep on disk what their changelogs keep, beyond what has expired.
+    """Keep expired rows of windows and sessions on disk like their changelogs do.
 
-    It also marks that key ranges may diverge: a copy follows the committed position of the slowest one
-    (`StateManager.slowest_position_ms`), which it knows a little late, and a snapshot is of a moment before.
+    Key ranges may diverge: a copy follows the slowest one's committed position
+    (`StateManager.slowest_position_ms`) with a delay, and a snapshot shows an earlier moment.
     """
     return replace(
         spec,
@@ -367,9 +362,9 @@ def fault_of_repartition_config(config: object) -> str:
 
 
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
-    """Return the plan with internal topics that take records as large as its inputs' topics do (bytes).
+    """Return the plan with internal topics that accept records as large as its inputs (bytes).
 
-    The limit is a little higher, because rows have longer keys, and at least the default.
+    The limit is slightly higher, because rows have longer keys, and at least the default.
     """
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
@@ -446,7 +441,7 @@ def _changelog(
 
 
 def _changelog_config(store: StoreSpec) -> dict[str, str]:
-    """Return a changelog's settings for its store type (Kafka Streams' ...ChangelogTopicConfig)."""
+    """Return the settings of a store's changelog (Kafka Streams' ...ChangelogTopicConfig)."""
     if store.kind in SEGMENTED_KINDS:
         retention_ms = min(store.retention_ms + _ADDITIONAL_MS, _LONGEST_MS)
         return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms)}

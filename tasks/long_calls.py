@@ -1,6 +1,6 @@
-"""Long calls of user code: finds the call that a thread is in, and the record it is for.
+"""Long calls of user code: finds a thread's current call and its record.
 
-Nothing is written per record: the watch reads the stack of the thread that makes no progress.
+Nothing is written per record: the watch reads the stack of a thread without progress.
 """
 
 import sys
@@ -17,10 +17,10 @@ from tidewheel.tasks.processing.engine.operator import Operator
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
 
-#: As imported, not resolved: in the repository the four folders are links, and frames have the path of the link.
+#: Not resolved: frames show paths of the repository's links.
 _ROOT: Final = Path(__file__).parent.parent
 _OURS: Final = f"{_ROOT}/"
-#: Functions written in C have no frame: while one of these modules is innermost, the function is the user's.
+#: Innermost modules of calls to user functions without a frame (written in C).
 _CALLERS: Final = tuple(
     f"{_ROOT / name}"
     for name in (
@@ -31,7 +31,7 @@ _CALLERS: Final = tuple(
         "tasks/processing/",
     )
 )
-#: Code that both user code and this project call, so it identifies neither.
+#: Called by user code and by this project, so it identifies neither.
 _LIBRARIES: Final = (
     *{f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib")},
     "<frozen ",
@@ -45,12 +45,12 @@ class UserCall(NamedTuple):
     """Call of a user's function.
 
     Attributes:
-        function: Its name, and where it is now: "enrich (app.py:12)".
-        node: The node that calls it, empty if that is not known.
-        task: The task of that node, empty if that is not known.
-        record: The input record that it is for, None if there is none (init, a punctuation) or several.
-        records: The first and the last one of those it is among, None if there is none.
-        key: Differs between two calls that follow each other, as far as that can be told.
+        function: Name and current line: "enrich (app.py:12)".
+        node: Calling node; empty if unknown.
+        task: The node's task; empty if unknown.
+        record: Input record; None for none (init, a punctuation) or several.
+        records: First and last candidate; None for none.
+        key: Distinguishes consecutive calls, as far as possible.
     """
 
     function: str
@@ -68,7 +68,7 @@ class UserCall(NamedTuple):
 
     @property
     def text_up_to_here(self) -> str:
-        """Return the same with all records that it may have been for: those of the batch so far."""
+        """Return the text with all records of the batch so far."""
         if self.record is None or self.records is None:
             return self.text
         return self._replace(record=None, records=(self.records[0], self.record)).text
@@ -84,7 +84,7 @@ class UserCall(NamedTuple):
 
 
 def call_of(thread: int) -> UserCall | None:
-    """Return the current call of user code of a thread, by its ident; None outside one."""
+    """Return a thread's current call of user code; None outside one."""
     frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
     innermost = frames.get(thread)
     del frames
@@ -92,10 +92,10 @@ def call_of(thread: int) -> UserCall | None:
 
 
 def find_call(innermost: FrameType) -> UserCall | None:
-    """Return the call of user code on a stack, None if there is none.
+    """Return the call of user code on a stack; None if there is none.
 
-    User code is what is neither this project's nor the standard library's. A function written in C has no frame, nor has
-    a coroutine that awaits: then the stack ends in a module that calls them.
+    User code is neither this project's nor the standard library's. Functions in C and awaiting
+    coroutines have no frame: the stack then ends in a module that calls them.
     """
     stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
     if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
@@ -147,11 +147,10 @@ def _relative(path: str) -> str:
 
 
 def _without_frame(stack: Sequence[FrameType]) -> str:
-    """Return the name of the function that this project's innermost frame calls or awaits."""
-    for each in stack:
-        if not _is_ours(each):
+    for frame in stack:
+        if not _is_ours(frame):
             break
-        found = each.f_locals
+        found = frame.f_locals
         coroutine = found.get("coroutine")
         if _is_coroutine(coroutine):
             return _awaiting(coroutine)
@@ -219,10 +218,10 @@ def _node_of(found: dict[str, Any]) -> str:
 
 def _task_of(found: dict[str, Any]) -> str:
     for name in ("operator", "self"):
-        each = found.get(name)
-        if isinstance(each, Operator) and hasattr(each, "context"):
-            return each.context.task_id
-        task = getattr(each, "task_id", "")
+        owner = found.get(name)
+        if isinstance(owner, Operator) and hasattr(owner, "context"):
+            return owner.context.task_id
+        task = getattr(owner, "task_id", "")
         if isinstance(task, str | TaskId) and str(task):
             return str(task)
     return ""
@@ -237,7 +236,7 @@ def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
 
 
 def _index_in(found: dict[str, Any]) -> int | None:
-    """Return the current record of the batch, by the variable names of loops over a batch."""
+    """Return the current index in a batch, by the variable names of this project's loops."""
     results, failed = found.get("results"), found.get("failed")
     if _is_list(results) and _is_list(failed):
         return len(results) + len(failed)
@@ -255,7 +254,7 @@ def _index_in(found: dict[str, Any]) -> int | None:
 def _record_in(
     columns: RecordBatch | SourceRecords, index: int | None, arguments: Sequence[object]
 ) -> tuple[RecordMetadata | None, tuple[RecordMetadata, RecordMetadata] | None]:
-    """Return the record at hand, or the first and the last one of those that it is among."""
+    """Return the current record if known, and the first and last candidate."""
     source = columns.source if isinstance(columns, RecordBatch) else columns
     if source is None or not len(source):
         return None, None
@@ -269,7 +268,7 @@ def _record_in(
 
 
 def _given(columns: RecordBatch | SourceRecords, arguments: Sequence[object]) -> int | None:
-    """Return the record whose key or value the function was given, if only one has that very object."""
+    """Return the only record whose key or value object is an argument, if any."""
     given = {id(each) for each in arguments if each is not None}
     by_column = (
         (columns.values, columns.keys)

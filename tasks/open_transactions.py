@@ -6,7 +6,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 
-#: States of a transaction at its coordinator that still lead to its end.
+#: States that still lead to the transaction's end.
 _ALIVE: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
@@ -14,13 +14,13 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Transaction that blocks a partition's last stable offset.
 
     Attributes:
-        start: Offset of its first record there, which is the last stable offset.
+        start: Offset of its first record there: the last stable offset.
         end: End of the log.
         servers: The cluster, for commands.
-        transactional_id: Of its producer; "" if not known.
-        producer_id, producer_epoch: Of its producer; -1 if not known.
+        transactional_id: Its producer's; "" if unknown.
+        producer_id, producer_epoch: Its producer's; -1 if unknown.
         state: State at its coordinator, such as "Ongoing"; "" if unknown.
-        since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if not known.
+        since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if unknown.
         unknown: Reason of missing facts; "" if complete.
     """
 
@@ -37,7 +37,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_hanging(self) -> bool:
-        """Return True if its coordinator has ended it or never knew it: only a command ends it."""
+        """Return True if its coordinator ended it or never knew it: only a command ends it."""
         return bool(self.state) and self.state not in _ALIVE
 
     @property

@@ -1,4 +1,4 @@
-"""Queries of uncommitted rows: sent by any thread, answered by the threads that own the rows."""
+"""Queries of uncommitted rows, answered by the threads that own the rows."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 
 
 class Question:
-    """Query of a store's uncommitted rows: a function that each owner of rows calls."""
+    """Query of a store's uncommitted rows: a function that each owner calls."""
 
     def __init__(self, store: str, function: Callable[[UncommittedRows], Any]) -> None:
         self.store = store
@@ -26,16 +26,15 @@ class Question:
 
     @property
     def is_over(self) -> bool:
-        """Return True if the answer is complete, or the caller no longer waits."""
         return self._future.done()
 
     def answer(self, rows: UncommittedRows) -> None:
-        """Add the answer of one owner. Never raises."""
+        """Add one owner's answer. Never raises."""
         if self.is_over:
             return
         try:
             part = self._function(rows)
-        except Exception as error:  # noqa: BLE001 - raised in the caller: the worker is not at fault
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             self.fail(error)
             return
         with self._lock:
@@ -56,4 +55,4 @@ class Question:
             with self._lock:
                 if self._future.cancel():
                     return None
-            return self._future.result()  # it came in this moment, or the function has raised that
+            return self._future.result()  # answered just now, or raised by the function

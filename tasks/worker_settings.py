@@ -10,14 +10,14 @@ from tidewheel.tasks.commit_facts import NamedOperator
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: Quiet partitions are committed again at least this often: safe at Kafka's default retention of 7 days.
+#: Longest period of committing quiet partitions again.
 RECOMMIT_MS_MAX: Final = 12 * 3_600_000
 
 
 def recommit_interval_ms(retention_ms: int) -> int:
     """Return the period of committing quiet partitions again: brokers forget old offsets (H17).
 
-    A quarter of the retention, because three in a row may fail: 7 days / 4 = 42 h, of which the 12 h are less; 1 day / 4 = 6 h.
+    A quarter of the retention, because three in a row may fail; at most 12 h.
 
     >>> [recommit_interval_ms(days * 86_400_000) / 3_600_000 for days in (7, 2, 1)]
     [12.0, 12.0, 6.0]
@@ -31,12 +31,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     application_id: str
     transactional_id: str
     topology_hash: bytes
-    #: Number of other workers of this program. After a change of the number of workers they find our id in the metadata
-    #: of partitions that are theirs now, and fence it, so being fenced soon after a start is no takeover.
+    #: Number of other workers of this program. If that number changed, they fence our id in the metadata
+    #: of their new partitions: being fenced soon after a start is no takeover.
     siblings: int = 0
     commit_interval_ms: int = 100
-    #: Head start of a commit in ms, where the worker keeps up and results wait for commits; later
-    #: records join the commit. 0: none.
+    #: Head start of a commit in ms while the worker keeps up; later records join it. 0: none.
     early_ms: int = 0
     cache_max_bytes: int = 10 * 1024 * 1024
     uncommitted_max_bytes: int = 64 * 1024 * 1024
@@ -46,11 +45,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     repartition_purge_interval_ms: int = 30_000
     auto_offset_reset: str = "earliest"
     accept_offsets: bool = False
-    #: Operator of each generated name.
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
     #: Lag in records up to which a copy is ready.
     acceptable_recovery_lag: int = 10_000
-    #: Period of reporting task progress to the group: about twice per heartbeat.
+    #: Period of reporting progress to the group: about twice per heartbeat.
     status_interval_ms: int = 250
     #: Threads of key ranges; with 1 the loop's thread does all work.
     threads: int = 1
@@ -59,13 +57,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_ms: int = 25_000
     #: The loop counts as hanging after this without a turn, unless user code runs.
     hang_timeout_ms: int = 30_000
-    #: Longest call of user code; 0: no bound.
+    #: Longest call of user code; 0: no limit.
     max_call_ms: int = 300_000
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
 
 
 class InputCheck(Protocol):
-    """Checks that the first records of partitions are where their partitioner puts their keys.
+    """Checks that first records are in the partitions that their partitioner chooses.
 
     Attributes:
         waiting: Number of records still to check, per partition.
@@ -76,4 +74,4 @@ class InputCheck(Protocol):
     def sample(self, records: SourceRecords) -> None: ...
 
     def findings(self, topics: Iterable[str]) -> str:
-        """Return the faults found in topics; empty if none."""
+        """Return the faults of topics; empty if none."""

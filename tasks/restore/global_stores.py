@@ -1,11 +1,11 @@
 """Global stores of one process: all partitions of their topics, with positions stored next to the rows.
 
-One thread applies records (`GlobalStores.apply`): the updater's in a worker, the caller's in the
-test driver. Rows and their position go to the database in one write, so a crash leaves both or
-neither. Any thread reads (`GlobalStoreView`) from the database, so a query sees whole batches.
+One thread applies records: the updater's in a worker, the caller's in the test driver. Rows and
+their position are written together, so a crash leaves both or neither. Other threads read the
+database (`GlobalStoreView`), so a query sees whole batches.
 
-A table's rows are written unchanged once they deserialise. A user's processor writes every other
-store; a restore passes it the records again.
+A table's rows are written unchanged after a deserialisation check. A restore passes records to
+users' processors again.
 """
 
 import logging
@@ -54,7 +54,7 @@ from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 _log = logging.getLogger(__name__)
 
-#: Replaces the task's id in messages and handlers.
+#: Task id in messages and handlers.
 GLOBAL: Final = "global"
 #: Next step for a global store whose rows can't be found.
 _READ_AGAIN: Final = (
@@ -67,13 +67,11 @@ _NOT_ASKED: Final = (
     "processing_exception_handler_global_enabled=True to have it asked"
 )
 
-#: Clean entries that the store of a user's processor keeps in memory.
+#: Size of a processor store's cache of clean entries.
 _KEEP_BYTES: Final = 8 * 1024 * 1024
 
 
 class GlobalCounters:
-    """Counters of global records since the start, for the metrics."""
-
     __slots__ = ("applied", "dropped", "skipped")
 
     def __init__(self) -> None:
@@ -83,7 +81,7 @@ class GlobalCounters:
 
 
 class GlobalStateManager(StateManager):
-    """Databases of the stores: no changelogs, but a position for each partition of their topics."""
+    """Databases of the stores; no changelogs, but a position per topic partition."""
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class GlobalStateManager(StateManager):
             now=now,
         )
         self._topics = {each.store.name: each.topic for each in stores}
-        #: Store of each partition of the global topics.
+        #: Store of each global partition.
         self.changelogs = {
             TopicPartition(topic, partition): store
             for store, topic in self._topics.items()
@@ -117,19 +115,17 @@ class GlobalStateManager(StateManager):
         return self._topics[store]
 
     def position_of(self, partition: TopicPartition) -> Position | None:
-        """Return the stored position of one partition; None if there is none."""
         database = self.database(self.changelogs[partition])
         return Position.decode(database.position(position_name(*partition)))
 
     def forget(self, store: str) -> None:
-        """Empty a store that is restored from the beginning; delete its positions first."""
+        """Empty a store to restore it from the beginning; delete its positions first."""
         mine = [partition for partition, name in self.changelogs.items() if name == store]
         self.database(store).write({}, {position_name(*each): b"" for each in mine})
         self.stores[store].buffer.discard()
         self.database(store).clear(store)
 
     def open_databases(self, store: str) -> list[Database]:
-        """Return the database of a store, or nothing while it is closed."""
         database = self._databases.get(self.specs[store].persistent)
         return [] if database is None else [database]
 
@@ -137,7 +133,7 @@ class GlobalStateManager(StateManager):
 class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
     """Read-only view of a global store's committed rows, for tasks and queries of any thread.
 
-    Damage found here is the global store's and no task's, so it is raised as `GlobalStoreDamagedError`.
+    Damage raises `GlobalStoreDamagedError`, because no task is at fault.
     """
 
     def __init__(self, manager: GlobalStateManager, name: str) -> None:
@@ -156,11 +152,10 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
             yield from super()._iterate(lower, upper, reverse=reverse)
 
     def key_bytes(self, key: Any) -> bytes:
-        """Return the bytes of a key, as `plain_values` takes them."""
         return self._key_bytes(key)
 
     def plain_values(self, keys: Sequence[bytes]) -> list[Any]:
-        """Return the values of serialised keys in one read, without timestamps; None where absent."""
+        """Return the values of serialised keys without timestamps; None where absent."""
         with _watched(self.name):
             (database,) = self._opened()
             found = database.get_many(self.name, keys)
@@ -181,7 +176,6 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
 
 @contextmanager
 def _watched(store: str) -> Generator[None]:
-    """Raise damage as `GlobalStoreDamagedError`, which names no task."""
     try:
         yield
     except StoreCorruptedError as error:
@@ -189,7 +183,7 @@ def _watched(store: str) -> Generator[None]:
 
 
 class GlobalStores:
-    """Global stores of one process. One thread calls `apply` and `commit`; any thread uses `views`."""
+    """Global stores of one process. Only one thread may call `apply` and `commit`."""
 
     def __init__(
         self,
@@ -221,7 +215,7 @@ class GlobalStores:
         self.state_dir = state_dir
         self.app_configs = app_configs
         self.now_ms = now_ms
-        # Dead letters would need a producer of their own, and Kafka Streams writes none either (KIP-1034).
+        # No dead letters: they would need a producer; Kafka Streams writes none either (KIP-1034).
         self._asks = handlers.processing_global
         self._policy = ErrorPolicy(replace(handlers, dead_letter_topic=None), _not_written)
         self._timestamp = -1
@@ -236,10 +230,10 @@ class GlobalStores:
         self.manager.open()
 
     def start(self) -> None:
-        """Initialise the users' processors; the stores are open, and not restored yet.
+        """Initialise users' processors, before the restore.
 
         Raises:
-            StoredRowError: A store's rows are under other bytes than their keys have now.
+            StoredRowError: A key's serialised form differs from its stored row's key.
         """
         self.manager.reject_unsorted_keys(_READ_AGAIN)
         for spec in self.specs.values():
@@ -251,7 +245,7 @@ class GlobalStores:
                 self._processors[spec.topic] = node
 
     def stop(self) -> None:
-        """Close the users' processors, in the thread that ran them. Views still read. Idempotent."""
+        """Close users' processors in their thread; views remain readable. Idempotent."""
         with ExitStack() as closing:
             closing.callback(close_loop)
             for node in self._processors.values():
@@ -259,7 +253,6 @@ class GlobalStores:
             self._processors = {}
 
     def close(self) -> None:
-        """Close the databases after `stop`; unwritten changes are lost. Idempotent."""
         self.manager.close()
 
     def figures(self) -> dict[str, float]:
@@ -272,13 +265,12 @@ class GlobalStores:
     # -- records -----------------------------------------------------------------------------------
 
     def apply(self, records: SourceRecords, *, known_ms: int, position: bool = True) -> None:
-        """Apply a run of one partition and write it, with the position behind it.
+        """Apply a run of one partition and write it with its position.
 
         Args:
-            records: The run.
-            known_ms: When it was known that nothing before these records was missing (see `Position`).
-            position: False leaves the position out: a table that is restored has none before it is complete. The store
-                of a processor always gets one, because a record must not be given to it twice.
+            known_ms: Last time at which no record before these was missing (see `Position`).
+            position: False during a table's restore, which stores no position until complete. Processor
+                stores always get one, because a record must not reach a processor twice.
         """
         spec = self.specs[records.topic]
         partition = TopicPartition(records.topic, records.partition)
@@ -288,7 +280,7 @@ class GlobalStores:
         with _watched(spec.store.name):
             if spec.table:
                 rows = self._rows(spec, records, batch)
-                # Write a test's own changes first, and drop cached reads, which may be outdated.
+                # A test may have pending changes; cached reads become outdated.
                 self.commit(known_ms=known_ms)
                 self.manager.stores[spec.store.name].buffer.discard()
                 self.manager.write_restored({spec.store.name: rows}, positions, now_ms=known_ms)
@@ -302,7 +294,7 @@ class GlobalStores:
     def _rows(
         self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return the row changes of a table's records: raw values, keys as reads serialise them."""
+        """Return a table's row changes: raw values, and keys serialised as for reads."""
         if has_none(batch.keys):
             before = batch
             batch = batch.select([key is not None for key in batch.keys])
@@ -324,7 +316,7 @@ class GlobalStores:
         for index, key in enumerate(batch.keys):
             try:
                 keys.append(spec.store.key_serde.serialize(spec.topic, key))
-            except FAILURES as error:  # the handler decides on any error of a serde
+            except FAILURES as error:  # the handler decides
                 self._corrupt(records, batch.rows[index], error)
             else:
                 kept.append(index)
@@ -333,7 +325,7 @@ class GlobalStores:
     def commit(
         self, positions: Mapping[TopicPartition, int] | None = None, *, known_ms: int
     ) -> None:
-        """Write changes of processors (or a test) with these positions."""
+        """Write pending changes with these positions."""
         drained = self.manager.drain()
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
@@ -341,11 +333,10 @@ class GlobalStores:
     # -- callbacks of sources and nodes ----------------------------------------------------------------
 
     def at_record(self, timestamp: int) -> None:
-        """Remember the timestamp of the record being processed, for the stores."""
         self._timestamp = timestamp
 
     def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
-        """Give a record that failed in a user's processor to its handler, if that is to be asked; returns if it is skipped."""
+        """Pass a failed record to its handler, if enabled; return if it is skipped."""
         context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
         if not self._asks:
             raise not_asked(context, error, _NOT_ASKED) from error
@@ -369,8 +360,6 @@ class GlobalStores:
 
 
 class _GlobalNodeContext:
-    """`NodeContext` of a global store's processor."""
-
     def __init__(self, stores: GlobalStores, node: str) -> None:
         self._stores = stores
         self.node_name = node
@@ -402,7 +391,7 @@ class _GlobalNodeContext:
 
 
 class _Host:
-    """`ProcessorHost` of a global store's processor: no task, so no stream time and nothing to schedule."""
+    """`ProcessorHost` of a global store's processor: no task, stream time or schedules."""
 
     def __init__(self, stores: GlobalStores, node: str) -> None:
         self._stores = stores
@@ -430,9 +419,9 @@ class _Host:
     def at_record(self, timestamp: int) -> None:
         self._stores.at_record(timestamp)
 
-    def _unknown(self, what: str) -> StreamsError:
+    def _unknown(self, missing: str) -> StreamsError:
         return StreamsError(
-            f"{self._node} fills a global store: it runs in no task and has no {what}; use a processor of a stream for that"
+            f"{self._node} fills a global store: it runs in no task and has no {missing}; use a processor of a stream for that"
         )
 
 

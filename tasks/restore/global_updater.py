@@ -1,9 +1,9 @@
-"""Global updater: restores the global stores of one process before any task runs, then follows them.
+"""Global updater: restores global stores before any task runs, then follows their topics.
 
-Ends are fixed before reading starts, "done" is judged by position, and a position is followed only
-if nothing behind it can be compacted away. One reader serves all partitions until the process ends,
-so no record is lost between restoring and following. `check` raises the error that ended the
-thread; after `GlobalStoreDamagedError` the process wipes the stores and restarts.
+Ends are fixed before reading starts, and "done" is judged by position. Following requires that
+nothing beyond the position can be compacted away. One reader serves until the process ends, so no
+record is lost between restoring and following. `check` raises the error that ended the thread;
+after `GlobalStoreDamagedError` the process wipes the stores and restarts.
 """
 
 import logging
@@ -24,19 +24,16 @@ from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind
 
 _log = logging.getLogger(__name__)
 
-#: Records of one poll; each run of them is written at once.
 _POLL_RECORDS = 10_000
 _POLL_S = 0.1
-#: Pause after an empty poll (the real reader has waited already).
+#: Pause after an empty poll.
 _IDLE_S = 0.001
-#: Period of rewriting positions of quiet topics, which must not grow too old to follow.
+#: Period of rewriting positions of quiet topics; old ones can't be followed.
 _REFRESH_S = 3_600.0
 _STALLS_EVERY_S = 1.0
 
 
 class _Restoring(msgspec.Struct):
-    """Partition that is read to its fixed end."""
-
     store: str
     start: int
     end: int
@@ -71,7 +68,6 @@ class GlobalUpdater:
         self._stores = stores
         self._limits = limits
         self._turns = 0
-        #: Detects long calls of user code while the thread runs.
         self.watch: CallWatch | None = None
         self._admin = admin
         self._make_reader = make_reader
@@ -97,7 +93,7 @@ class GlobalUpdater:
         self._thread.start()
 
     def wait(self, stopped: threading.Event) -> bool:
-        """Wait until all stores are restored; False if `stopped` was set first. Raises as `check`."""
+        """Wait until all stores are restored; False if `stopped` is set first."""
         while not self._settled.wait(0.05):
             if stopped.is_set():
                 return False
@@ -105,7 +101,6 @@ class GlobalUpdater:
         return not stopped.is_set()
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 
@@ -114,7 +109,7 @@ class GlobalUpdater:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        # Not in the thread: running tasks must see its error, not a closed store.
+        # Close only now: running tasks must see the thread's error, not a closed store.
         self._stores.close()
 
     # -- the thread --------------------------------------------------------------------------------
@@ -133,10 +128,10 @@ class GlobalUpdater:
                 self._open()
                 self._work()
             finally:
-                self._stores.stop()  # in this thread, to which its processors and their event loop belong
+                self._stores.stop()  # processors and their event loop belong to this thread
         except StoreCorruptedError as error:
             self._error = GlobalStoreDamagedError(f"a global store is damaged: {error}")
-        except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by check
+        except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._error = error
         finally:
             self._settled.set()
@@ -205,7 +200,7 @@ class GlobalUpdater:
             _log.info("global store %s, %s: from %s: %s", store, partition, begin.value, reason)
             starts[partition] = 0 if position is None else position.offset
             if begin is StartFrom.BEGINNING:
-                restarting.add(store)  # the whole store: rows don't show their partition
+                restarting.add(store)  # whole: rows don't show their partition
         for store in sorted(restarting):
             manager.forget(store)
         for partition, store in partitions.items():
@@ -220,7 +215,6 @@ class GlobalUpdater:
         return starts
 
     def _turn(self, reader: ChangelogReader) -> None:
-        """Apply one poll, and report partitions that reached their end."""
         self._turns += 1
         runs = reader.poll(_POLL_RECORDS, _POLL_S)
         for run in runs:
@@ -256,7 +250,7 @@ class GlobalUpdater:
         )
 
     def _report_stalls(self, positions: dict[TopicPartition, int]) -> None:
-        """Report stalled partitions with the reason: no task starts meanwhile."""
+        """Report stalled partitions with the reason."""
         now_s = self._clock.monotonic_s()
         if now_s < self._next_stalls_s:
             return
@@ -271,7 +265,7 @@ class GlobalUpdater:
             _log.warning("global store %s: restoring has made %s", store, text)
 
     def _refresh(self, positions: dict[TopicPartition, int]) -> None:
-        """Store current positions of fully read partitions with a new time."""
+        """Store positions of fully read partitions with a new time."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
         ends = self._admin.stable_offsets(list(positions))  # beyond them nothing is compacted

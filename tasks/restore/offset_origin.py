@@ -1,6 +1,6 @@
-"""Origin of an input's committed offset: ours, another program's, lost, or never set. Pure.
+"""Origin of an input's committed offset: ours, foreign, lost, or never set. Pure.
 
-Starting at a foreign offset would skip or repeat records; a lost offset would count all input again
+A start at a foreign offset would skip or repeat records. A lost offset would count all input again
 on top of existing state. Both are refused unless `accept_offsets` is set. A partition that appeared
 after the first start has no offset; it is read from its beginning (KIP-1327).
 """
@@ -36,8 +36,6 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that decide where inputs start.
 
     Attributes:
-        group_id: Application id, which is the group id.
-        auto_offset_reset: Start of inputs without an offset at the application's first start.
         accept_offsets: Accept foreign offsets, and treat lost ones as never set.
         operators: Operator of each generated name of a store or repartition topic.
     """
@@ -70,8 +68,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of one input's offset.
 
     Attributes:
-        facts: Facts to commit from now on.
-        has_past: This application has committed for the task. Otherwise existing state shows lost offsets.
+        facts: Facts for future commits.
+        has_past: This application has committed for the task. Otherwise state proves lost offsets.
         is_new: The partition appeared after the application's first start.
         is_accepted: The offset is foreign or missing, and `accept_offsets` is set.
     """
@@ -86,7 +84,6 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that this application committed, of all inputs.
 
     Attributes:
-        facts: Facts of each partition with an offset of ours.
         appeared: Partitions that appeared during this process.
     """
 
@@ -95,7 +92,6 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     appeared: AbstractSet[TopicPartition] = frozenset()
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Return True if the partition appeared after the application's first start."""
         if partition in self.appeared:
             return True
         first = self.first_partitions(partition.topic)
@@ -104,7 +100,6 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_new_topic(partition.topic)
 
     def first_partitions(self, topic: str) -> int:
-        """Return a topic's partition count at the first read; -1 if no commit has it."""
         known = [
             facts.first_partitions
             for partition, facts in self.facts.items()
@@ -119,7 +114,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     def _is_new_topic(self, topic: str) -> bool:
         """Return True if a pattern matched the topic later than others.
 
-        The first task of a sub-topology reads partition 0 of all its topics, and commits them together.
+        The first task of a sub-topology reads and commits partition 0 of all its topics.
         """
         if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
             return False
@@ -172,8 +167,8 @@ def origin_of_foreign(
 ) -> Origin:
     """Return the origin of a foreign offset; raise `StartRefusedError` unless it is acceptable.
 
-    It is with `accept_offsets`, at the offset the last owner left, or if Kafka Streams committed it and
-    this application never ran.
+    Acceptable: `accept_offsets` is set, it equals the last owner's offset, or Kafka Streams committed it
+    and this application never ran.
     """
     is_accepted = rules.accept_offsets and found.offset != floor
     theirs = partition_time_of_kafka_streams(found.metadata) is not None
@@ -216,8 +211,7 @@ def origin_of_own(
 def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
     """Raise `StartRefusedError` if an operator's generated name changed since the last commit.
 
-    An operator changed in place keeps its name and rows. Operators with equal fingerprints are not
-    distinguished.
+    Operators with equal fingerprints are not distinguished.
     """
     names = {name_digest(name): name for name in operators}
     for before, now in (
@@ -266,10 +260,9 @@ def check_state(
     """Raise `StartRefusedError` if a task without an offset of ours has state: its offsets were lost.
 
     Args:
-        origins: Origins of its inputs' offsets.
         committed: Inputs with an offset; foreign ones are Kafka Streams', with its changelogs.
-        on_disk: Evidence of state of this application on disk; empty if none.
-        in_changelogs: End of each changelog partition of the task.
+        on_disk: Evidence of state on disk; empty if none.
+        in_changelogs: End of each changelog partition.
     """
     if any(each.has_past or each.is_accepted for each in origins.values()):
         return

@@ -34,10 +34,10 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Topic ids older than this are read again: a topic may have been recreated.
+#: Older topic ids are refreshed: a topic may have been recreated.
 _TOPIC_IDS_AGE_S: Final = 15.0
 
-#: Reads of an end below a store's position, and the pause between them, before it is accepted.
+#: Retries before an end below a store's position is accepted.
 _ENDS_ASKED: Final = 20
 _ENDS_PAUSE_S: Final = 0.5
 
@@ -46,11 +46,9 @@ class RestorePlanner:
     """Planner of the tasks of one application.
 
     Args:
-        plan: Returns the application as it runs on its cluster now.
-        rules: Settings that decide where inputs start.
+        plan: Returns the application's current plan.
         appeared: Returns the input partitions that this process has seen appear.
         topology_hash: Identifies this topology in commits.
-        pause: Sleeps for some seconds.
     """
 
     def __init__(
@@ -110,17 +108,14 @@ class RestorePlanner:
         )
 
     def refresh_topic_ids(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Read the topic ids of these and of all known partitions, ahead of a promotion."""
+        """Refresh the topic ids of these and all known partitions."""
         known = [TopicPartition(topic, 0) for topic in self._topic_ids]
         read_s = self._clock.monotonic_s()
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
-        """Send a promotion's requests ahead: the first one has to find the group's coordinator.
-
-        The committed offsets also show the position of each task's slowest key range.
-        """
+        """Cache facts for a promotion: topic ids, the group's coordinator, slowest positions."""
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
         self.refresh_topic_ids(inputs)
@@ -130,7 +125,6 @@ class RestorePlanner:
         )
 
     def refresh_slowest_positions(self, copies: Iterable[Task]) -> None:
-        """Read the slowest key range's position of tasks that other workers run."""
         cut = [task for task in copies if _may_part(task)]
         inputs = [partition for task in cut for partition in task.inputs]
         if inputs:
@@ -139,7 +133,7 @@ class RestorePlanner:
             )
 
     def forget_slowest_position(self, task: Task) -> None:
-        """Forget the slowest range's position: another worker runs the task, maybe in ranges."""
+        """Forget the slowest range's position: another worker runs the task."""
         if task.stores.slowest_position_ms is None and _may_part(task):
             task.stores.slowest_position_ms = -1
 
@@ -158,7 +152,6 @@ class RestorePlanner:
         return {partition: offset.offset for partition, offset in found.items()}
 
     def read_log_facts(self, tasks: Iterable[Task]) -> dict[TopicPartition, LogFacts]:
-        """Return the facts of all partitions that stores of these tasks are restored from."""
         tasks = list(tasks)
         partitions = [partition for task in tasks for partition in _backups(task)]
         if not partitions:
@@ -188,10 +181,10 @@ class RestorePlanner:
         partitions: Sequence[TopicPartition],
         topics: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, int]:
-        """Return the ends of the logs; read an end below a store's position again for 10 s.
+        """Return the ends of the logs; request an end below a store's position again for 10 s.
 
-        A store whose position is beyond the end is wiped. A broker that lost the leadership without
-        knowing it returns an end that is too low.
+        A store whose position is beyond the end is wiped. A broker that unknowingly lost leadership may
+        return too low an end.
         """
         positions = {
             partition: position.offset
@@ -225,10 +218,7 @@ class RestorePlanner:
         ends: Mapping[TopicPartition, int],
         starts: Mapping[TopicPartition, StartPosition],
     ) -> None:
-        """Raise `StartRefusedError` if a task without commits has state; its stores are open.
-
-        `ends` are those of its changelogs.
-        """
+        """Raise `StartRefusedError` if a task without commits has state; its stores are open."""
         mine = {each: starts[each] for each in task.inputs}
         if not mine or any(each.origin.has_past for each in mine.values()):
             return
@@ -252,9 +242,8 @@ class RestorePlanner:
         """Return the restores of a task whose stores are open.
 
         Args:
-            facts: See `read_log_facts`.
             starts: Start of each input of an active task; None for a copy.
-            grant: Grant of an active task; None for a copy.
+            grant: None for a copy.
             complete: The stores were open until now, and agree with their positions.
         """
         self._set_slowest_position(task, starts)
@@ -312,7 +301,6 @@ class RestorePlanner:
         starts: Mapping[TopicPartition, StartPosition],
         grant: Grant,
     ) -> None:
-        """Set the ends of the restores of a promoted copy."""
         self._set_slowest_position(task, starts)
         entries = list(entries)
         limits = self._limits(task, starts)
@@ -334,7 +322,7 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Set the slowest range's position of an active task: its restore ends at that commit."""
+        """Set an active task's slowest range position: the restore ends at that commit."""
         segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
         if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(
@@ -346,7 +334,6 @@ class RestorePlanner:
     def _limits(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each input that a table is restored from."""
         sources = list(_source_stores(task))
         if starts is not None:
             known = {each: starts[each] for each in sources}
@@ -358,7 +345,7 @@ class RestorePlanner:
 
 
 def _state_on_disk(task: Task) -> str:
-    """Return the evidence of state on disk that only commits can leave; empty if none."""
+    """Return evidence of committed state on disk; empty if none."""
     for partition, store in _source_stores(task).items():
         position = task.stores.position(store)
         if position is not None and position.offset > 0:
@@ -375,20 +362,18 @@ def _may_part(task: Task) -> bool:
 
 
 def _backups(task: Task) -> dict[TopicPartition, str]:
-    """Return the store of each partition that a store is restored from."""
     return {**task.stores.changelogs, **_source_stores(task)}
 
 
 def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
-    """Return the store of each input that is also its changelog; most tasks have none."""
     return task.source_restores.stores if task.stores.sources else {}
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
     """Return the offset up to which a copy may apply records of an input; None for no record.
 
-    The committed offset may be an older one while a later commit is undecided. A store reached its
-    position by a commit, so the position is never beyond the limit.
+    While a later commit is undecided, the committed offset may be below the store's position. The store
+    reached that position by a commit, so it is safe.
     """
     if position is None or position.topic_id != about.topic.topic_id:
         return committed

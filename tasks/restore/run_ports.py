@@ -17,13 +17,12 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Order of sorted runs for one store.
 
     Attributes:
-        partition: Changelog partition.
-        snapshot: Runs to download, which precede those of the changelog; None for none.
+        snapshot: Runs to download before those of the changelog.
         from_offset: First changelog offset to read.
         to_offset: End of reading; equal to `from_offset` if nothing is read.
         complete_from_zero: The changelog is read from its start.
         urgent: An active task waits for the runs; copies come later.
-        directory: New directory for the files, on the file system of the task's database.
+        directory: New directory on the file system of the task's database.
         slowest_ms: The store's time at the slowest key range (`SegmentLayout.first_restored`).
     """
 
@@ -46,7 +45,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunsMade(msgspec.Struct, frozen=True, kw_only=True):
-    """Finished runs, the receiver's until it calls `forget`; `records` counts their input."""
+    """Finished runs; the receiver keeps them until `forget`. `records` counts their input."""
 
     runs: BuiltRuns
     records: int
@@ -70,20 +69,16 @@ class RunMaker(Protocol):
     """
 
     @property
-    def has_snapshots(self) -> bool:
-        """Return True if a snapshot location is configured."""
-        ...
+    def has_snapshots(self) -> bool: ...
 
     def find_snapshot(
         self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
-    ) -> None:
-        """Find the newest readable snapshot of a store by its changelog's id; None for none."""
-        ...
+    ) -> None: ...
 
-    def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None: ...
+    def make(self, order: RunOrder, report: Callable[[RunReport], None], /) -> None: ...
 
     def forget(self, order: RunOrder) -> None:
-        """Cancel an order, send no more reports, and delete its directory. Idempotent."""
+        """Cancel an order, stop its reports, and delete its directory. Idempotent."""
         ...
 
 
@@ -91,8 +86,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of sorted runs in workers.
 
     Attributes:
-        directory: The worker's directory for files, on the file system of its databases.
-        from_records: A longer gap is built into runs.
+        directory: The worker's directory, on the file system of its databases.
+        from_records: Build longer gaps into runs.
     """
 
     maker: RunMaker

@@ -1,8 +1,8 @@
 """Restores from sorted runs for stores that are far behind.
 
-Each store is planned with the newest snapshot (`tidewheel.state_stores.bulk_restore.plan`); the run
-maker builds the runs, and the updater's thread ingests them. The reader restores the records after
-them. After any failure of runs the reader restores the store from its changelog.
+The run maker builds runs, starting from the newest snapshot
+(`tidewheel.state_stores.bulk_restore.plan`); the updater's thread ingests them. The reader restores
+later records. If runs fail, the reader restores the store from its changelog.
 """
 
 import logging
@@ -42,13 +42,11 @@ from tidewheel.tasks.restore.store_restore import (
 
 _log = logging.getLogger(__name__)
 
-#: An order that failed without its snapshot's fault is repeated: its process may have died.
+#: Attempts unless the snapshot is at fault: the process may have died.
 _ATTEMPTS: Final = 2
 
 
 class _RunBuild:
-    """Store whose runs are being built."""
-
     def __init__(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
         self.restoring = restoring
         self.entry = entry
@@ -63,7 +61,7 @@ class RunRestores:
 
     Args:
         post: Runs an action in the updater's thread; thread-safe.
-        on_progress: Receives a store and the number of newly built records.
+        on_progress: Receives the number of newly built records of a store.
         on_end: Receives a task whose store the reader continues from its position.
         guarded: Runs an action on a task's disk; False on failure.
     """
@@ -86,16 +84,16 @@ class RunRestores:
         self._guarded = guarded
         self._builds: dict[StoreRestore, _RunBuild] = {}
         self._order_numbers = count(1)
-        #: Separates directories from those of an earlier life of this worker.
+        #: Distinguishes directories of earlier processes.
         self._life = secrets.token_hex(4)
-        #: Logged reasons of unused snapshots, each logged once.
+        #: Logged reasons of unused snapshots.
         self._refused: set[tuple[str, str]] = set()
 
     def entries(self) -> list[StoreRestore]:
         return list(self._builds)
 
     def begin(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
-        """Order runs for a store if that pays; the reader then skips the store until `on_end`."""
+        """Order runs for a store if worthwhile; the reader skips it until `on_end`."""
         settings = self._settings
         if not self._is_worthwhile(settings, entry, facts):
             return
@@ -106,13 +104,13 @@ class RunRestores:
     def _is_worthwhile(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
         spec = entry.task.stores.specs[entry.store]
         if not spec.logging or entry.needs_headers or entry.limit is not None:
-            return False  # runs are built without record headers
+            return False  # runs have no headers
         if spec.kind is StoreKind.CUSTOM:  # only the user's object understands its records
             return False
         behind = _end(entry, facts) - entry.position
         if behind > settings.from_records:
             return True
-        # A short full restore is not worth a process, unless snapshots are configured.
+        # A short full restore pays only with snapshots.
         begins = entry.task.stores.position(entry.store) is None
         return behind > 0 and begins and settings.maker.has_snapshots
 
@@ -235,7 +233,7 @@ class RunRestores:
 
     def _read_too_slowly(self, build: _RunBuild, order: RunOrder) -> str | None:
         if order.from_offset == order.to_offset:
-            return None  # nothing was read
+            return None  # no changelog record was read
         retention_ms = tombstone_retention_ms(build.facts.topic)
         return read_too_slowly(build.facts.now_ms, self._clock.now_ms(), retention_ms)
 
@@ -282,7 +280,7 @@ class RunRestores:
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:
-    """Return the end of runs: the store's end, but never beyond the decided records."""
+    """Return the end of runs, never beyond the decided records."""
     return facts.stable if entry.end is None else min(entry.end, facts.stable)
 
 

@@ -54,8 +54,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_epoch: Number of the task's owners so far; 0 under fixed assignment.
-        input: Committed offsets that the last owner reported: lower bounds of the start.
-        changelog_end: Positions to restore to; a missing one is the end of the changelog at the restore.
+        input: The last owner's committed offsets: lower bounds of the start.
+        changelog_end: Positions to restore to; the current end where missing.
     """
 
     task_epoch: int = 0
@@ -74,7 +74,7 @@ def find_starts(
     transactional_id: str,
     appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
-    """Fence earlier producers of these tasks' inputs; return the start and topic id of each input.
+    """Fence earlier producers of these tasks' inputs; return each input's start and topic id.
 
     Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input
     must not start.
@@ -122,11 +122,10 @@ def find_granted_starts(
 ) -> dict[TopicPartition, StartPosition]:
     """Return the start of each input of granted tasks; `topic_ids` has all their topics.
 
-    The group has fenced the earlier owners. Only producers of fixed assignment are unknown to it
-    (their commits have epoch 0); they are fenced here. Requests are few, because the task pauses
-    meanwhile: a committed offset outside the log is found by reading. The log's end is requested only
-    for key ranges ahead of the lowest offset. Raises `StartRefusedError` where a committed offset is
-    below the last owner's (H15), and the errors of `start_position`.
+    The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced here.
+    Requests are few, because the task pauses meanwhile: reading detects a committed offset outside the
+    log, and the log's end matters only for key ranges ahead of the lowest offset. Raises
+    `StartRefusedError` for a committed offset below the last owner's (H15).
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -182,7 +181,7 @@ def _origins(
     own = {each: rules.own(committed.get(each)) for each in inputs}
     any_committed = any(map(is_committed, committed.values()))
     if not all(own.values()):
-        # Commits of other tasks show an earlier run; requested only if an offset is missing.
+        # Commits of other tasks show an earlier run.
         rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
         others = admin.committed(rules.group_id, rest, stable=False)
         own |= {each: rules.own(offset) for each, offset in others.items()}
@@ -219,7 +218,7 @@ def _origins(
 def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
     """Raise `StartRefusedError` if a changelog has records although no offset of ours is committed.
 
-    Tasks start together: one without state would repeat the output for tasks with state.
+    Tasks start together: one without state would repeat output for tasks with state.
     """
     partitions = [
         TopicPartition(topic.name, partition)
@@ -249,7 +248,7 @@ def _check_grant(
 ) -> None:
     """Raise `StartRefusedError` for an offset below the last owner's, or of a later epoch.
 
-    Inputs that the task had in an earlier topology have no effect.
+    Inputs of an earlier topology are ignored.
     """
     for partition in sorted(inputs):
         floor = grant.input.get(partition)
@@ -266,9 +265,9 @@ def _check_grant(
         if is_accepted or rules.accept_offsets:
             continue
         if not is_committed(found) or found.offset < floor:
-            what = f"offset {found.offset}" if is_committed(found) else "nothing"
+            present = f"offset {found.offset}" if is_committed(found) else "nothing"
             raise StartRefusedError(
-                f"{partition}: the last owner left it at offset {floor}, but {what} is committed: the offsets of "
+                f"{partition}: the last owner left it at offset {floor}, but {present} is committed: the offsets of "
                 "this group were changed, the topic was deleted, or the offsets expired while the group was stopped. No "
                 f"worker starts there, however often it is started: set the offset again to what it was, {floor}; or run once "
                 "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
@@ -277,7 +276,6 @@ def _check_grant(
 
 
 def progress_of(found: CommittedOffset | None) -> Progress | None:
-    """Return the progress in a commit's metadata; None without a commit of ours."""
     if not is_committed(found):
         return None
     return Progress.decode(found.metadata, committed_offset=found.offset)
@@ -332,7 +330,6 @@ def _log_accepted(positions: Mapping[TopicPartition, StartPosition]) -> None:
 
 
 def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
-    """Log offsets committed by Kafka Streams, which contain less than ours."""
     found = [partition for partition, start in positions.items() if start.by_kafka_streams]
     if found:
         _log.info(
@@ -353,8 +350,7 @@ def _resets(
 ) -> dict[TopicPartition, str | int]:
     """Return the reset policy or offset of each input without a committed offset.
 
-    A partition that appeared after the first start is read from its beginning, unless its source
-    requires an offset.
+    Partitions that appeared later are read from their beginning, unless the source requires an offset.
     """
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
@@ -371,7 +367,7 @@ def _resets(
             latest.append(partition)
         else:
             resets[partition] = reset
-    # Undecided records count as later ones: "latest" is not the end of the log.
+    # "latest" is the stable offset: undecided records count as later ones.
     stable = admin.stable_offsets(latest) if latest else {}
     return {**resets, **admin.offsets_of_age(ages_ms), **stable}
 
@@ -382,7 +378,6 @@ def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
 
 
 def _reset_of(plan: ApplicationPlan, topic: str) -> OffsetReset | None:
-    """Return the reset policy of a topic's source; None for the default."""
     for subtopology in plan.subtopologies.values():
         for source in subtopology.spec.sources:
             if topic in subtopology.source_topics[source.name]:
@@ -402,7 +397,7 @@ def start_position(
     """Return the start of one input partition; `reset`: policy or offset if none is committed.
 
     Raises `StartRefusedError` where records would be lost or repeated: the committed offset is outside
-    the log, the fastest key range was beyond its end, or the topic was recreated.
+    the log, a key range was beyond its end, or the topic was recreated.
     """
     if not is_committed(committed):
         if reset == "none":
@@ -449,9 +444,8 @@ def earlier_transactional_ids(
 ) -> list[str]:
     """Return this application's earlier ids in commit metadata: producers to fence before a start.
 
-    Their open transactions could still commit later. `known`: our own id and those of live siblings,
-    which have fenced their predecessors. Any program may have committed: ids of other applications are
-    left out.
+    Their open transactions could still commit. `known`: our own id and those of live siblings, which have
+    fenced their predecessors. Other applications' ids are left out.
     """
     found = (
         Progress.decode(offset.metadata, committed_offset=offset.offset)
@@ -470,9 +464,9 @@ def earlier_transactional_ids(
 
 
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
-    """Return the progress of each input's key ranges at its last commit, where it has ranges.
+    """Return the progress of each input's key ranges at its last commit.
 
-    Ranges by a hash of another version are ignored: records are processed from the lowest offset on.
+    Ranges of another hash are ignored: records are processed from the lowest offset.
     """
     found: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
@@ -496,8 +490,8 @@ def operator_times(
 ) -> tuple[int, ...]:
     """Return the stream times of a task's operators at its last commit; () if unknown.
 
-    All inputs carry the same times; after a crash between commits of different owners the later ones
-    count. Times of another topology are ignored with a warning: they belong to other operators.
+    Inputs carry equal times, or different ones after a crash between owners' commits: the latest count.
+    Another topology's times are ignored with a warning.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):

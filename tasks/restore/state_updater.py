@@ -1,8 +1,8 @@
-"""State updater: restores tasks and follows copies in a thread of its own.
+"""State updater: restores tasks and follows copies in its own thread.
 
-An active task is read to fixed ends and handed over. A copy is followed until it is promoted or
-removed. Other slow work happens here too: finding start offsets, opening and closing databases.
-While an active task restores, copies get a fifth of the reading time.
+An active task is read to fixed ends and handed over. A copy is followed until promoted or removed.
+Other slow work runs here too: finding start offsets, opening and closing databases. While an active
+task restores, copies get a fifth of the reading time.
 """
 
 import logging
@@ -53,30 +53,26 @@ __all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 
 _log = logging.getLogger(__name__)
 
-#: Records of one poll, which is written as one batch per task.
 _POLL_RECORDS = 20_000
-#: Period of refreshing committed offsets, which limit copies of tables.
+#: Refresh period of committed offsets, which limit copies of tables.
 _COMMITTED_EVERY_S: Final = 0.5
-#: Period of refreshing topic ids for copies.
 _TOPICS_EVERY_S: Final = 10.0
 _STALLS_EVERY_S: Final = 1.0
-#: Period of logging the progress of a long restore.
 _LOG_EVERY_S: Final = 5.0
 
 
 class StateUpdater:
     """Restoring thread of one worker.
 
-    The worker's loop gives orders (`restore`, `follow`, `promote`, `remove`, `close_stores`), which
-    the thread executes in sequence. `take` returns their results. An error that concerns more than
-    the disk of one task ends the thread; `take` raises it.
+    The worker's loop gives orders, which the thread executes in sequence. `take` returns results. An
+    error that concerns more than one task's disk ends the thread; `take` raises it.
 
     Args:
         wipe: Deletes the closed database of a task.
         woken: Called when a result is ready.
         send: Sends the progress reports of copies.
-        running: Tasks that process records, which a restore must not slow down.
-        lasting: Keep the reader's connections while nothing is read, because copies will follow.
+        running: Tasks that process records; a restore must not slow them down.
+        lasting: Keep idle connections, because copies will follow.
         runs: Builds sorted runs for stores that are far behind; None to read everything here.
     """
 
@@ -111,7 +107,6 @@ class StateUpdater:
         self._restoring: dict[TaskId, RestoringTask] = {}
         self._reader = StoreChangelogReader(make_reader, ReadingTurns(clock, self._stop.wait))
         self._events = RestoreEvents(on_event, on_standby_update)
-        #: None without a restore helper: this thread reads everything itself.
         self._runs = (
             None
             if runs is None
@@ -129,10 +124,10 @@ class StateUpdater:
         self._next_topics_s = 0.0
         self._next_stalls_s = 0.0
         self._stalls = Stalls()
-        #: Reason of each stalled restore, by task; any thread may read it.
+        #: Reasons of stalled restores; any thread may read them.
         self.waits: Mapping[TaskId, str] = {}
-        #: Changelog records read since the start, and records left for active tasks.
         self.restored_records = 0
+        #: Records left for active tasks.
         self.remaining_records = 0
         self._rate = RestoreRate()
         self._next_log_s = 0.0
@@ -145,7 +140,7 @@ class StateUpdater:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Restore tasks in state RESTORING; look up start offsets unless `starts` is given."""
+        """Restore tasks in state RESTORING; find start offsets unless `starts` is given."""
         restoring_tasks = [
             RestoringTask(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
             for task, grant in tasks.values()
@@ -160,21 +155,19 @@ class StateUpdater:
         self._order(partial(self._appoint, copy, role, learn_epoch))
 
     def promote(self, task: Task, grant: Grant) -> None:
-        """Read a copy to the grant's ends, and hand its task over."""
         self._order(partial(self._promote, task, grant))
 
     def remove(self, task: Task) -> None:
         self._order(partial(self._remove, task))
 
     def do(self, action: Callable[[], None]) -> None:
-        """Run a slow action in the updater's thread."""
         self._order(action)
 
     def close_stores(self, task: Task) -> None:
         self._order(partial(self._close, task, task.stores.close))
 
     def take(self) -> list[RestoreResult]:
-        """Return the results since the last call; raise the error that ended the thread."""
+        """Return new results; raise the error that ended the thread."""
         if self._error is not None:
             raise self._error
         results: list[RestoreResult] = []
@@ -194,7 +187,6 @@ class StateUpdater:
 
     @property
     def restore_rate(self) -> float:
-        """Return the records per second restored for active tasks; 0 while none restores."""
         return self._rate.per_second if self.remaining_records else 0.0
 
     @property
@@ -204,7 +196,7 @@ class StateUpdater:
         return -1.0 if left_s is None else left_s
 
     def close(self) -> None:
-        """Stop and join the thread; the caller closes databases that are open."""
+        """Stop and join the thread; the caller closes open databases."""
         self._stop.set()
         self._orders.put(lambda: None)
         if self._thread is not None:
@@ -226,7 +218,7 @@ class StateUpdater:
                 self._carry_out_orders()
                 if self._reader.tasks and not self._stop.is_set():
                     self._read()
-        except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by take
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             self._error = error
         finally:
             for restoring in self._restoring.values():
@@ -237,7 +229,7 @@ class StateUpdater:
             self._woken()
 
     def _carry_out_orders(self) -> None:
-        """Execute the queued orders; block for one while there is nothing to read."""
+        """Execute queued orders; block while there is nothing to read."""
         while not (self._orders.empty() and self._reader.tasks):
             if self._orders.empty() and not self._lasting:
                 self._reader.close()
@@ -247,7 +239,6 @@ class StateUpdater:
             order()
 
     def _start_restores(self, restoring_tasks: Iterable[RestoringTask]) -> None:
-        """Open databases, ask the cluster once for all tasks, start to read."""
         opened: list[RestoringTask] = []
         for restoring in restoring_tasks:
             self._restoring[restoring.task.task_id] = restoring
@@ -269,7 +260,6 @@ class StateUpdater:
             restoring.task.stores.open()
 
     def _find_starts(self, restoring_tasks: Sequence[RestoringTask]) -> list[RestoringTask]:
-        """Look up missing start offsets; return the tasks that may start, and the copies."""
         grants = {
             restoring.task.task_id: restoring.grant
             for restoring in restoring_tasks
@@ -287,7 +277,7 @@ class StateUpdater:
         return [each for each in restoring_tasks if not each.refused]
 
     def _may_start(self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
-        """Check that a task's state agrees with its offsets; refuse the task otherwise."""
+        """Refuse a task whose state contradicts its offsets; return False then."""
         if restoring.grant is None or restoring.starts is None:
             return True
         try:
@@ -335,7 +325,6 @@ class StateUpdater:
     def _begin_runs(
         self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
     ) -> bool:
-        """Order sorted runs for stores that are far behind; False if the task's disk is damaged."""
         if self._runs is None:
             return True
         for entry in list(restoring.entries.values()):
@@ -359,7 +348,7 @@ class StateUpdater:
         self._start_restores(fresh)
 
     def _follow_restoring(self, restoring: RestoringTask, copy: LearnerTask) -> None:
-        """Turn the restore of a revoked task into a copy, which has no end."""
+        """Turn the restore of a revoked task into a copy."""
         self._events.suspended(restoring)
         restoring.grant, restoring.copy, restoring.starts = None, copy, None
         self._planner.forget_slowest_position(restoring.task)
@@ -377,7 +366,7 @@ class StateUpdater:
             self._announce_if_empty(restoring)
 
     def _announce_if_empty(self, restoring: RestoringTask) -> None:
-        """Announce a copy without stores to restore: it is ready already."""
+        """Announce a copy without stores as ready."""
         if not restoring.entries:
             self._announce_progress(restoring, {})
 
@@ -433,7 +422,7 @@ class StateUpdater:
     # -- failures ----------------------------------------------------------------------------------
 
     def _guarded(self, restoring: RestoringTask, action: Callable[[], object]) -> bool:
-        """Run an action on a task's disk; False if it failed. Damage is repaired once."""
+        """Run an action on a task's disk; False on failure. Damage is repaired once."""
         try:
             action()
         except (StateStoreError, TaskCorruptedError) as error:
@@ -465,7 +454,6 @@ class StateUpdater:
         self._woken()
 
     def _restart_store(self, error: OffsetOutOfRangeError) -> None:
-        """Restore a store from the beginning, because the log has lost its next records."""
         restoring = self._reader.tasks.get(error.partition)
         if restoring is None:
             return
@@ -535,7 +523,7 @@ class StateUpdater:
         for partition, entry in restoring.entries.items():
             position = offsets.positions.get(partition)
             if position is not None and self._reader.tasks.get(partition) is restoring:
-                # Beyond the stable offset nothing is compacted: such a copy misses no deletes.
+                # Records beyond the stable offset are not compacted, so no delete is missed.
                 at_end = restoring.grant is None and offsets.stable.get(partition) == position
                 entry.advance_to(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(restoring)
@@ -546,7 +534,7 @@ class StateUpdater:
             self._send(report)
 
     def _finish_if_done(self, restoring: RestoringTask) -> None:
-        """Stop reading finished stores; hand the task over when all are finished."""
+        """Stop reading finished stores; hand the task over after the last."""
         if restoring.grant is None:
             return
         done = [entry for entry in restoring.entries.values() if entry.is_done]
@@ -601,7 +589,6 @@ class StateUpdater:
         self._announce_progress(restoring, self._reader.offsets().ends)
 
     def _read_tail(self, restoring: RestoringTask) -> None:
-        """Read the records after a store's runs, or all of them if there are no runs."""
         self._reader.start(restoring)
         self._finish_if_done(restoring)
 
@@ -636,8 +623,8 @@ class StateUpdater:
         for stall, text in zip(stalls, reasons, strict=True):
             stalled = self._reader.tasks.get(stall.partition)
             if stalled is not None:
-                what = "restoring" if stalled.copy is None else f"the {stalled.copy.role}"
-                _log.warning("task %s: %s has made %s", stalled.task.task_id, what, text)
+                activity = "restoring" if stalled.copy is None else f"the {stalled.copy.role}"
+                _log.warning("task %s: %s has made %s", stalled.task.task_id, activity, text)
                 known[stalled.task.task_id] = text
         self.waits = known
 
@@ -654,11 +641,11 @@ class StateUpdater:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
                 self._planner.prepare_promotions(copies)
         except StreamsError as error:
-            # Copies tolerate old facts; the worker's own requests report a lasting outage.
+            # Copies tolerate old facts.
             _log.warning("could not ask about the inputs of copies: %s", error)
 
     def _raise_limits(self) -> None:
-        """Allow copies of tables to apply the input records committed by now."""
+        """Let copies of tables apply input records committed by now."""
         limited = {
             partition: restoring
             for restoring in dict.fromkeys(self._reader.tasks.values())

@@ -1,4 +1,4 @@
-"""Store changelog reader: one client for all restores of a worker, turns, and stalls."""
+"""Reading of changelogs for all restores of a worker: one client, turns, stalls."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,43 +11,40 @@ from tidewheel.tasks.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 
-#: A restore without progress for this time is stalled.
 STALL_S: Final = 5.0
 _AGAIN_S: Final = 60.0
 
 
 _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000
-#: While tasks run, a poll's records take at most about this time, then a pause as long (GIL).
+#: While tasks run, a poll's records take about this long, then a pause as long (GIL).
 _SLICE_S: Final = 0.004
-#: While an active task restores, copies wait for the first part of each round.
+#: While an active task restores, copies wait at the start of each round.
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
-#: A copy that has read more records beyond its limit pauses.
+#: A copy with more records beyond its limit pauses.
 _HELD_MAX: Final = 20_000
 
 
-#: Longest wait of a poll; a new order waits as long.
+#: Longest wait of a poll and of new orders.
 _POLL_S: Final = 0.01
 
 
 class Restoring(Protocol):
-    """Restore of one partition, as turns see it."""
+    """Restore of one partition; `end` is None for a copy."""
 
     @property
     def partition(self) -> TopicPartition: ...
 
     @property
-    def end(self) -> int | None:
-        """Return the end offset; None for a copy."""
-        ...
+    def end(self) -> int | None: ...
 
     @property
     def held(self) -> int: ...
 
 
 class ReadingTurns:
-    """Shares one reader: running tasks come first, then restores of active tasks, then copies.
+    """Shares one reader: running tasks come first, then active restores, then copies.
 
     `wait` sleeps for some seconds, or until the thread is stopped.
     """
@@ -61,7 +58,6 @@ class ReadingTurns:
         self._rounds_s: float | None = None
 
     def records(self, most: int, *, busy: bool) -> int:
-        """Return the number of records to poll; `busy`: tasks run."""
         return min(self._fitting, most) if busy else most
 
     def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
@@ -91,14 +87,14 @@ class ReadingTurns:
         self._paused = self._paused - set(partitions)
 
     def leave_room(self, records: int, took_s: float) -> None:
-        """Wait as long as the poll took, and fit the next poll into a slice."""
+        """Wait as long as the poll took; fit the next poll into a slice."""
         fitting = int(records / max(took_s, 1e-6) * _SLICE_S)
         self._fitting = max(_RECORDS_MIN, min(fitting, 2 * self._fitting))
         self._wait(min(took_s, _SLICE_S))
 
 
 class ReaderOffsets(NamedTuple):
-    """Offsets that the client knows: its positions, last stable offsets, and ends of the logs."""
+    """Offsets cached by the client."""
 
     positions: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]
@@ -106,7 +102,7 @@ class ReaderOffsets(NamedTuple):
 
 
 class StoreChangelogReader:
-    """Reads the changelogs of all restoring tasks with one client, which exists while needed."""
+    """Reads the changelogs of all restoring tasks with one client."""
 
     def __init__(self, make: Callable[[], ChangelogReader], turns: ReadingTurns) -> None:
         self._make = make
@@ -116,7 +112,7 @@ class StoreChangelogReader:
         self.tasks: dict[TopicPartition, RestoringTask] = {}
 
     def start(self, task: RestoringTask) -> None:
-        """Start to read the unfinished stores of a task, each at its position."""
+        """Start to read unfinished stores of a task, each at its position."""
         positions = {
             partition: restore.position
             for partition, restore in task.entries.items()
@@ -132,7 +128,6 @@ class StoreChangelogReader:
         self._choose_headers(self._reader)
 
     def stop(self, task: RestoringTask, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to read partitions of a task; those that another task reads stay."""
         stopped = [partition for partition in partitions if self.tasks.get(partition) is task]
         for partition in stopped:
             del self.tasks[partition]
@@ -147,7 +142,7 @@ class StoreChangelogReader:
         )
 
     def poll(self, records_max: int, *, busy: bool) -> list[SourceRecords]:
-        """Return records of the stores whose turn it is; `busy`: running tasks must not be slowed.
+        """Return records of the stores whose turn it is; `busy`: tasks run.
 
         Raises:
             OffsetOutOfRangeError: The log has lost the next records of a partition.
@@ -160,32 +155,28 @@ class StoreChangelogReader:
         return reader.poll(self._turns.records(records_max, busy=busy), _POLL_S)
 
     def leave_room(self, records: int, took_s: float) -> None:
-        """Leave the interpreter to running tasks, after records that took so long to restore."""
         self._turns.leave_room(records, took_s)
 
     def offsets(self) -> ReaderOffsets:
-        """Return the offsets that the client knows; no request is made."""
         reader = self._reader
         if reader is None:
             return ReaderOffsets({}, {}, {})
         return ReaderOffsets(reader.positions(), reader.stable_offsets(), reader.end_offsets())
 
     def close(self) -> None:
-        """Close the client until `start` needs one again; idempotent."""
+        """Close the client until the next `start`; idempotent."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
 class Reach(NamedTuple):
-    """Position of a restore, and the end that it reads to."""
-
     position: int
     end: int
 
 
 class Stall(NamedTuple):
-    """A restore whose position has not moved for `for_s` seconds."""
+    """A restore without progress for `for_s` seconds."""
 
     partition: TopicPartition
     reach: Reach
@@ -205,7 +196,7 @@ class Stalls:
         self._watched: dict[TopicPartition, _Watched] = {}
 
     def check(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
-        """Return the stalls to report now; partitions left out are no longer watched."""
+        """Return the stalls to report now; forget partitions left out."""
         watched: dict[TopicPartition, _Watched] = {}
         due: list[Stall] = []
         for partition, reach in reaches.items():
@@ -227,17 +218,12 @@ class Stalls:
 
 
 class StallsAdmin(Protocol):
-    """Admin requests that explain stalls."""
-
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction that blocks each last stable offset, where there is one."""
-        ...
+    ) -> dict[TopicPartition, OpenTransaction]: ...
 
 
 def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
-    """Return the reason of each stall, as the cluster reports it."""
     if not stalls:
         return []
     try:
@@ -248,7 +234,7 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
 
 
 def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
-    """Return the reason of a stall; `problem` is the error of the request for the cause.
+    """Return the reason of a stall; `problem`: error of the request for the cause.
 
     >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
     >>> reason_of(stall, None)

@@ -1,7 +1,6 @@
 """Store restore: start offset, records to rows, progress, events and results.
 
-"Done" is judged by position, never by the last record: control records and compaction leave gaps
-(H29).
+"Done" is judged by position: control records and compaction leave gaps (H29).
 """
 
 from bisect import bisect_left
@@ -31,7 +30,7 @@ SuspendReason = Literal["MIGRATED", "PROMOTED"]
 
 #: Window of the rate.
 _WINDOW_S: Final = 10.0
-#: Samples closer together than this are merged.
+#: Closer samples are merged.
 _STEP_S: Final = 0.25
 _SAMPLES_MIN: Final = 2
 
@@ -61,7 +60,7 @@ class RestoreRate:
         self._samples: deque[tuple[int, float]] = deque()
 
     def record(self, total: int, now_s: float) -> None:
-        """Record a total; a smaller total than before restarts the measurement."""
+        """Record a total; a smaller total restarts the measurement."""
         samples = self._samples
         if samples and total < samples[-1][0]:
             samples.clear()
@@ -81,7 +80,6 @@ class RestoreRate:
         return (last - first) / (end_s - begin_s) if end_s > begin_s else 0.0
 
     def seconds_for(self, remaining: int) -> float | None:
-        """Return the estimated seconds for the rest; None while unknown."""
         rate = self.per_second
         if remaining <= 0:
             return 0.0
@@ -132,11 +130,9 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a partition that a store is restored from, at one moment.
 
     Attributes:
-        topic: Description with the settings of `RESTORE_SETTINGS`.
-        start: First offset.
+        topic: Description with `RESTORE_SETTINGS`.
         end: High watermark.
         stable: Last stable offset: all records below it are decided.
-        now_ms: Time of the request.
     """
 
     topic: TopicDescription
@@ -155,11 +151,11 @@ class StoreRestore(msgspec.Struct, eq=False):
     Attributes:
         start: Offset where reading started.
         position: All records below it are in the store.
-        end: Offset where the restore is done; None for a copy, which never is.
+        end: Offset where the restore is done; None for a copy.
         known_ms: Time at which `milestone` was the end of the log.
-        milestone: A known end of the log; positions are stored with the data once it is reached.
-        reached_ms: Age of the position: when the store had all records of the log. None before.
-        limit: Records from this offset on are uncommitted and not applied; None: no limit.
+        milestone: A known end of the log; positions are stored once it is reached.
+        reached_ms: Last time when the store had all records of the log; None before.
+        limit: Records from this offset on are uncommitted and not applied.
         restored: Records applied since `start`.
         source: Processes records of an input through the table's operator; None for a changelog.
     """
@@ -183,8 +179,8 @@ class StoreRestore(msgspec.Struct, eq=False):
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
     #: Position on disk.
     stored_position: int | None = None
-    #: Whether listeners know of the start, and the record count of their last event.
     is_announced: bool = False
+    #: Record count at the last event.
     announced_records: int = 0
     _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
@@ -199,7 +195,7 @@ class StoreRestore(msgspec.Struct, eq=False):
 
     @property
     def held(self) -> int:
-        """Return the number of records beyond the limit, read and kept for later."""
+        """Return the number of buffered records beyond the limit."""
         return sum(map(len, self._held))
 
     @property
@@ -215,7 +211,6 @@ class StoreRestore(msgspec.Struct, eq=False):
         return self.apply_held()
 
     def apply_held(self) -> int:
-        """Apply kept records that are below the limit now; return how many."""
         applied = 0
         while self._held and (self.limit is None or self._held[0].offsets[0] < self.limit):
             run = self._held.popleft()
@@ -228,8 +223,8 @@ class StoreRestore(msgspec.Struct, eq=False):
         return applied
 
     def _write(self, run: SourceRecords) -> None:
-        # Store no position before the end is reached: tombstones of rows read so far may be
-        # compacted away before an interrupted restore resumes, so it restarts.
+        # Store no position before the end: tombstones of rows read so far may be compacted away
+        # while an interrupted restore pauses, so it restarts.
         self.position = run.offsets[-1] + 1
         self.restored += len(run.offsets)
         stores = self.task.stores
@@ -255,7 +250,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         )
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
-        """Return the store time of a TTL store: deleted and overwritten rows show none."""
+        """Return the time of a TTL store: rows alone do not show deleted ones."""
         spec = self.task.stores.specs[self.store]
         if spec.ttl_ms is None or self.source is not None:
             return {}
@@ -291,7 +286,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         self.advance_to(position, at_end=False, now_ms=self.known_ms)
 
     def raise_limit(self, limit: int, now_ms: int) -> int:
-        """Raise the limit to the committed offset; return how many records it let in."""
+        """Raise the limit; return the number of records applied."""
         if self.limit is None or limit <= self.limit:
             return 0
         self.limit = self.milestone = limit
@@ -299,7 +294,6 @@ class StoreRestore(msgspec.Struct, eq=False):
         return self.apply_held()
 
     def keep_position(self) -> None:
-        """Store the position unless it is stored."""
         if self.reached_ms is not None and self.stored_position != self.position:
             self.task.stores.write_restored({}, self._position_to_keep(), now_ms=self.reached_ms)
 
@@ -332,7 +326,6 @@ def start_of(
     A store that restarts at the log's start is emptied.
 
     Args:
-        end: End of the log for this store.
         extracts: Extracted timestamps depend on all earlier records: a new record means a full restore.
         follows: A copy, which has no end.
         open_before: The store was open since its position was right, so the position still is.
@@ -384,9 +377,9 @@ class RestoringTask(msgspec.Struct, eq=False):
     #: Records read since the grant.
     restored: int = 0
     wiped: bool = False
-    #: It may not start under its grant; no store is read until the next order.
+    #: It may not start under its grant; wait for the next order.
     refused: bool = False
-    #: It was a copy, and the previous owner has released it.
+    #: It was a copy that the previous owner has released.
     promoted: bool = False
 
     @property
@@ -413,7 +406,7 @@ def _end_of(entry: StoreRestore, ends: Mapping[TopicPartition, int]) -> int | No
 
 
 class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Task that is ready to run: its stores are open. `restored` counts changelog records read."""
+    """Task that is ready to run. `restored` counts changelog records read."""
 
     task: Task
     grant: Grant
@@ -423,7 +416,7 @@ class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Task or copy (without a grant) that can't be restored here; its databases are closed."""
+    """Task or copy (without a grant) that can't be restored here; it is closed."""
 
     task: Task
     grant: Grant | None
@@ -439,8 +432,6 @@ class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Task whose databases were closed as ordered."""
-
     task: Task
 
 
@@ -476,12 +467,11 @@ class StandbyUpdateEvent:
     reason: SuspendReason | None = None
 
 
-#: Result of an order, for the worker's loop.
 RestoreResult = RestoredTask | FailedTask | RefusedTask | ClosedTask
 
 
 class RestoreEvents:
-    """Calls the listeners of restores and of copies, from the updater's thread only."""
+    """Listener calls of restores and copies; updater's thread only."""
 
     def __init__(
         self,
@@ -492,7 +482,7 @@ class RestoreEvents:
         self._on_standby_update = on_standby_update
 
     def started(self, restoring: RestoringTask) -> None:
-        """Report the start of restoring (stores with records to read) or of following."""
+        """Report the start of restoring (non-empty stores) or of following."""
         for entry in restoring.entries.values():
             if restoring.copy is not None:
                 entry.is_announced, entry.announced_records = True, entry.restored
@@ -518,30 +508,30 @@ class RestoreEvents:
 
     def suspended(self, restoring: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
         """Report that reading stops before the end."""
-        for tell in self._suspensions(restoring, reason):
-            tell()
+        for report in self._suspensions(restoring, reason):
+            report()
 
     @contextmanager
     def leaving(self, restoring: RestoringTask) -> Generator[None]:
         """Report a task that is closed meanwhile: a restore before closing, a copy after."""
-        told = self._suspensions(restoring, "MIGRATED")
+        reports = self._suspensions(restoring, "MIGRATED")
         if restoring.copy is None:
-            for tell in told:
-                tell()
+            for report in reports:
+                report()
         yield
         if restoring.copy is not None:
-            for tell in told:
-                tell()
+            for report in reports:
+                report()
 
     def _suspensions(
         self, restoring: RestoringTask, reason: SuspendReason
     ) -> list[Callable[[], None]]:
-        tells: list[Callable[[], None]] = []
+        reports: list[Callable[[], None]] = []
         for entry in restoring.entries.values():
             if entry.is_announced:
                 entry.is_announced = False
-                tells.append(self._suspension(restoring, entry, reason))
-        return tells
+                reports.append(self._suspension(restoring, entry, reason))
+        return reports
 
     def _suspension(
         self, restoring: RestoringTask, entry: StoreRestore, reason: SuspendReason
@@ -560,7 +550,7 @@ class RestoreEvents:
         reason: SuspendReason | None = None,
     ) -> StandbyUpdateEvent:
         copy = restoring.copy
-        assert copy is not None, "who follows is a copy"
+        assert copy is not None, "only a copy is followed"
         end = None if copy.progress is None else copy.progress.ends.get(entry.partition)
         return StandbyUpdateEvent(
             kind=kind,

@@ -38,7 +38,7 @@ class Stage:
             elsewhere=lambda: self.elsewhere,
             find=self.calls.get,
         )
-        self.watch._looked_ns = 0
+        self.watch._checked_ns = 0
         self.now_s = 0.0
 
     def show_call(self, since_ns: int) -> None:
@@ -53,7 +53,7 @@ class Stage:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += step_s
-            self.watch.look(int(self.now_s * S))
+            self.watch.check(int(self.now_s * S))
 
 
 def test_a_call_is_shown_while_the_loop_does_not_turn() -> None:
