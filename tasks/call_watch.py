@@ -1,8 +1,8 @@
 """Call watch of a worker: a thread that detects and logs long calls of user code.
 
-A worker whose loop waits for user code is slow, not dead. The watch reads the loop's stack while the
-loop makes no progress, and reports the call's start. If user code keeps the interpreter's lock, the
-watch stops as well, and the watchdog misses its pulse.
+A worker whose loop waits for user code is slow, not dead. The watch reads the loop's stack while
+the loop makes no progress. If user code keeps the interpreter's lock, the watch stops as well, and
+the watchdog misses its pulse.
 """
 
 import logging
@@ -26,15 +26,12 @@ _TICKS: Final = 10
 _AGAIN_S: Final = 60.0
 
 
-#: Shorter calls are not reported.
 _REPORTED_S: Final = 1.0
 #: Limit of the group's records.
 _TEXT_MAX: Final = 400
 
 
 class ShowsCalls(Protocol):
-    """Line to the watchdog."""
-
     def send(self, report: AnyReport, /) -> None: ...
 
     def show_call(self, since_ns: int) -> None:
@@ -64,7 +61,7 @@ class Limits(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Log texts of a thread's long call: while it runs, and beyond its limit."""
+    """Log texts of a long call: while it runs, and beyond its limit."""
 
     slow: str
     over: str
@@ -97,13 +94,11 @@ class CallWatch:
     Args:
         turns: Number of the loop's turns.
         others: Threads of key ranges that may be in a call.
-        shows: The line to the watchdog, None without a group.
-        effect: Log texts for the loop's calls.
+        shows: The line to the watchdog; None without a group.
         elsewhere: Returns the long call that another watch of the process detected.
-        find: Finds the call of a thread; for tests.
 
     Attributes:
-        call: Longest call at the last check, None if below a second.
+        call: Longest call at the last check; None below a second.
     """
 
     call: RunningCall | None = None
@@ -151,7 +146,7 @@ class CallWatch:
                 _log.exception("checking for long calls failed; trying again")
 
     def check(self, now_ns: int) -> None:
-        """Check the running calls, report the loop's, and log long ones."""
+        """Report the loop's call and log long calls."""
         turns, threads = self._turns(), set(self._others())
         since_ns, self._checked_ns = self._checked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
@@ -256,8 +251,6 @@ def watching(
     settings: WorkerSettings,
     elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
-    """Return a started watch for this thread's loop and its pool's threads."""
-
     def others() -> Iterable[int]:
         ranges = pool()
         return [] if ranges is None else ranges.long_turns()

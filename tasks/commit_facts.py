@@ -57,9 +57,9 @@ class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
     """Operator behind a generated name.
 
     Attributes:
-        fingerprint: Of its kind and input, and of the names and constants in its functions.
+        fingerprint: Of its kind, input, and the names and constants in its functions.
         details: Also covers the operations of its functions.
-        location: Line of the user's program that made it.
+        location: The user's line that made it.
     """
 
     fingerprint: int
@@ -73,7 +73,6 @@ def encode_operators(operators: Mapping[str, NamedOperator]) -> bytes:
 
 
 def encode_details(operators: Mapping[str, NamedOperator]) -> bytes:
-    """Return the finer fingerprints as bytes."""
     first = sorted(operators.items())[:_NAMES_MAX]
     return b"".join(_DETAIL.pack(operator.details) for _, operator in first)
 
@@ -99,7 +98,6 @@ def name_digest(name: str) -> int:
 
 
 def facts_bytes(operators: Mapping[str, NamedOperator]) -> int:
-    """Return the maximum size in bytes of facts with these operators."""
     return len(encode_operators(operators)) + len(encode_details(operators)) + _REST_BYTES
 
 

@@ -4,7 +4,7 @@ from tidewheel.state_stores.errors import SerdeError, StateStoreError, StreamsEr
 
 
 class SerializationError(SerdeError):
-    """A key or value could not be serialised or deserialised; names topic, partition, offset, serde.
+    """A key or value failed to (de)serialise; names topic, partition, offset, serde.
 
     >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
     Traceback (most recent call last):
@@ -16,8 +16,8 @@ class SerializationError(SerdeError):
 class SchemaRegistryError(StreamsError):
     """A schema registry is unreachable or refuses a request; names it and the next step.
 
-    No record is at fault, so no handler is called and nothing is skipped. The worker stops and later
-    resumes at its position.
+    No record is at fault, so no handler is called and nothing is skipped. The worker stops and
+    later resumes at its position.
 
     >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
     Traceback (most recent call last):
@@ -43,7 +43,7 @@ class GlobalStoreDamagedError(StateStoreError):
 
 
 class FencedError(StreamsError):
-    """This worker was replaced by a newer producer of its id, or fenced by the group. Never retried.
+    """A newer producer of its id or the group fenced this worker. Never retried.
 
     `final`: the process must not rejoin its group by itself. `code` is the reason, as in
     `tidewheel.rebalance.protocol.messages.JoinRefused`, or "FENCED".
@@ -91,7 +91,7 @@ class StartRefusedError(StreamsError):
 
 
 class OutdatedGrantError(StartRefusedError):
-    """A later owner has committed for the task: the grant was revoked, or the group log was lost."""
+    """A later owner has committed: the grant was revoked, or the group log was lost."""
 
 
 class CopartitioningError(StreamsError):
@@ -117,9 +117,10 @@ class MissingOutputTopicError(StreamsError):
 
 
 class RecordFailedError(StreamsError):
-    """A record failed and its exception handler returned "fail"; names node, topic, partition, offset.
+    """A record's exception handler returned "fail"; names node, topic, partition, offset.
 
-    `topic`, `partition` and `offset` are the input record's; None for punctuations and cache flushes.
+    `topic`, `partition` and `offset` are the input record's; None for punctuations and cache
+    flushes.
 
     >>> RecordFailedError("failed in processing", topic="orders", partition=2, offset=41).offset
     41
@@ -140,7 +141,7 @@ class RecordFailedError(StreamsError):
 
 
 class LateRecordError(StreamsError):
-    """A record came too late to count. Never raised; names the error in dead letters of late records.
+    """A record came too late. Never raised; names the error in dead letters of late records.
 
     Names operator, timestamp, stream time and limit. See `late_records_to_dead_letter_queue`.
 

@@ -1,7 +1,6 @@
-"""Changelog and repartition topics that an application needs. Pure.
+"""Changelog and repartition topics of an application. Pure.
 
-Names and settings are Kafka Streams' (InternalTopicManager, RepartitionTopicConfig,
-UnwindowedUnversionedChangelogTopicConfig), so its tools and programs can read them.
+Names and settings are Kafka Streams' (InternalTopicManager), so its tools can read them.
 """
 
 import re
@@ -45,7 +44,7 @@ LIMITS: Final = (
     "message.timestamp.after.max.ms",
     MESSAGE_BYTES,
 )
-#: Internal topics accept every event time. Kafka's defaults refuse one hour ahead of now.
+#: Kafka's defaults refuse event times one hour ahead of now.
 _EVERY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(_LONGEST_MS),
     "message.timestamp.after.max.ms": str(_LONGEST_MS),
@@ -54,7 +53,6 @@ _MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 _MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
 #: Room for window times in keys and for longer keys.
 _LONGER_BYTES: Final = 64 * 1024
-#: Required settings of a repartition topic.
 _FIXED_OF_REPARTITION: Final = {
     "cleanup.policy": "records of one key are not versions of each other, and compaction would drop some",
     "message.timestamp.type": "records keep their event time",
@@ -73,7 +71,6 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Sub-topology with its input topics and number of tasks."""
 
     spec: SubtopologySpec
-    #: Real topic names per source node.
     source_topics: Mapping[str, tuple[str, ...]]
     partitions: int
     topic_partitions: Mapping[str, int]
@@ -119,8 +116,8 @@ def plan_application(
 ) -> ApplicationPlan:
     """Return the plan of a topology on a cluster with `topics` (name -> partition count).
 
-    `factor`: maximum number of key ranges. Raises `MissingSourceTopicError` naming every missing source
-    topic, and `StreamsError` if an existing internal topic has the wrong partition count.
+    `factor`: maximum number of key ranges. Raises `MissingSourceTopicError` naming every missing
+    topic, and `StreamsError` if an internal topic has the wrong partition count.
     """
     if factor > 1:
         spec = _kept_for_slow_ranges(spec)
@@ -183,7 +180,6 @@ def topics_read(
 
 
 def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:
-    """Return the missing source topics (patterns may match none)."""
     wanted = {
         topic
         for subtopology in spec.subtopologies
@@ -201,7 +197,7 @@ def is_matched(plan: ApplicationPlan, topic: str) -> bool:
 
 
 def is_internal(topic: str, application_id: str) -> bool:
-    """Return True if the name is an internal topic's; patterns do not match it.
+    """Return True if the name is an internal topic's.
 
     >>> is_internal("app-counts-changelog", "app"), is_internal("app-news-topic", "app")
     (True, False)
@@ -222,10 +218,10 @@ def _repartition_counts(
 ) -> dict[str, int]:
     """Return the partition count of each repartition topic (bare name).
 
-    Without an explicit count, a topic inherits the count of topics joined with it; otherwise the largest
-    count among the sources of the sub-topology that writes it. Counts may depend on other repartition
-    topics, so the loop repeats until all are known. In a cycle, the known sources decide. The rules are
-    Kafka Streams' (RepartitionTopics, CopartitionedTopicsEnforcer).
+    Default: the count of topics joined with it; otherwise the largest among the sources of the
+    writing sub-topology. These may be repartition topics too, so the loop repeats until all counts
+    are known. In a cycle, the known sources decide (Kafka Streams' RepartitionTopics,
+    CopartitionedTopicsEnforcer).
     """
     counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
     pending = set(spec.repartition_topics).difference(counts)
@@ -250,7 +246,6 @@ def _repartition_counts(
 def _counts_of_partners(
     groups: Iterable[frozenset[str]], known: Mapping[str, int], pending: AbstractSet[str]
 ) -> dict[str, int]:
-    """Return the counts that topics inherit from topics joined with them."""
     found: dict[str, int] = {}
     for group in groups:
         counts = [known[topic] for topic in group - pending if topic in known]
@@ -325,8 +320,8 @@ def _check_copartitioning(
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
     """Keep expired rows of windows and sessions on disk like their changelogs do.
 
-    Key ranges may diverge: a copy follows the slowest one's committed position
-    (`StateManager.slowest_position_ms`) with a delay, and a snapshot shows an earlier moment.
+    A copy follows the slowest key range (`StateManager.slowest_position_ms`) with a delay, and a
+    snapshot is older.
     """
     return replace(
         spec,
@@ -364,7 +359,7 @@ def fault_of_repartition_config(config: object) -> str:
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
     """Return the plan with internal topics that accept records as large as its inputs (bytes).
 
-    The limit is slightly higher, because rows have longer keys, and at least the default.
+    The limit is slightly higher, because rows have longer keys.
     """
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
@@ -441,7 +436,6 @@ def _changelog(
 
 
 def _changelog_config(store: StoreSpec) -> dict[str, str]:
-    """Return the settings of a store's changelog (Kafka Streams' ...ChangelogTopicConfig)."""
     if store.kind in SEGMENTED_KINDS:
         retention_ms = min(store.retention_ms + _ADDITIONAL_MS, _LONGEST_MS)
         return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms)}

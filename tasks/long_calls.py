@@ -1,6 +1,6 @@
 """Long calls of user code: finds a thread's current call and its record.
 
-Nothing is written per record: the watch reads the stack of a thread without progress.
+Nothing is written per record: the watch reads the stack of the slow thread.
 """
 
 import sys
@@ -68,7 +68,6 @@ class UserCall(NamedTuple):
 
     @property
     def text_up_to_here(self) -> str:
-        """Return the text with all records of the batch so far."""
         if self.record is None or self.records is None:
             return self.text
         return self._replace(record=None, records=(self.records[0], self.record)).text
@@ -94,8 +93,8 @@ def call_of(thread: int) -> UserCall | None:
 def find_call(innermost: FrameType) -> UserCall | None:
     """Return the call of user code on a stack; None if there is none.
 
-    User code is neither this project's nor the standard library's. Functions in C and awaiting
-    coroutines have no frame: the stack then ends in a module that calls them.
+    Functions in C and awaiting coroutines have no frame: their stack ends in a module that calls
+    them.
     """
     stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
     if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
@@ -236,7 +235,7 @@ def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
 
 
 def _index_in(found: dict[str, Any]) -> int | None:
-    """Return the current index in a batch, by the variable names of this project's loops."""
+    """Return the current index in a batch, by variable names of this project's loops."""
     results, failed = found.get("results"), found.get("failed")
     if _is_list(results) and _is_list(failed):
         return len(results) + len(failed)
@@ -254,7 +253,7 @@ def _index_in(found: dict[str, Any]) -> int | None:
 def _record_in(
     columns: RecordBatch | SourceRecords, index: int | None, arguments: Sequence[object]
 ) -> tuple[RecordMetadata | None, tuple[RecordMetadata, RecordMetadata] | None]:
-    """Return the current record if known, and the first and last candidate."""
+    """Return the current record if known, and the range of candidates."""
     source = columns.source if isinstance(columns, RecordBatch) else columns
     if source is None or not len(source):
         return None, None

@@ -1,6 +1,6 @@
 """Kafka ports of running tasks; the adapters live in `streams/kafka/`.
 
-Records cross these ports as columns. Keys and values are raw bytes here.
+Records cross these ports as columns of raw bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class CommittedOffset(NamedTuple):
 
 
 class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Record that was not written, with its index in `columns` and the error."""
+    """Unwritten record at `index` of `columns`."""
 
     columns: OutputColumns
     index: int
@@ -40,10 +40,9 @@ class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionAbortedError(Exception):
-    """The transaction was aborted; nothing of it is visible. Send the work again after `begin`.
+    """The transaction was aborted; nothing of it is visible. Retry after `begin`.
 
-    `record_refused`: the broker or client refused a record, so a retry fails the same way;
-    `find_refused` finds it.
+    `record_refused`: a record was refused, so a retry fails too; `find_refused` finds it.
     """
 
     def __init__(self, message: str = "", *, record_refused: bool = False) -> None:
@@ -56,11 +55,11 @@ class CommitOutcomeUnknownError(Exception):
 
 
 class UnansweredError(StreamsError):
-    """The cluster did not answer in time; a later call may succeed."""
+    """The cluster did not answer in time; a retry may succeed."""
 
 
 class UnsettledOffsetsError(UnansweredError):
-    """The group's offsets are in a transaction that was not decided in time."""
+    """A transaction with the group's offsets was not decided in time."""
 
 
 class OffsetOutOfRangeError(StreamsError):
@@ -75,30 +74,23 @@ class OffsetOutOfRangeError(StreamsError):
 class RecordSource(Protocol):
     """Input of a worker: manual assignment, explicit positions, read_committed."""
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the assignment: read these partitions from these offsets."""
-        ...
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Add partitions."""
-        ...
+    def add(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Remove partitions, also ones that are not read. The others are undisturbed."""
+        """Remove partitions, also unread ones. The others are undisturbed."""
         ...
 
     def prepare(self, topics: Sequence[str]) -> None:
-        """Fetch metadata of topics that may be added soon, to save time then. Never fails.
-
-        Thread-safe.
-        """
+        """Prefetch metadata of topics to add soon. Never fails. Thread-safe."""
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return the fetched records: runs of consecutive records of one partition.
+        """Return runs of consecutive records of one partition, once a record is available.
 
-        Returns as soon as a record is there. Raises `OffsetOutOfRangeError` or
-        `MissingSourceTopicError` for one partition at a time; the others continue.
+        Raises `OffsetOutOfRangeError` or `MissingSourceTopicError` for one partition at a time; the
+        others continue.
         """
         ...
 
@@ -106,54 +98,47 @@ class RecordSource(Protocol):
         """Pause fetching; prefetched records are dropped and read again later."""
         ...
 
-    def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Resume fetching."""
-        ...
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition, past control records at the end."""
+        """Return the next offset per partition, past control records at the end."""
         ...
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cached high watermark of each partition; no request is made.
+        """Return the cached high watermark per partition; no request is made.
 
-        It includes records of open transactions, which can't be read yet; lag is measured against
-        it. Partitions without a known end are left out.
+        It includes records of open transactions; lag is measured against it. Unknown ends are left
+        out.
         """
         ...
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cached last stable offset of each partition; no request is made.
+        """Return the cached last stable offset per partition; no request is made.
 
-        Exact where all decided records are read: it is the position there. Elsewhere it may
-        include records of open transactions.
+        It may include records of open transactions until all decided records are read.
         """
         ...
 
-    def close(self) -> None:
-        """Close the client; idempotent."""
-        ...
+    def close(self) -> None: ...
 
 
 class TransactionalProducer(Protocol):
     """Transactional producer of a worker; a second thread may send and commit offsets.
 
-    Each call raises `FencedError` once a newer producer of the same id exists, and
-    `CommitOutcomeUnknownError` once the producer must be replaced. Then only `close` may follow.
+    Calls raise `FencedError` if a newer producer of the id exists, and `CommitOutcomeUnknownError`
+    if the producer must be replaced. Then only `close` may follow.
     """
 
     @property
-    def transactional_id(self) -> str:
-        """Return the transactional id."""
-        ...
+    def transactional_id(self) -> str: ...
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the acknowledged position of each changelog of the last transaction."""
+        """Return the last transaction's acknowledged changelog positions."""
         ...
 
     def init(self) -> None:
-        """Fence predecessors of the id and abort their open transaction. Called once, first."""
+        """Fence predecessors and abort their open transaction. Called once, first."""
         ...
 
     def begin(self) -> None:
@@ -161,7 +146,7 @@ class TransactionalProducer(Protocol):
         ...
 
     def produce(self, columns: OutputColumns) -> None:
-        """Send records; raises `TransactionAbortedError` if the client refuses one of them."""
+        """Send records; raise `TransactionAbortedError` if the client refuses one."""
         ...
 
     def produce_changelog(
@@ -176,14 +161,14 @@ class TransactionalProducer(Protocol):
     ) -> None:
         """Send changelog records in order, with common headers or those of `row_headers`.
 
-        `commit` returns the offset after the last one of each partition.
+        `commit` returns the offset after the last one per partition.
         """
         ...
 
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets to the open transaction early; those of `commit` replace them.
+        """Add offsets early; those of `commit` replace them.
 
         Raises `TransactionAbortedError` or `CommitOutcomeUnknownError`.
         """
@@ -195,44 +180,40 @@ class TransactionalProducer(Protocol):
         """Flush, add the offsets, commit; return the position of each changelog produced to.
 
         A changelog with an unknown offset is left out: its earlier position stays valid. Brokers
-        answer before they write the markers, so an end offset read immediately may be an old one.
+        answer before they write the markers, so an end offset read immediately may be outdated.
 
         Raises `TransactionAbortedError` or `CommitOutcomeUnknownError`.
         """
         ...
 
-    def abort(self) -> None:
-        """Abort the open transaction, if any."""
-        ...
+    def abort(self) -> None: ...
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the records the broker refuses, by sending them in aborted transactions.
+        """Return the refused records, by sending them in aborted transactions.
 
-        No transaction is open before or after. Raises `TransactionAbortedError` if the test fails.
+        No transaction may be open. Raises `TransactionAbortedError` if the test fails.
         """
         ...
 
     def close(self) -> None:
-        """Close the client without waiting; idempotent."""
+        """Close without waiting; idempotent."""
         ...
 
 
 class SinkProducer(Protocol):
-    """Idempotent producer of at_least_once for sinks and dead letters: visible immediately."""
+    """Idempotent producer of at_least_once for sinks and dead letters."""
 
-    def produce(self, columns: OutputColumns) -> None:
-        """Send records."""
-        ...
+    def produce(self, columns: OutputColumns) -> None: ...
 
     def flush(self) -> list[FailedDelivery]:
-        """Wait for all acknowledgements; return the failed records, each once.
+        """Wait for all acknowledgements; return failed records once each.
 
         Records refused with another record's batch were sent again, behind later records.
         """
         ...
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Wait up to `wait_s` for acknowledgements, then close the client; idempotent."""
+        """Wait up to `wait_s` for acknowledgements, then close; idempotent."""
         ...
 
 
@@ -246,7 +227,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Topic to create. `replication_factor` -1 is the cluster's default."""
+    """Topic to create. `replication_factor` -1: the cluster's default."""
 
     name: str
     partitions: int
@@ -255,11 +236,9 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin(Protocol):
-    """Admin client. Each call has a time limit and raises `StreamsError` after it."""
+    """Admin client. Calls have a time limit and raise `StreamsError` after it."""
 
-    def list_topics(self) -> dict[str, int]:
-        """Return all topics and their partition counts."""
-        ...
+    def list_topics(self) -> dict[str, int]: ...
 
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
@@ -268,48 +247,45 @@ class Admin(Protocol):
         ...
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
-        """Create missing topics; return when all are usable."""
+        """Create missing topics; return when usable."""
         ...
 
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete the topics that exist."""
-        ...
+    def delete_topics(self, names: Sequence[str]) -> None: ...
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete records below these offsets (purge of repartition topics)."""
         ...
 
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset still in the log per partition."""
-        ...
+    def beginning_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]: ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of the log (high watermark) per partition.
+        """Return the high watermark per partition, for complete reads and lag.
 
-        Use it for complete reads, comparisons with positions, and lag. Records below it may be
-        undecided: a reader waits until they are decided.
+        Records below it may be undecided.
         """
         ...
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset per partition: all records below it are decided.
 
-        Start here to skip no undecided record. It is not the end of the log: while a transaction is
-        open, committed records lie beyond it.
+        A start here skips no undecided record. Committed records may follow while a transaction is
+        open.
         """
         ...
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction that blocks each last stable offset, where there is one.
+        """Return the open transactions that block last stable offsets.
 
-        It may end a moment later: report only one that persists.
+        Report only persistent ones.
         """
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return per partition the first offset of at most this age, else the last stable offset."""
+        """Return the first offset of at most this age, else the stable offset."""
         ...
 
     def committed(
@@ -317,108 +293,78 @@ class Admin(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return committed offsets (None: of all partitions of the group).
 
-        `stable=True` waits for pending transactional commits, and raises `UnsettledOffsetsError` if
-        that takes too long; `stable=False` returns the last decided offsets immediately. With None,
-        a partition whose first commit is pending is left out even by `stable=True`.
+        `stable=True` waits for pending transactional commits, or raises `UnsettledOffsetsError`;
+        `stable=False` returns the last decided offsets immediately. With None, a partition whose
+        first commit is pending is always left out.
         """
         ...
 
     def reach_group(self, group_id: str) -> None:
-        """Find the group's coordinator ahead, which speeds up the next request."""
+        """Find the group's coordinator in advance."""
         ...
 
     def group_members(self, group_id: str) -> int:
-        """Return the number of live members (subscribed consumers; Tidewheel has none)."""
+        """Return the number of subscribed consumers."""
         ...
 
     def offsets_retention_ms(self) -> int:
-        """Return the brokers' offset retention in ms; raise `StreamsError` if unknown."""
+        """Return the brokers' offset retention; raise `StreamsError` if unknown."""
         ...
 
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
-    ) -> None:
-        """Overwrite committed offsets, with their metadata where given (the reset command)."""
-        ...
+    ) -> None: ...
 
-    def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets, if it exists."""
-        ...
+    def delete_group(self, group_id: str) -> None: ...
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of these ids, in parallel, and abort their open transactions."""
+        """Fence producers in parallel, and abort their open transactions."""
         ...
 
-    def close(self) -> None:
-        """Close the client; idempotent."""
-        ...
+    def close(self) -> None: ...
 
 
 class ChangelogReader(Protocol):
     """Reader of changelogs: read_committed, by position, without a group.
 
-    Set `with_headers` before reading changelogs of stores that keep headers; others have none.
+    Methods match `RecordSource`. Set `with_headers` before reading stores that keep headers.
     """
 
     with_headers: bool
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the assignment."""
-        ...
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Add partitions; those already read keep their position."""
+        """Add partitions; assigned ones keep their position."""
         ...
 
-    def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Remove partitions, also ones that are not read."""
-        ...
+    def remove(self, partitions: Sequence[TopicPartition]) -> None: ...
 
-    def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Pause fetching; prefetched records are dropped and read again later."""
-        ...
+    def pause(self, partitions: Sequence[TopicPartition]) -> None: ...
 
-    def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Resume fetching."""
-        ...
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
 
-    def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cached end per partition (see `RecordSource.end_offsets`)."""
-        ...
+    def end_offsets(self) -> dict[TopicPartition, int]: ...
 
-    def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cached last stable offset (see `RecordSource.stable_offsets`)."""
-        ...
+    def stable_offsets(self) -> dict[TopicPartition, int]: ...
 
-    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return the fetched records, as runs of one partition."""
-        ...
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]: ...
 
-    def positions(self) -> dict[TopicPartition, int]:
-        """Return the position per partition, past control records at the end (H29)."""
-        ...
+    def positions(self) -> dict[TopicPartition, int]: ...
 
-    def close(self) -> None:
-        """Close the client; idempotent."""
-        ...
+    def close(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Clock."""
-
-    def now_ms(self) -> int:
-        """Return wall-clock time in ms since the epoch."""
-        ...
+    def now_ms(self) -> int: ...
 
     def monotonic_s(self) -> float:
-        """Return a clock that never jumps, in seconds, for intervals."""
+        """Return seconds of a clock that never jumps, for intervals."""
         ...
 
 
-#: Makes the transactional producer of a worker, also after one was replaced.
 ProducerFactory = Callable[[], TransactionalProducer]
 
-#: Makes the transactional producer of an id.
 ProducerOfId = Callable[[str], TransactionalProducer]
 
 

@@ -31,8 +31,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     application_id: str
     transactional_id: str
     topology_hash: bytes
-    #: Number of other workers of this program. If that number changed, they fence our id in the metadata
-    #: of their new partitions: being fenced soon after a start is no takeover.
+    #: Number of other workers of this program. After a change they fence our id in metadata of
+    #: their new partitions, so being fenced soon after a start is no takeover.
     siblings: int = 0
     commit_interval_ms: int = 100
     #: Head start of a commit in ms while the worker keeps up; later records join it. 0: none.
@@ -46,16 +46,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_offset_reset: str = "earliest"
     accept_offsets: bool = False
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
-    #: Lag in records up to which a copy is ready.
+    #: Maximum lag of a ready copy, in records.
     acceptable_recovery_lag: int = 10_000
     #: Period of reporting progress to the group: about twice per heartbeat.
     status_interval_ms: int = 250
-    #: Threads of key ranges; with 1 the loop's thread does all work.
+    #: Threads of key ranges; 1: the loop's thread does all work.
     threads: int = 1
     recommit_ms: int = RECOMMIT_MS_MAX
     #: Longest wait of a clean stop for running calls.
     drain_timeout_ms: int = 25_000
-    #: The loop counts as hanging after this without a turn, unless user code runs.
+    #: Without a turn for this long the loop counts as hanging, unless user code runs.
     hang_timeout_ms: int = 30_000
     #: Longest call of user code; 0: no limit.
     max_call_ms: int = 300_000

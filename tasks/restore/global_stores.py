@@ -1,4 +1,4 @@
-"""Global stores of one process: all partitions of their topics, with positions stored next to the rows.
+"""Global stores of one process: all partitions of their topics.
 
 One thread applies records: the updater's in a worker, the caller's in the test driver. Rows and
 their position are written together, so a crash leaves both or neither. Other threads read the
@@ -269,8 +269,8 @@ class GlobalStores:
 
         Args:
             known_ms: Last time at which no record before these was missing (see `Position`).
-            position: False during a table's restore, which stores no position until complete. Processor
-                stores always get one, because a record must not reach a processor twice.
+            position: False during a table's restore, which stores no position until complete.
+                Processor stores always get one, because a record must not reach a processor twice.
         """
         spec = self.specs[records.topic]
         partition = TopicPartition(records.topic, records.partition)
@@ -330,7 +330,7 @@ class GlobalStores:
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
 
-    # -- callbacks of sources and nodes ----------------------------------------------------------------
+    # -- callbacks of sources and nodes ----------------------------------------------------------
 
     def at_record(self, timestamp: int) -> None:
         self._timestamp = timestamp

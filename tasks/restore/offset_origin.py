@@ -167,8 +167,8 @@ def origin_of_foreign(
 ) -> Origin:
     """Return the origin of a foreign offset; raise `StartRefusedError` unless it is acceptable.
 
-    Acceptable: `accept_offsets` is set, it equals the last owner's offset, or Kafka Streams committed it
-    and this application never ran.
+    Acceptable: `accept_offsets` is set, it equals the last owner's offset, or Kafka Streams
+    committed it and this application never ran.
     """
     is_accepted = rules.accept_offsets and found.offset != floor
     theirs = partition_time_of_kafka_streams(found.metadata) is not None
@@ -257,7 +257,7 @@ def check_state(
     on_disk: str,
     in_changelogs: Mapping[TopicPartition, int],
 ) -> None:
-    """Raise `StartRefusedError` if a task without an offset of ours has state: its offsets were lost.
+    """Raise `StartRefusedError` if a task with state lost its offsets.
 
     Args:
         committed: Inputs with an offset; foreign ones are Kafka Streams', with its changelogs.

@@ -183,8 +183,8 @@ class RestorePlanner:
     ) -> dict[TopicPartition, int]:
         """Return the ends of the logs; request an end below a store's position again for 10 s.
 
-        A store whose position is beyond the end is wiped. A broker that unknowingly lost leadership may
-        return too low an end.
+        A store whose position is beyond the end is wiped. A broker that unknowingly lost leadership
+        may return too low an end.
         """
         positions = {
             partition: position.offset
@@ -372,8 +372,8 @@ def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
     """Return the offset up to which a copy may apply records of an input; None for no record.
 
-    While a later commit is undecided, the committed offset may be below the store's position. The store
-    reached that position by a commit, so it is safe.
+    While a later commit is undecided, the committed offset may be below the store's position. The
+    store reached that position by a commit, so it is safe.
     """
     if position is None or position.topic_id != about.topic.topic_id:
         return committed

@@ -76,8 +76,8 @@ def find_starts(
 ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
     """Fence earlier producers of these tasks' inputs; return each input's start and topic id.
 
-    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input
-    must not start.
+    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an
+    input must not start.
     """
     group_id = rules.group_id
     members = admin.group_members(group_id)
@@ -122,10 +122,10 @@ def find_granted_starts(
 ) -> dict[TopicPartition, StartPosition]:
     """Return the start of each input of granted tasks; `topic_ids` has all their topics.
 
-    The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced here.
-    Requests are few, because the task pauses meanwhile: reading detects a committed offset outside the
-    log, and the log's end matters only for key ranges ahead of the lowest offset. Raises
-    `StartRefusedError` for a committed offset below the last owner's (H15).
+    The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced
+    here. Requests are few, because the task pauses meanwhile: reading detects a committed offset
+    outside the log, and the log's end matters only for key ranges ahead of the lowest offset.
+    Raises `StartRefusedError` for a committed offset below the last owner's (H15).
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -350,7 +350,8 @@ def _resets(
 ) -> dict[TopicPartition, str | int]:
     """Return the reset policy or offset of each input without a committed offset.
 
-    Partitions that appeared later are read from their beginning, unless the source requires an offset.
+    Partitions that appeared later are read from their beginning, unless the source requires an
+    offset.
     """
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
@@ -396,8 +397,8 @@ def start_position(
 ) -> StartPosition:
     """Return the start of one input partition; `reset`: policy or offset if none is committed.
 
-    Raises `StartRefusedError` where records would be lost or repeated: the committed offset is outside
-    the log, a key range was beyond its end, or the topic was recreated.
+    Raises `StartRefusedError` where records would be lost or repeated: the committed offset is
+    outside the log, a key range was beyond its end, or the topic was recreated.
     """
     if not is_committed(committed):
         if reset == "none":
@@ -444,8 +445,8 @@ def earlier_transactional_ids(
 ) -> list[str]:
     """Return this application's earlier ids in commit metadata: producers to fence before a start.
 
-    Their open transactions could still commit. `known`: our own id and those of live siblings, which have
-    fenced their predecessors. Other applications' ids are left out.
+    Their open transactions could still commit. `known`: our own id and those of live siblings,
+    which have fenced their predecessors. Other applications' ids are left out.
     """
     found = (
         Progress.decode(offset.metadata, committed_offset=offset.offset)
@@ -490,8 +491,8 @@ def operator_times(
 ) -> tuple[int, ...]:
     """Return the stream times of a task's operators at its last commit; () if unknown.
 
-    Inputs carry equal times, or different ones after a crash between owners' commits: the latest count.
-    Another topology's times are ignored with a warning.
+    Inputs carry equal times, or different ones after a crash between owners' commits: the latest
+    count. Another topology's times are ignored with a warning.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):

@@ -64,8 +64,8 @@ _LOG_EVERY_S: Final = 5.0
 class StateUpdater:
     """Restoring thread of one worker.
 
-    The worker's loop gives orders, which the thread executes in sequence. `take` returns results. An
-    error that concerns more than one task's disk ends the thread; `take` raises it.
+    The worker's loop gives orders, which the thread executes in sequence. `take` returns results.
+    An error that concerns more than one task's disk ends the thread; `take` raises it.
 
     Args:
         wipe: Deletes the closed database of a task.

@@ -326,7 +326,8 @@ def start_of(
     A store that restarts at the log's start is emptied.
 
     Args:
-        extracts: Extracted timestamps depend on all earlier records: a new record means a full restore.
+        extracts: Extracted timestamps depend on all earlier records: a new record means a full
+            restore.
         follows: A copy, which has no end.
         open_before: The store was open since its position was right, so the position still is.
     """
