@@ -250,7 +250,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         )
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
-        """Return the time of a TTL store: rows alone do not show deleted ones."""
+        """Return a TTL store's time; deleted and overwritten rows don't show it."""
         spec = self.task.stores.specs[self.store]
         if spec.ttl_ms is None or self.source is not None:
             return {}
