@@ -49,8 +49,6 @@ ENDED_MAX = 256
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Target assignment by member name."""
-
     group_epoch: int = 0
     owners: Mapping[TaskId, str] = msgspec.field(default_factory=lambda: _NOTHING)
     standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
@@ -58,8 +56,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies that members keep now."""
-
     group_epoch: int = 0
     step_epoch: int = 0
     learners: Mapping[TaskId, Copy] = msgspec.field(default_factory=lambda: _NOTHING)

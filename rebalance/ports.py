@@ -24,8 +24,6 @@ class GroupLogAwayError(Exception):
 
 
 class LoggedRecord(msgspec.Struct, frozen=True):
-    """A record of the state topic."""
-
     key: str
     record: AnyRecord | None  # None for tombstones, rejected records and kinds of later versions.
     tombstone: bool = False
@@ -94,16 +92,12 @@ class GroupLog(Protocol):
 
 
 class Fencer(Protocol):
-    """Fences producers of dead members."""
-
     def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence these ids and abort their transactions; raise an exception if any fails."""
         ...
 
 
 class EndsReader(Protocol):
-    """Reads end offsets and committed offsets."""
-
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
         """Return high watermarks by position key, without missing partitions."""
         ...

@@ -1,8 +1,6 @@
 """Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
 
-The assignment depends on tasks and members only, not on current owners. Kafka Streams runs tasks on
-caught-up members first (`moved`) and rebalances again some minutes later. Here the refiner plans
-the moves instead.
+The assignment depends on tasks and members only, not on current owners.
 """
 
 from collections import Counter

@@ -44,8 +44,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """State freshness per task."""
-
     lags: Mapping[TaskId, Mapping[str, float]]  # Records behind, per task and member with state.
     caught_up: Mapping[TaskId, frozenset[str]]  # Members whose state is as good as the owner's.
 

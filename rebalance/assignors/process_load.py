@@ -14,8 +14,8 @@ from heapq import heapify, heapreplace
 class Shares:
     """Fair number of tasks per member."""
 
-    base: Mapping[str, int]  # Minimum per member.
-    cap: Mapping[str, int]  # Maximum per member: its base, or one more.
+    base: Mapping[str, int]
+    cap: Mapping[str, int]  # Its base, or one more.
     extras: int  # Number of members that have one more than their base.
 
 

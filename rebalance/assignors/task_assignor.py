@@ -19,8 +19,6 @@ _NO_STANDBYS: Mapping[TaskId, tuple[str, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentMember:
-    """A member that can own tasks."""
-
     name: str  # Lasting member name, used in the answer.
     threads: int = 1
     host: str = ""  # Machine name, "" if unknown. Copies avoid the machine of the active task.
@@ -35,8 +33,6 @@ class AssignmentMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentRequest:
-    """A question to the assignor."""
-
     number: int  # Request counter of one leader; answers to older requests are dropped.
     members: tuple[AssignmentMember, ...]
     tasks: Mapping[TaskId, TaskShape]
@@ -47,8 +43,6 @@ class AssignmentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Owner and standbys of each task, by member name."""
-
     owners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]] = field(default_factory=lambda: _NO_STANDBYS)
 

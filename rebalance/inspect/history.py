@@ -49,8 +49,6 @@ _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEvent:
-    """A membership change, new target or new leader."""
-
     offset: int
     timestamp_ms: int
     kind: str
@@ -59,11 +57,9 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A granted task."""
-
     task: str
     task_epoch: int
-    #: Member names; "" for no earlier owner.
+    #: "" for no earlier owner.
     source: str
     target: str
     how: str

@@ -16,8 +16,6 @@ IDLE_MAX_MS: Final = 60_000
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """Input of a decision and the records decided so far."""
-
     group: Group  # Includes the records so far.
     seen: Observations
     settings: CoordinatorSettings

@@ -96,8 +96,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberObservations(msgspec.Struct, kw_only=True):
-    """Observations of one incarnation."""
-
     heard_ms: int  # Last sign of life; initially the leader's claim.
     join: JoinGroup | None = None
     joined_ms: int = 0

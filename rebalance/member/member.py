@@ -71,8 +71,6 @@ BEATS_REMEMBERED: Final = 1_000
 
 
 class MemberDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions for the caller."""
-
     messages: tuple[AnyMessage, ...] = ()
     orders: tuple[AnyOrder, ...] = ()
     #: The worker can start new work until then (clock of `now_ms`); None: not joined.
@@ -107,7 +105,7 @@ class Member:
         self._death: str | None = None
         self._is_death_sent = False
         self._over = False
-        # Messages to send once, then messages to repeat until logged.
+        # Sent once; `_repeated` until logged.
         self._outgoing: list[AnyMessage] = []
         self._repeated: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
         self._leave: WorkerLeaves | None = None

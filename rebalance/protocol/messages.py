@@ -44,8 +44,6 @@ PROTOCOL_MAX: Final = 1
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Common fields."""
-
     app: Name
     member: Name  # Lasting name: `group_instance_id` (and slot), or an id in the state directory.
     incarnation: Name  # One life of that member; never reused.
@@ -220,8 +218,6 @@ class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
 
 
 class JoinRefused(Message, frozen=True, kw_only=True, tag="REFUSED"):
-    """The leader refuses the join of `incarnation`."""
-
     #: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR, INCOMPATIBLE_VERSION; or FENCED for an ended
     #: incarnation, whose process may join as a new one.
     code: Label

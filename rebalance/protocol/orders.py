@@ -142,8 +142,6 @@ class CopyNotReady(Report, frozen=True, kw_only=True, tag="not-ready"):
 
 
 class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
-    """A task or copy can't be opened or restored here."""
-
     task: str
     epoch: int
     role: str

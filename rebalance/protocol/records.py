@@ -134,8 +134,6 @@ class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A copy of a task's state: incarnation and learn epoch."""
-
     incarnation: Name
     learn_epoch: Counter
 

@@ -76,8 +76,6 @@ def refine(given: RefineInput) -> Refinement:
 
 
 class Index(msgspec.Struct, frozen=True):
-    """`RefineInput`, indexed."""
-
     given: RefineInput
     states: Mapping[TaskId, CurrentTask]
     members: Mapping[str, CurrentMember]
@@ -145,13 +143,11 @@ def index_of(given: RefineInput) -> Index:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Decision for one task."""
-
     task: TaskId
     owner: str | None
     warmed: str | None = None  # Target owner that must catch up first, if any.
     staged: bool = False
-    cold: bool = False  # True if the new owner must restore while the task is stopped.
+    cold: bool = False  # The new owner must restore while the task is stopped.
     reason: str = ""
 
 
@@ -221,7 +217,7 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
         if owner_state != Readiness.READY and ready:
             holder, why = ready[0], "its owner restores, this copy is ready"
         elif owner_state == Readiness.NOTHING and may_take:
-            # No member has state: restore once, on the target owner, instead of twice.
+            # Restore once, on the target owner, instead of twice.
             return Verdict(task, target, cold=True, reason="no member has restored any of it")
     return Verdict(task, holder, target, staged=True, reason=why)
 

@@ -82,8 +82,6 @@ class TermState(StrEnum):
 
 
 class Executors(msgspec.Struct, frozen=True, kw_only=True):
-    """Executors for cluster calls."""
-
     leader: Executor  # One thread: transactions keep their order.
     fences: Executor  # Its threads limit concurrent fences.
     asks: Executor

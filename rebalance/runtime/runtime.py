@@ -67,8 +67,6 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LocalMember:
-    """A local member with the connection to its worker."""
-
     def __init__(
         self,
         join: JoinGroup,
@@ -84,7 +82,6 @@ class _LocalMember:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.welcomed = welcomed
         self.member: Member | None = None
-        #: The leaving worker has permission to close.
         self.may_leave = False
         self._lasting: dict[type[AnyReport], AnyReport] = {}
         self._death: str | None = None
