@@ -19,10 +19,8 @@ from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
 from tidewheel.tasks.question import Question
-from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
-from tidewheel.tasks.task.source_restores import SourceRestores
-from tidewheel.tasks.task.task_figures import TaskFigures
-from tidewheel.tasks.task.task_inputs import TaskInputs
+from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.task_life import TaskLife
 from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
@@ -38,15 +36,20 @@ class ActiveTask:
         self.plan = parts.plan
         self.stores = parts.stores
         self._parts = parts
-        self._lifecycle = TaskLifecycle(str(parts.task_id))
-        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
+        self._life = TaskLife(
+            parts,
+            self._skip_corrupt,
+            self._count_dropped,
+            counters=lambda: self.counters,
+            expired_puts=lambda: self.stores.expired_puts,
+            close_processing=self._close_processing,
+        )
+        self._inputs = self._life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
-        self.source_restores = SourceRestores(parts, self._inputs)
-        self.figures = TaskFigures(
-            parts, self.group, lambda: self.counters, lambda: self.stores.expired_puts
-        )
+        self.source_restores = self._life.source_restores
+        self.figures = self._life.figures
         #: True while inputs may have records that earlier key ranges processed; operators skip them.
         self._is_catching_up = False
         #: Stream time at the position of those records.
@@ -58,7 +61,7 @@ class ActiveTask:
 
     @property
     def state(self) -> TaskState:
-        return self._lifecycle.state
+        return self._life.cycle.state
 
     @property
     def inputs(self) -> frozenset[TopicPartition]:
@@ -95,7 +98,7 @@ class ActiveTask:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def move_to(self, state: TaskState) -> None:
-        self._lifecycle.move_to(state)
+        self._life.cycle.move_to(state)
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
         self._inputs.add(partition, source)
@@ -131,21 +134,13 @@ class ActiveTask:
             self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
 
     def close(self) -> None:
-        if self.state is TaskState.CLOSED:
-            return
-        try:
-            self.retire()
-        finally:
-            self.stores.close()
+        self._life.close()
 
     def retire(self) -> None:
-        self.figures.report_expired_puts()
-        self._lifecycle.end(self._close_processing)
+        self._life.retire()
 
     def _close_processing(self) -> None:
-        self.source_restores.close()
-        if self.next_offsets:
-            self.processing.graph.close()
+        self.processing.graph.close()
 
     # -- work ------------------------------------------------------------------------------------------------------
 

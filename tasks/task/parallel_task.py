@@ -52,11 +52,9 @@ from tidewheel.tasks.processing.engine.position_clock import Counted, PositionCl
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
 from tidewheel.tasks.question import Question
-from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
-from tidewheel.tasks.task.source_restores import SourceRestores
+from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.task.task_figures import TaskFigures
-from tidewheel.tasks.task.task_inputs import TaskInputs
+from tidewheel.tasks.task.task_life import TaskLife
 from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
@@ -84,18 +82,20 @@ class ParallelTask:
         self.plan = parts.plan
         self.stores = parts.stores
         self._parts = parts
-        self._lifecycle = TaskLifecycle(str(parts.task_id))
-        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
+        self._life = TaskLife(
+            parts,
+            self._skip_corrupt,
+            self._count_dropped,
+            counters=lambda: self.counters,
+            expired_puts=lambda: sum(key_range.expired_puts for key_range in self.ranges),
+            close_processing=self._close_ranges,
+        )
+        self._inputs = self._life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
-        self.source_restores = SourceRestores(parts, self._inputs)
-        self.figures = TaskFigures(
-            parts,
-            self.group,
-            lambda: self.counters,
-            lambda: sum(key_range.expired_puts for key_range in self.ranges),
-        )
+        self.source_restores = self._life.source_restores
+        self.figures = self._life.figures
         self.bounds = bounds
         self.ranges: list[RangeWorker] = []
         self._ledgers: list[Ledger] = []
@@ -125,7 +125,7 @@ class ParallelTask:
 
     @property
     def state(self) -> TaskState:
-        return self._lifecycle.state
+        return self._life.cycle.state
 
     @property
     def inputs(self) -> frozenset[TopicPartition]:
@@ -158,7 +158,7 @@ class ParallelTask:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def move_to(self, state: TaskState) -> None:
-        self._lifecycle.move_to(state)
+        self._life.cycle.move_to(state)
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
         self._inputs.add(partition, source)
@@ -279,21 +279,10 @@ class ParallelTask:
         self._pool.wake(ranges)
 
     def close(self) -> None:
-        if self.state is TaskState.CLOSED:
-            return
-        try:
-            self.retire()
-        finally:
-            self.stores.close()
+        self._life.close()
 
     def retire(self) -> None:
-        self.figures.report_expired_puts()
-        self._lifecycle.end(self._close_processing)
-
-    def _close_processing(self) -> None:
-        self.source_restores.close()
-        if self.next_offsets:
-            self._close_ranges()
+        self._life.retire()
 
     def _close_ranges(self) -> None:
         """Close the ranges; abandon those in a call that does not return."""

@@ -1,0 +1,56 @@
+"""Task life: the state, inputs, restores and figures of a task, from start to end."""
+
+from collections.abc import Callable
+
+from tidewheel.tasks.processing.engine.task_processing import TaskCounters
+from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
+from tidewheel.tasks.task.source_restores import SourceRestores
+from tidewheel.tasks.task.task_figures import TaskFigures
+from tidewheel.tasks.task.task_inputs import Corrupt, Dropped, TaskInputs
+from tidewheel.tasks.task.task_parts import TaskParts
+
+
+class TaskLife:
+    """Parts of a task with and without key ranges.
+
+    Args:
+        corrupt: Handles a record that does not decode.
+        dropped: Counts records that a source drops.
+        close_processing: Closes the processors of a started task.
+    """
+
+    def __init__(
+        self,
+        parts: TaskParts,
+        corrupt: Corrupt,
+        dropped: Dropped,
+        *,
+        counters: Callable[[], TaskCounters],
+        expired_puts: Callable[[], int],
+        close_processing: Callable[[], None],
+    ) -> None:
+        self.inputs = TaskInputs(parts, corrupt, dropped)
+        self.source_restores = SourceRestores(parts, self.inputs)
+        self.figures = TaskFigures(parts, self.inputs.group, counters, expired_puts)
+        self.cycle = TaskLifecycle(str(parts.task_id))
+        self._stores = parts.stores
+        self._close_processing = close_processing
+
+    def close(self) -> None:
+        """Close processors and stores; idempotent."""
+        if self.cycle.state is TaskState.CLOSED:
+            return
+        try:
+            self.retire()
+        finally:
+            self._stores.close()
+
+    def retire(self) -> None:
+        """Close the processors, and leave the stores open for a copy."""
+        self.figures.report_expired_puts()
+        self.cycle.end(self._end)
+
+    def _end(self) -> None:
+        self.source_restores.close()
+        if self.inputs.next_offsets:
+            self._close_processing()
