@@ -111,8 +111,6 @@ class BootstrapPhase(StrEnum):
 
 
 class TaskShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a task that placement needs."""
-
     stateful: bool  # True if it has stores to restore; only then a learner helps.
     changelogs: tuple[str, ...] = ()  # Topics; the partition is the task's.
 

@@ -60,8 +60,6 @@ def _holders(request: AssignmentRequest, placement: "_Placement") -> dict[TaskId
 
 
 class _Placement:
-    """Mutable placement of the stateful tasks."""
-
     def __init__(self, members: Iterable[AssignmentMember], owners: Mapping[TaskId, str]) -> None:
         self.owners = owners
         members = sorted(members, key=lambda member: member.name)

@@ -24,9 +24,9 @@ class AssignmentMember:
     host: str = ""  # Machine name, "" if unknown. Copies avoid the machine of the active task.
     rack: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: _NO_TAGS)
-    owned: frozenset[TaskId] = frozenset()  # Tasks it runs, or that wait for its return.
-    copies: frozenset[TaskId] = frozenset()  # Tasks of which it has a standby or learner open.
-    on_disk: frozenset[TaskId] = frozenset()  # Tasks with state on its disk, not open.
+    owned: frozenset[TaskId] = frozenset()  # It runs them, or they wait for its return.
+    copies: frozenset[TaskId] = frozenset()  # It has a standby or learner open.
+    on_disk: frozenset[TaskId] = frozenset()  # State on its disk, not open.
     #: Changelog records behind, per task where known; 0 for owned tasks.
     lags: Mapping[TaskId, int] = field(default_factory=lambda: _NO_LAGS)
 

@@ -143,8 +143,6 @@ class _CopyStart(NamedTuple):
 
 @dataclass(slots=True)
 class _TaskMove:
-    """A task between two owners."""
-
     #: By incarnation; includes dropped ones, which may have become the owner.
     copies: dict[str, _CopyStart] = field(default_factory=dict[str, _CopyStart])
     source: str = ""

@@ -142,7 +142,7 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     unheard = {
         incarnation for incarnation, record in group.live().items() if runs_program(record, about)
     }
-    #: Members with equal tasks share the tuple (`Observations`): each tuple is read once.
+    #: Members with equal tasks share the tuple.
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
         if runs_program(join, about):

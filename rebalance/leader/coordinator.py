@@ -43,8 +43,6 @@ MOVE_PASSES_MAX: Final = 8
 
 
 class Coordinator:
-    """Decides for the group while its process leads."""
-
     def __init__(
         self,
         group: Group,

@@ -11,7 +11,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Group-wide settings; the leader's own values apply."""
 
     acceptable_recovery_lag: int = 10_000
-    max_warmup_replicas: int = 2  # In the whole group; at least two while a member leaves.
+    max_warmup_replicas: int = 2  # In the whole group.
     num_standby_replicas: int = 0
     task_move_interval_ms: int = 0  # Minimum time between planned moves; 0: no pacing (N3).
     heartbeat_interval_ms: int = 500

@@ -112,8 +112,6 @@ class MemberObservations(msgspec.Struct, kw_only=True):
 
 
 class Observations(msgspec.Struct, kw_only=True):
-    """State that the leader derives from messages and reads."""
-
     claimed_ms: int
     ready_lag_max: int
     members: dict[str, MemberObservations] = msgspec.field(
@@ -251,7 +249,7 @@ class Observations(msgspec.Struct, kw_only=True):
     def _sharing(self, join: JoinGroup) -> JoinGroup:
         """Return the join with the task tuple of another join, if both are equal.
 
-        Nearly all members see the same tasks; `updated_program` then reads them once.
+        `updated_program` reads a shared tuple once.
         """
         others = (member.join for member in self.members.values() if member.join is not None)
         for other in others:

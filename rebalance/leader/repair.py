@@ -25,17 +25,16 @@ _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
 class RepairedGroup(msgspec.Struct, frozen=True):
-    """A consistent group; `contradictions` lists the repaired contradictions for people."""
+    """`contradictions` is text for people."""
 
     group: Group
     contradictions: tuple[str, ...] = ()
 
 
 def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> RepairedGroup:
-    """Return the group with its contradictions repaired.
+    """`heard` lists incarnations in the order they were last heard.
 
-    `heard` lists incarnations in the order they were last heard. `app` forms the transactional ids
-    of incarnations whose records are lost.
+    `app` forms the transactional ids of incarnations whose records are lost.
     """
     contradictions: list[str] = []
     members = dict(_with_ids(group.members, app, contradictions))

@@ -301,8 +301,6 @@ def _is_move_open(draft: Draft, wanted: _Wanted) -> bool:
 
 
 class _OwnershipChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant or revocation of one task."""
-
     task: TaskId
     member: MemberRecord
     grant: bool

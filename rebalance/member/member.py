@@ -1,9 +1,8 @@
 """A group member without its worker: a pure state machine.
 
 The member derives orders from the group log and announces its worker's reports. Announcements
-repeat each heartbeat until the log reflects them: a lost message costs one heartbeat. Orders are
-the difference between log and earlier orders. After a watchdog restart the new member repeats them
-all.
+repeat each heartbeat until the log reflects them: a lost message costs one heartbeat. After a
+watchdog restart the new member repeats all orders.
 """
 
 from collections.abc import Iterator
@@ -261,7 +260,6 @@ class Member:
             self._end(f"paused for {slept_ms} ms while it was joining", final=False, code="FENCED")
 
     def _is_done(self) -> bool:
-        """Return True if the worker is gone and its death is announced where needed."""
         if self._record() is None:
             return self._is_death_sent or ((self._left or self._death is None) and self._closed)
         return self._closed and self._death is None and not self._owns()

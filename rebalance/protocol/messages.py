@@ -76,7 +76,7 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     rack: Label | None = None
     tags: dict[Label, Label] = {}
     threads: Threads = 1
-    static: bool = False  # True if the name is a `group_instance_id`.
+    static: bool = False  # The name is a `group_instance_id`.
     protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
     #: Program; one hash per epoch.
     topology_epoch: Epoch = 0
@@ -126,7 +126,7 @@ class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
     task_epoch: Counter
     input: Positions
     changelog_end: Positions  # Position after the owner's last record.
-    kept: bool = False  # True if its state stays open as a standby.
+    kept: bool = False  # Its state stays open as a standby.
 
 
 class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):

@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit
 
 
 class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
-    """Answer to `RunTask`; processing starts at `input`."""
+    """Processing starts at `input`."""
 
     task: str
     task_epoch: int
@@ -116,7 +116,7 @@ class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
 
 
 class TaskReleased(Report, frozen=True, kw_only=True, tag="released"):
-    """Answer to `ReleaseTask`; see `messages.Revoked`."""
+    """Fields as in `messages.Revoked`."""
 
     task: str
     task_epoch: int
@@ -149,7 +149,7 @@ class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
 
 
 class RowsErased(Report, frozen=True, kw_only=True, tag="erased"):
-    """Answer to `EraseRows`; see `messages.KeyErased`."""
+    """Fields as in `messages.KeyErased`."""
 
     request: str
     task: str
@@ -185,7 +185,7 @@ class TasksSeen(Report, frozen=True, kw_only=True, tag="tasks-seen"):
 
 
 class WorkerLeaves(Report, frozen=True, kw_only=True, tag="leaves"):
-    """Request to leave; see `messages.Leave`."""
+    """Fields as in `messages.Leave`."""
 
     rejoin: bool = False
     drain_ms: int = 0

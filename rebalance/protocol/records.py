@@ -145,7 +145,7 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
     step_epoch: Counter
     learners: dict[TaskText, Copy] = {}
     standbys: dict[TaskText, tuple[Copy, ...]] = {}
-    parked: tuple[TaskText, ...] = ()  # Tasks whose move waits for the learner budget.
+    parked: tuple[TaskText, ...] = ()  # Their moves wait for the learner budget.
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
@@ -190,7 +190,7 @@ class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED
     store: Name
     attempt: Name
     rows: Count = 0
-    withdrawn: bool = False  # True if nothing was written.
+    withdrawn: bool = False  # Nothing was written.
 
 
 AnyRecord = (

@@ -41,12 +41,12 @@ class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     #: Owner per task. If it differs from the running owner, the task is revoked for it. A missing
     #: task stays unowned: it waits for its owner's return, or no member can run it.
     owners: Mapping[TaskId, str]
-    learners: Mapping[TaskId, str]  # Learner per task, within `max_warmup_replicas`.
+    learners: Mapping[TaskId, str]  # Within `max_warmup_replicas`.
     #: Never two copies of one task on a member. A copy on the new owner stays in `learners` or
     #: `standbys` until promoted in place.
     standbys: Mapping[TaskId, tuple[str, ...]]
     kept: frozenset[TaskId]  # Tasks whose current owner keeps a standby after it releases them.
-    parked: frozenset[TaskId]  # Tasks that wait for the learner budget, or for a target owner.
+    parked: frozenset[TaskId]  # Wait for the learner budget, or a target owner.
     #: Reason per task that moves or is away from its target, for people.
     reasons: Mapping[TaskId, str]
 
@@ -274,8 +274,6 @@ def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
 
 
 class _LearnerCost(StrEnum):
-    """Cost of a staged move in learners."""
-
     FREE = "FREE"  # a standby on the target owner, or one in place of a waiting standby
     EXISTING = "EXISTING"
     NEW = "NEW"
@@ -322,7 +320,7 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    """Return the remaining budget; the surplus while a member leaves is for its tasks only."""
+    """The surplus while a member leaves is for its tasks only."""
     allowed = most = index.given.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
@@ -342,10 +340,10 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
 
 
 def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
-    """Return a move's cost.
+    """Return FREE if a standby on the target owner can warm up, or its copy replaces a standby.
 
-    If a target standby must wait because its member still runs the task, the target owner's copy
-    takes its place. The number of copies stays the same, so the move is free (KIP-441's swap).
+    A target standby must wait if its member still runs the task. The target owner's copy takes its
+    place, and the number of copies stays the same (KIP-441's swap).
     """
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)
@@ -363,10 +361,7 @@ def _select_learners(
     verdicts: list[Verdict],
     budget: _Budget,
 ) -> dict[TaskId, str]:
-    """Return the moves that get a learner.
-
-    Each new learner raises its member's load before the next choice, which spreads restores.
-    """
+    """Each new learner raises its member's load before the next choice, which spreads restores."""
     if not candidates:
         return {}
     restoring = _restoring(index, verdicts)
@@ -432,11 +427,10 @@ def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set
 
 
 def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[str, ...]:
-    """Return the members that keep a standby of a task now.
+    """Return the target's standbys, except on the member that still runs the task.
 
-    These are the target's standbys, except on the member that still runs the task. The target
-    owner's copy can replace one of those. Ready copies elsewhere stay until every listed standby is
-    ready.
+    The target owner's copy can replace one of those. Ready copies elsewhere stay until every listed
+    standby is ready.
     """
     task = verdict.task
     wanted = index.given.standbys.get(task, ())

@@ -24,7 +24,7 @@ RANK_DELAY_HEARTBEATS_MAX: Final = 1.0
 
 
 class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions for the caller; `claim` starts a term."""
+    """`claim` starts a term."""
 
     messages: tuple[AnyMessage, ...] = ()
     claim: bool = False
@@ -59,7 +59,7 @@ class Election:
         self._claimed_ms: int | None = None
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:
-        """Process a message; only the newest leader's beats count."""
+        """Only the newest leader's beats count."""
         if not isinstance(message, LeaderBeat) or message.app != self._app:
             return
         if not is_of_leader(message, self._group):

@@ -275,10 +275,7 @@ class Leadership:
         self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """Return True if the leader receives nothing and would fence live members.
-
-        The next claim gives each member a full session again (H5).
-        """
+        """The next claim gives each member a full session again (H5)."""
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:
