@@ -32,12 +32,10 @@ class LoggedRecord(msgspec.Struct, frozen=True):
 
 
 class LogRead(msgspec.Struct, frozen=True, kw_only=True):
-    """Records since the last call."""
-
     records: tuple[LoggedRecord, ...] = ()  # State topic, in order; whole committed transactions.
     messages: tuple[AnyMessage, ...] = ()  # Inbox, in order, without dropped ones.
     state_offset: int = 0  # All state records below it have been returned.
-    dropped: int = 0  # Number of dropped inbox messages, including `rejected`.
+    dropped: int = 0  # Inbox messages, including `rejected`.
     rejected: tuple[RejectedRecord, ...] = ()
 
 

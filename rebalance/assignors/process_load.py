@@ -12,11 +12,9 @@ from heapq import heapify, heapreplace
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Fair number of tasks per member."""
-
     base: Mapping[str, int]
     cap: Mapping[str, int]  # Its base, or one more.
-    extras: int  # Number of members that have one more than their base.
+    extras: int  # Members that have one more than their base.
 
 
 def fair_shares(tasks: int, threads: Mapping[str, int]) -> Shares:

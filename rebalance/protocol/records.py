@@ -80,8 +80,6 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
-    """Program, version and tasks of the group."""
-
     group_version: Version = 1  # Protocol version that all members know.
     topology_epoch: Epoch = 0
     topology_hash: Label = ""

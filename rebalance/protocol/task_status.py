@@ -42,8 +42,6 @@ class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Status of one task on one member."""
-
     task: TaskText
     role: TaskRoleText
     epoch: Counter  # Task epoch (active) or learn epoch (copies).
