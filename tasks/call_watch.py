@@ -26,8 +26,9 @@ _TICKS: Final = 10
 _AGAIN_S: Final = 60.0
 
 
+#: A call is reported and measured from this length on.
 _REPORTED_S: Final = 1.0
-#: Limit of the group's records.
+#: Maximum characters of a call's text in the group's records.
 _TEXT_MAX: Final = 400
 
 

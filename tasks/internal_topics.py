@@ -359,7 +359,7 @@ def fault_of_repartition_config(config: object) -> str:
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
     """Return the plan with internal topics that accept records as large as its inputs (bytes).
 
-    The limit is slightly higher, because rows have longer keys.
+    The limit is slightly higher, because rows have longer keys, and at least Kafka's default.
     """
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan

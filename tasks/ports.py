@@ -72,11 +72,18 @@ class OffsetOutOfRangeError(StreamsError):
 
 
 class RecordSource(Protocol):
-    """Input of a worker: manual assignment, explicit positions, read_committed."""
+    """Input of a worker: manual assignment, explicit positions, read_committed.
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None: ...
+    `close` is idempotent.
+    """
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None: ...
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Replace the assignment."""
+        ...
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Add partitions; assigned ones keep their position."""
+        ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove partitions, also unread ones. The others are undisturbed."""
@@ -186,7 +193,9 @@ class TransactionalProducer(Protocol):
         """
         ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Abort the open transaction, if any."""
+        ...
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
         """Return the refused records, by sending them in aborted transactions.
@@ -236,9 +245,14 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin(Protocol):
-    """Admin client. Calls have a time limit and raise `StreamsError` after it."""
+    """Admin client. Calls have a time limit and raise `StreamsError` after it.
 
-    def list_topics(self) -> dict[str, int]: ...
+    `close` is idempotent.
+    """
+
+    def list_topics(self) -> dict[str, int]:
+        """Return the partition count of each topic."""
+        ...
 
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
@@ -250,15 +264,17 @@ class Admin(Protocol):
         """Create missing topics; return when usable."""
         ...
 
-    def delete_topics(self, names: Sequence[str]) -> None: ...
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete the topics that exist; return when the cluster no longer lists them."""
+        ...
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete records below these offsets (purge of repartition topics)."""
         ...
 
-    def beginning_offsets(
-        self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, int]: ...
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset still in the log per partition."""
+        ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermark per partition, for complete reads and lag.
@@ -278,14 +294,14 @@ class Admin(Protocol):
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transactions that block last stable offsets.
+        """Return the open transaction that blocks each last stable offset, if any.
 
-        Report only persistent ones.
+        It may end a moment later, so report only one that persists.
         """
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset of at most this age, else the stable offset."""
+        """Return the first offset of at most this age, else the last stable offset."""
         ...
 
     def committed(
@@ -313,9 +329,13 @@ class Admin(Protocol):
 
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
-    ) -> None: ...
+    ) -> None:
+        """Overwrite committed offsets, with their metadata where given."""
+        ...
 
-    def delete_group(self, group_id: str) -> None: ...
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group and its offsets, if it exists."""
+        ...
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence producers in parallel, and abort their open transactions."""
@@ -356,7 +376,9 @@ class ChangelogReader(Protocol):
 
 
 class Clock(Protocol):
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Return wall-clock time in ms since the epoch."""
+        ...
 
     def monotonic_s(self) -> float:
         """Return seconds of a clock that never jumps, for intervals."""

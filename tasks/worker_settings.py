@@ -10,7 +10,7 @@ from tidewheel.tasks.commit_facts import NamedOperator
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: Longest period of committing quiet partitions again.
+#: Longest period of committing quiet partitions again: safe at Kafka's default retention, 7 days.
 RECOMMIT_MS_MAX: Final = 12 * 3_600_000
 
 

@@ -73,7 +73,9 @@ class RunMaker(Protocol):
 
     def find_snapshot(
         self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
-    ) -> None: ...
+    ) -> None:
+        """Find the newest readable snapshot of a store by its changelog's id; None for none."""
+        ...
 
     def make(self, order: RunOrder, report: Callable[[RunReport], None], /) -> None: ...
 

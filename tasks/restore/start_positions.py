@@ -125,7 +125,8 @@ def find_granted_starts(
     The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced
     here. Requests are few, because the task pauses meanwhile: reading detects a committed offset
     outside the log, and the log's end matters only for key ranges ahead of the lowest offset.
-    Raises `StartRefusedError` for a committed offset below the last owner's (H15).
+    Raises `StartRefusedError` for a committed offset below the last owner's (H15), and the errors
+    of `start_position`.
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))

@@ -11,6 +11,7 @@ from tidewheel.tasks.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 
+#: A restore without progress for this time is stalled.
 STALL_S: Final = 5.0
 _AGAIN_S: Final = 60.0
 
