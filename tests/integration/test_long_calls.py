@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartWorker
+from tests.integration.test_groups_basic import owned
 
 #: The worker hangs after a second; its calls take some times that.
 HANG_MS = 1_000
@@ -68,8 +69,7 @@ def test_other_workers_go_on_during_a_long_call(
     workers = [start_worker(f"worker{number}") for number in range(3)]
     for worker in workers:
         worker.go("slow_call", source, sink, config | QUICK, fixed=False)
-    for worker in workers:
-        worker.wait_until_running()
+    until(lambda: all(len(owned(worker)) == 1 for worker in workers), "each worker has one task")
     cluster.send(source, [(b"k", NAP.encode())], partition=0)
     cluster.send(source, [(b"k", b"0.01")] * 20, partition=1)
     until(lambda: len(cluster.read(sink)) >= 20, "the others commit")
