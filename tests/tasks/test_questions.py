@@ -207,11 +207,8 @@ def counting(work: Any = lambda value: value) -> Topology:
 @THREADS
 def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None:
     """A record that fails ends the worker: the next one shows what is committed, in both levels."""
-    failing = threading.Event()
-
     def work(value: str) -> str:
         if value == "bad":
-            failing.set()
             raise ValueError("bad")
         return value
 
@@ -222,7 +219,7 @@ def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None
     store = life.store("counts", uncommitted=True)
     until(lambda: store.get("a") is not None)
     bench.send("in", "a", "bad")
-    assert failing.wait(PATIENCE_S)
+    until(lambda: life.error is not None)
     life.stop()
     assert isinstance(life.error, RecordFailedError)
     with pytest.raises(InvalidStateStoreError):
