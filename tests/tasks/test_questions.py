@@ -207,6 +207,7 @@ def counting(work: Any = lambda value: value) -> Topology:
 @THREADS
 def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None:
     """A record that fails ends the worker: the next one shows what is committed, in both levels."""
+
     def work(value: str) -> str:
         if value == "bad":
             raise ValueError("bad")
