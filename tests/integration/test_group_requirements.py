@@ -1,6 +1,6 @@
-"""What groups promise, each promise on a real Kafka: moves are paced, passers-by disturb nobody, the log remembers.
+"""Group requirements: paced moves, undisturbed owners, and a complete group log.
 
-`TIDEWHEEL_TEST_EPHEMERAL_S` makes the passers-by come for longer (120 is the requirement's two minutes, in which a hundred come).
+`TIDEWHEEL_TEST_EPHEMERAL_S` sets the seconds of short-lived members; 120 is the requirement.
 """
 
 import itertools
@@ -27,9 +27,9 @@ _log_figures: Final = logging.getLogger(__name__)
 
 _EPHEMERAL_S: Final = float(os.environ.get("TIDEWHEEL_TEST_EPHEMERAL_S", "12"))
 _PACE_MS: Final = 2_000
-#: Two clocks, the broker's and the leader's, each in whole milliseconds.
+#: Broker and leader each have a clock of whole milliseconds.
 _CLOCKS_MS: Final = 5
-#: Records that are fed in about half a second.
+#: Records of about half a second of feed.
 _LAG_MAX: Final = 250
 
 
@@ -44,7 +44,7 @@ def _log(group: Group) -> list[tuple[int, Any]]:
 
 
 def _grants(group: Group) -> list[tuple[int, TaskRecord]]:
-    """Return each grant once, with the time it was first written: a new leader writes the state of every task again."""
+    """Return each grant with its first time; a new leader repeats all task states."""
     grants: dict[tuple[str, int], tuple[int, TaskRecord]] = {}
     for at_ms, record in _log(group):
         if isinstance(record, TaskRecord) and record.event == "GRANT":
@@ -53,9 +53,9 @@ def _grants(group: Group) -> list[tuple[int, TaskRecord]]:
 
 
 def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
-    """With task_move_interval_ms of 2 s, a newcomer's grants are at least 2 s apart in the log, however busy the machine.
+    """Grants to a newcomer are at least task_move_interval_ms (2 s) apart in the log.
 
-    The broker stamps what it appends, and the leader counts from when it heard that a grant is there.
+    The broker stamps each append, and the leader counts from its acknowledgement.
     """
     group.start("first", task_move_interval_ms=_PACE_MS).wait_until_running()
     until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")
@@ -63,7 +63,7 @@ def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
     newcomers = [group.start(name, task_move_interval_ms=_PACE_MS) for name in ("b", "c", "d")]
     until(lambda: all(len(owned(each)) == 1 for each in newcomers), "each has its share")
     group.check()
-    # One pace for the whole group: three newcomers wait for each other as one would for itself.
+    # One pace for the whole group: three newcomers share the interval.
     times = [at_ms for at_ms, grant in _grants(group) if grant.owner != first]
     assert len(times) == len(newcomers)
     assert all(
@@ -73,7 +73,7 @@ def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> None:
-    """Tasks move to a newcomer under load, and back when it drains: each update is in the output once, in order."""
+    """Tasks move to a newcomer under load, and back at its drain: each update is in the output once."""
     group.config["processing_guarantee"] = guarantee
     first = group.start("first")
     first.wait_until_running()
@@ -88,12 +88,12 @@ def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> N
 
 @pytest.mark.alone
 def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> None:
-    """Members that join and vanish within five seconds take no stateful task, and the rate falls by less than a tenth.
+    """Members that vanish within 5 s own no stateful task; the rate drops by under a tenth.
 
-    Owners are those of the log and of what the two workers that stay say at every look. The rate is judged by the feed's own
-    progress: the share of what was fed meanwhile that they have processed, beside passers-by and in a quiet stretch before.
-    From a minute on (`TIDEWHEEL_TEST_EPHEMERAL_S`, alone on the machine) it is also judged by how often a worker that was
-    fed has stood still for 250 ms, which is what it would lose under full load; and passers-by had copies that were READY.
+    Owners come from the log and from both remaining workers. The rate is the processed share of
+    the feed, compared with a quiet stretch before. From a minute on (alone on the machine) two
+    more checks run. Fed workers pause in at most a tenth more of the 250 ms polls than before.
+    Short-lived members must have had READY copies.
     """
     group.config["settling_ms"] = 6_000
     workers = [group.start("first"), group.start("second")]
@@ -136,7 +136,7 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
 
 
 def _ownership(group: Group) -> set[tuple[str, int, str]]:
-    """Return what happened to tasks, once each: a new leader's snapshot says the last of it again."""
+    """Return each task's events once; a new leader's snapshot repeats the last ones."""
     return {
         (record.task, record.task_epoch, record.event)
         for _, record in _log(group)
@@ -145,7 +145,7 @@ def _ownership(group: Group) -> set[tuple[str, int, str]]:
 
 
 def _strangers_that_were_ready(group: Group, workers: list[WorkerProcess]) -> set[str]:
-    """Return the incarnations, but for those of these workers, that have said READY of a copy."""
+    """Return the incarnations of short-lived members that sent READY for a copy."""
     inbox = group.cluster.read(f"{group.config['application_id']}-group-inbox")
     said = [decode_message(each.value) for each in inbox if each.value is not None]
     ready = {each.incarnation for each in said if isinstance(each, Ready)}
@@ -160,21 +160,21 @@ def _owners(workers: list[WorkerProcess]) -> Owners:
 
 
 class _Watch:
-    """Looks at two workers and their feed, every 250 ms.
+    """Polls two workers and their feed, every 250 ms.
 
     Attributes:
-        owners: Who had which partitions, all there was.
+        owners: Every observed assignment of partitions.
     """
 
     def __init__(self, group: Group, workers: list[WorkerProcess]) -> None:
         self.owners: set[Owners] = set()
         self._group, self._workers = group, workers
-        #: Fed in all; processed by each.
+        #: Fed records, and processed records of each worker.
         self._looks: list[tuple[int, tuple[int, ...]]] = []
         self._look()
 
     def look_for(self, for_s: float) -> None:
-        """Look again and again for so long."""
+        """Poll for this many seconds."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             time.sleep(0.25)
@@ -186,9 +186,9 @@ class _Watch:
         self.owners.add(_owners(self._workers))
 
     def share(self) -> float:
-        """Return how much of what was fed since the first look was processed: at the best of the last looks, a third of them.
+        """Return the best processed share of the feed in the last third of the polls.
 
-        At one of them the machine may do something else for a moment.
+        The machine may be busy during a single one.
         """
         fed, processed = self._looks[0]
         return max(
@@ -197,7 +197,7 @@ class _Watch:
         )
 
     def standing(self) -> float:
-        """Return how often, by share of all looks, one of them had processed nothing since the last look though it was fed."""
+        """Return the share of polls in which a fed worker had processed nothing since the last one."""
         pairs = [
             (earlier[worker], later[worker], later_fed - fed)
             for (fed, earlier), (later_fed, later) in itertools.pairwise(self._looks)
@@ -207,10 +207,7 @@ class _Watch:
 
 
 def _lag(group: Group, workers: list[WorkerProcess]) -> int:
-    """Return the number of records that are fed and not processed.
-
-    Committed offsets would not do: on a busy broker a commit takes longer than a second.
-    """
+    """Return the unprocessed records; commits take over a second on a busy broker."""
     return len(group.feed.records) - sum(_processed(worker) for worker in workers)
 
 
@@ -227,7 +224,7 @@ def _alone(group: Group) -> WorkerProcess:
 
 
 def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
-    """Everybody leaves; who comes back finds epochs, tasks and members where the log left them."""
+    """All workers leave; a new one finds epochs, tasks and members as the log has them."""
     first = _alone(group)
     assert first.stop() == ExitCode.OK, first.log[-4000:]
     before = replay([record for _, record in _log(group)])
@@ -242,7 +239,7 @@ def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
 
 
 def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
-    """Offsets that a stranger set to 0 stop every worker before it counts again; set right, all goes on exactly once."""
+    """Offsets that another program set to 0 stop every worker before it counts again."""
     first = _alone(group)
     group.stop_feeding()
     application_id = group.config["application_id"]
@@ -263,7 +260,7 @@ def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
 def test_H15_an_input_that_was_made_anew_under_a_group_is_not_taken_for_the_old_one(
     group: Group,
 ) -> None:
-    """Brokers forget its offsets with it; the group's log knows where its first owner was when it ended."""
+    """Brokers delete the offsets with the topic; the group log has those of the last owner."""
     first = _alone(group)
     group.stop_feeding()
     before = group.cluster.values_by_key(group.sink)

@@ -1,4 +1,4 @@
-"""Long calls of user code on a real Kafka: a worker in one is slow, not dead."""
+"""Long calls of user code on a real Kafka: the worker is slow, not dead."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartWorker
 from tests.integration.test_groups_basic import owned
 
-#: The worker hangs after a second; its calls take some times that.
+#: Hang timeout of the workers; calls take a multiple of it.
 HANG_MS = 1_000
 NAP = "4"
 QUICK = {
     "settling_ms": 0, "worker_hang_timeout_ms": HANG_MS, "session_timeout_ms": 900, "heartbeat_interval_ms": 100,
     "client_tags": {"nap_s": NAP},
 }  # fmt: skip
-#: What a fenced worker logs.
+#: Log text of a fenced worker.
 FENCED = "joining the group again"
 
 
@@ -47,7 +47,7 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
     unique: str,
     start_worker: StartWorker,
 ) -> None:
-    """B.9: neither in a call nor in init(), also past its bound: an error names it, and each record goes out once."""
+    """B.9: no fence in a call or in init(), also past the limit: an error names it, no record is lost."""
     source, sink = f"in-{unique}", f"out-{unique}"
     cluster.create({source: 1, sink: 1})
     cluster.send(source, [(b"k", value) for value in (b"0", NAP.encode(), b"0.1")])
@@ -64,7 +64,7 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
 def test_other_workers_go_on_during_a_long_call(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> None:
-    """B.9: of three workers one is in a call for four hang time-outs: nobody is fenced, the others commit meanwhile."""
+    """B.9: one of three workers is in a call for four hang timeouts: no fence, the others commit."""
     source, sink = topics
     workers = [start_worker(f"worker{number}") for number in range(3)]
     for worker in workers:

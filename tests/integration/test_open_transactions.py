@@ -1,4 +1,4 @@
-"""State beside a transaction of another program that is open in its changelog: nothing is lost, restores wait and say so."""
+"""State next to another program's open transaction in its changelog: restores wait, and lose nothing."""
 
 import secrets
 import shutil
@@ -16,6 +16,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
+from tests.integration.test_groups_basic import owned
 
 _KEYS = 10
 _PARTITIONS = 2
@@ -48,7 +49,7 @@ class ForeignTransaction:
 
 
 class Counting:
-    """A job that counts by key, and what it should have written by now."""
+    """A job that counts by key, and its expected output."""
 
     def __init__(self, cluster: Cluster, config: dict[str, Any], unique: str) -> None:
         self.cluster, self.config = cluster, config
@@ -97,7 +98,7 @@ def counting(cluster: Cluster, config: dict[str, Any], unique: str) -> Iterator[
 
 
 def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProcess) -> bool:
-    """Return whether a worker says which transaction it waits for, and how to end it."""
+    """Return True if the worker's log names the transaction that it waits for, and how to end it."""
     log = worker.log
     return foreign.transactional_id in log and f"abort --topic {counting.changelog}" in log
 
@@ -106,7 +107,7 @@ def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProces
 def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker, disk: str
 ) -> None:
-    """Rows beyond a foreign transaction are neither wiped nor missed, and the worker names what it waits for."""
+    """Rows behind a foreign transaction are neither wiped nor missed; the log names the transaction."""
     first = start_worker("first")
     first.go("count_by_key", counting.source, counting.sink, counting.config)
     counting.send()
@@ -138,7 +139,7 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
 def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker
 ) -> None:
-    """A copy is no further than what is decided; the task that it is promoted for waits, and no row is missed."""
+    """A copy has only decided rows; its promoted task waits, and no row is missed."""
     config = counting.config | {
         "processing_guarantee": "at_least_once",
         "num_standby_replicas": 1,
@@ -148,7 +149,7 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     for worker in workers:
         worker.go("count_by_key", counting.source, counting.sink, config, fixed=False)
     counting.send()
-    until(lambda: all(_owns(worker) == 1 for worker in workers), "each worker has a task")
+    until(lambda: all(len(owned(worker)) == 1 for worker in workers), "each worker has a task")
     counting.wait()
     foreign = counting.disturb()
     counting.send()
@@ -157,21 +158,16 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     counting.send()
 
     until(
-        lambda: second.has_ended or _owns(second) > 1 or _names(foreign, counting, second),
+        lambda: second.has_ended or len(owned(second)) > 1 or _names(foreign, counting, second),
         "the worker names the transaction that it waits for",
     )
     assert not second.has_ended, second.log[-4000:]
-    assert _owns(second) <= 1, "what the other task would count with is not restored"
+    assert len(owned(second)) <= 1, "what the other task would count with is not restored"
     foreign.abort()
     counting.wait()
 
     counting.check()
     assert second.stop() == 0, second.log[-4000:]
-
-
-def _owns(worker: WorkerProcess) -> int:
-    """Return how many tasks a worker runs."""
-    return sum(number for name, number in worker.numbers().items() if name.startswith("owns:"))
 
 
 def test_F1_global_stores_wait_for_what_is_undecided(

@@ -1,4 +1,4 @@
-"""Queries of uncommitted rows: the worker answers between batches, for all kinds of stores, in one thread and in key ranges."""
+"""Queries of uncommitted rows: answers between batches, for all stores, also with key ranges."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ THREADS = pytest.mark.parametrize("threads", [1, 4], ids=["one thread", "key ran
 
 
 class Life:
-    """A worker that runs in a thread of its own until it is stopped, asked from this one."""
+    """A worker in a thread of its own; the test queries it from this thread."""
 
     def __init__(self, bench: Bench, *, paused: bool = False) -> None:
         self.bench = bench
@@ -186,7 +186,7 @@ def test_only_uncommitted_reads_see_rows_before_their_commit(
     )
     rows = [("a", 1_000), ("b", 1_000), ("a", 1_050), ("c", 1_000), ("a", 3_000)]
     with living(bench) as life:
-        # A task that starts commits before its first record, and with it what the other has done.
+        # A starting task commits before its first record, and so commits the other task's work too.
         for key, timestamp in rows:
             bench.send("in", key, "x", timestamp)
         until(lambda: rows_of(life, uncommitted=True) == FULL)
@@ -206,7 +206,7 @@ def counting(work: Any = lambda value: value) -> Topology:
 
 @THREADS
 def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None:
-    """A record that fails ends the worker: the next one shows what is committed, in both levels."""
+    """A failed record ends the worker: the next one has only committed rows, in both levels."""
 
     def work(value: str) -> str:
         if value == "bad":
@@ -231,7 +231,7 @@ def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None
 
 
 def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
-    """Its tasks start again from what is committed; while they are paused nothing puts the rows back."""
+    """Its tasks restart from the last commit; while they pause, the rows do not return."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -256,7 +256,7 @@ def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
 
 @THREADS
 def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: int) -> None:
-    """The error names the call; committed rows are read meanwhile, and the worker takes no harm."""
+    """The error names the call; committed rows are readable meanwhile, and the worker continues."""
     entered, released = threading.Event(), threading.Event()
 
     def slow(value: str) -> str:
@@ -269,7 +269,7 @@ def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: in
     bench.send("in", "a", "slow")
     with living(bench) as life:
         assert entered.wait(PATIENCE_S)
-        time.sleep(1.1 if threads > 1 else 0)  # calls of ranges are looked at when they are long
+        time.sleep(1.1 if threads > 1 else 0)  # only long calls of ranges are checked
         with pytest.raises(QueryTimeoutError) as caught:
             life.store("counts", uncommitted=True, timeout_s=0.05).get("a")
         for word in ("store counts", "slow", "test_questions.py", "in-0 offset 0", "50 ms"):
@@ -281,7 +281,7 @@ def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: in
 
 
 def test_a_task_that_is_not_here_is_no_empty_store() -> None:
-    """One that moves away while a question waits, and a worker that has ended, say so as committed queries do."""
+    """A moving task and an ended worker raise the error of committed queries."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         answers = life.worker.questions.ask(
@@ -294,7 +294,7 @@ def test_a_task_that_is_not_here_is_no_empty_store() -> None:
 
 
 def test_what_waits_when_a_worker_ends_is_answered() -> None:
-    """A question that came too late fails at once, not at its deadline."""
+    """A question that came too late fails immediately, not at its deadline."""
     bench = Bench(counting(), {"in": 1})
     worker = bench.make_worker()
     answers = worker.questions.ask(
@@ -335,7 +335,7 @@ def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> Non
 
 
 def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
-    """Its wait for input is not interrupted by one, so it is short for a while."""
+    """A question does not interrupt the wait for input, so the wait is short for a while."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         usual_s = life.worker._idle_s()
@@ -345,7 +345,7 @@ def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
 
 @THREADS
 def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
-    """The worker goes on."""
+    """The worker continues."""
 
     def fails(_rows: UncommittedRows) -> int:
         raise ZeroDivisionError
@@ -361,7 +361,7 @@ def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
 
 @THREADS
 def test_paused_tasks_answer(*, threads: int) -> None:
-    """Processing rests, not the store."""
+    """Only processing pauses."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS, threads=threads)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -410,7 +410,7 @@ def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
 
 @THREADS
 def test_many_threads_ask_while_records_come(*, threads: int) -> None:
-    """Counts never go back, whoever asks, over commits; every scan has each key once."""
+    """Counts never decrease in any thread, over commits; every scan has each key once."""
     bench = Bench(counting(), {"in": 2}, commit_interval_ms=20, threads=threads)
     keys = [f"k{number}" for number in range(50)]
     errors: list[BaseException] = []
@@ -445,7 +445,7 @@ def test_many_threads_ask_while_records_come(*, threads: int) -> None:
 
 @THREADS
 def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
-    """Questions meanwhile get its rows or the error of a task that is not here, at once; its copy has what is committed."""
+    """Questions during a move get its rows, or immediately an error; its copy has committed rows."""
     with GroupBench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS) as group:
         first, second = group.host("a", threads=threads), group.host("b", threads=threads)
         first.run_task("0_0", 1)
