@@ -14,6 +14,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
+from tests.integration.test_groups_basic import owned
 from tidewheel import KafkaStreamsState, Serdes, StreamsBuilder
 from tidewheel.rebalance.model import TopicPartition
 
@@ -135,7 +136,7 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     for worker in workers:
         worker.go("count_by_key", counting.source, counting.sink, config, fixed=False)
     counting.send()
-    until(lambda: all(_owns(worker) == 1 for worker in workers), "each worker has a task")
+    until(lambda: all(len(owned(worker)) == 1 for worker in workers), "each worker has a task")
     counting.wait()
     foreign = counting.disturb()
     counting.send()
@@ -144,20 +145,16 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     counting.send()
 
     until(
-        lambda: second.has_ended or _owns(second) > 1 or _names(foreign, counting, second),
+        lambda: second.has_ended or len(owned(second)) > 1 or _names(foreign, counting, second),
         "the worker names the transaction that it waits for",
     )
     assert not second.has_ended, second.log[-4000:]
-    assert _owns(second) <= 1, "what the other task would count with is not restored"
+    assert len(owned(second)) <= 1, "what the other task would count with is not restored"
     foreign.abort()
     counting.wait()
 
     counting.check()
     assert second.stop() == 0, second.log[-4000:]
-
-
-def _owns(worker: WorkerProcess) -> int:
-    return sum(number for name, number in worker.numbers().items() if name.startswith("owns:"))
 
 
 def test_F1_global_stores_wait_for_open_transactions(

@@ -17,6 +17,8 @@ from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 KILLS_MIN = 40
 
+#: The position must have advanced before more kills than this.
+ADVANCED_MIN = KILLS_MIN // 4
 #: On a slow machine most writers die before RocksDB has flushed anything; such a kill tests nothing.
 KILLS_MAX = 400
 
@@ -24,7 +26,6 @@ KILLS_MAX = 400
 @pytest.mark.slow
 def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
     chance = random.Random(20)
-    kills = 0
     advanced = 0
     before = 0
     with subprocess.Popen(
@@ -36,8 +37,9 @@ def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
     ) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
-        while kills < KILLS_MIN or (advanced <= KILLS_MIN // 4 and kills < KILLS_MAX):
-            kills += 1
+        for kills in range(KILLS_MAX):
+            if kills >= KILLS_MIN and advanced > ADVANCED_MIN:
+                break
             writer.stdin.write("go\n")
             pid = int(writer.stdout.readline())
             # The kill may hit any step, including the opening.
@@ -52,7 +54,7 @@ def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
         writer.stdin.close()
         assert writer.wait(timeout=20) == 0
     # Otherwise nothing was flushed before the kills.
-    assert advanced > KILLS_MIN // 4
+    assert advanced > ADVANCED_MIN
 
 
 def work(writer: psutil.Process, cpu_s: float) -> None:
