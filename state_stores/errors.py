@@ -12,9 +12,9 @@ class StreamsError(Exception):
 
 
 class SerdeError(StreamsError):
-    """A serde rejected a key or a value; `SerializationError` of this package.
+    """A serde rejected a key or a value; base class of `SerializationError`.
 
-    `fact` is the message without its next step.
+    `fact` is the cause alone: the message without advice.
     """
 
     def __init__(self, message: str, *, fact: str | None = None) -> None:
@@ -94,4 +94,4 @@ class StoredRowError(StateStoreError):
 
 
 class StoreCorruptedError(StateStoreError):
-    """A database failed its checks; its task directory is deleted and restored."""
+    """A database is damaged; the worker deletes the task directory and restores the task."""

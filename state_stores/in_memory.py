@@ -1,4 +1,4 @@
-"""In-memory database: in-memory stores, the test driver, and the model for RocksDB tests.
+"""In-memory database: for in-memory stores, the test driver, and comparison in RocksDB's tests.
 
 `close` loses data and positions, so each start restores from the changelog.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
 
-#: Up to this many new keys are inserted one by one; above it, sorting all keys is faster.
+#: Up to this many changed keys, `_sort` updates its list key by key; beyond, sorting all is faster.
 _FEW_KEYS: Final = 64
 
 _ABSENT: Final[Any] = object()
@@ -101,7 +101,7 @@ class InMemoryDatabase:
 
 
 class _Family:
-    """Bytes by key; iterators update the sorted keys lazily."""
+    """Rows of one store. Writes leave the list of sorted keys stale until the next iterator."""
 
     __slots__ = ("_changed", "_sorted", "_views", "data")
 
@@ -115,8 +115,8 @@ class _Family:
         data, changed, views = self.data, self._changed, list(self._views)
         for key, value in rows:
             before = data.get(key)
-            # Update views first: a concurrent iterator reads `data` before its view (see
-            # `_View.value`).
+            # Views copy the old value before `data` changes: a concurrent iterator reads `data`
+            # first, then its view's copies (see `_View.value`).
             for view in views:
                 view.keep(key, before)
             if value is None:

@@ -9,7 +9,7 @@ from typing import Final
 #: Kafka's limit for topic names.
 MAX_TOPIC_LENGTH: Final = 249
 
-#: Leaves room for prefixes and suffixes within the 255 bytes of a file name.
+#: Most characters of an id or store name: directory names with affixes may have 255 bytes.
 MAX_NAME_LENGTH: Final = 200
 
 _ALLOWED: Final = re.compile(r"[A-Za-z0-9._-]")

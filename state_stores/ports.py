@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 
 class SerdePort(Protocol):
-    """Serde as the engine uses it. Callers never pass None (a null key, a tombstone).
+    """Serde as the engine uses it. Callers handle None (null key, tombstone) themselves.
 
-    `canonical` means that `serialize(deserialize(data)) == data` for all valid data, so raw key
-    bytes may be reused.
+    `canonical` means that `serialize(deserialize(data)) == data` for all valid data. A record's key
+    bytes then need no second serialisation.
     """
 
     @property
@@ -20,8 +20,8 @@ class SerdePort(Protocol):
     def surely_serializes(self, value: Any, /) -> bool:
         """Return True only if `serialize(value)` cannot fail, after a cheap type and range check.
 
-        Other values are serialised immediately, so an invalid value fails with its own record.
-        False is always correct.
+        Stores serialise other values immediately, so an invalid value fails with its own record.
+        Returning False is always correct.
         """
         ...
 
@@ -35,7 +35,7 @@ class SerdePort(Protocol):
 
 
 class Database(Protocol):
-    """All stores of one task: column families of sorted bytes, and positions.
+    """All stores of one task: a column family each, and their positions in the changelogs.
 
     Any thread reads; only the owner's thread writes. After `close` every call raises
     `InvalidStateStoreError`.
@@ -60,9 +60,9 @@ class Database(Protocol):
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Apply puts and deletes (None) of all families, then the positions, so positions never lead.
+        """Apply puts and deletes (None), then store positions; these never cover unwritten rows.
 
-        `delete_ranges` maps each family to (first key, end); these ranges are deleted first.
+        `delete_ranges` maps a family to (first key, end exclusive); these deletes come first.
         """
         ...
 
@@ -73,5 +73,5 @@ class Database(Protocol):
     def approximate_num_entries(self, family: str) -> int: ...
 
     def close(self) -> None:
-        """Release everything; idempotent. A clean close makes writes durable."""
+        """Close the database; idempotent. A close without errors makes all writes durable."""
         ...

@@ -16,8 +16,8 @@ from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: A position this close to the tombstone retention is not used: tombstones after it may be
-#: compacted away, and deleted keys would come back.
+#: Safety margin below the tombstone retention (`delete.retention.ms`) for a position's age. Behind
+#: older positions, tombstones may be compacted away, and deleted keys would come back.
 TOMBSTONE_MARGIN_MS = 3_600_000
 
 
@@ -30,10 +30,11 @@ def fold(
     *,
     slowest_ms: int | None = None,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return (disk key, disk value or None) of the last record per disk key, in offset order.
+    """Reduce changelog records in offset order to their last row per key (disk key, bytes or None).
 
-    `headers` None means no record has any. Expired rows are left out, or deleted if an older row
-    might exist. Records without a key are skipped, as in Kafka Streams.
+    `headers` None means no record has any. Expired rows are left out, or become deletes (None)
+    where the database may have an older row. Records without a key are skipped, as in Kafka
+    Streams. For `slowest_ms` see `SegmentLayout.first_restored`.
     """
     if spec.keeps_headers:
         values = _behind_headers(values, headers)
@@ -65,7 +66,7 @@ def _fold_key_values(
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
 ) -> list[tuple[bytes, bytes | None]]:
-    # Two dictionaries keep no tuples that the garbage collector would visit repeatedly.
+    # Two dictionaries, not one of tuples, which the garbage collector would visit repeatedly.
     last_values = dict(zip(keys, values, strict=True))
     last_times = dict(zip(keys, timestamps, strict=True))
     last_values.pop(None, None)
@@ -85,7 +86,7 @@ def _fold_key_values(
 def _fold_versions(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # Part of the versions cannot show which have expired.
+    # Expired versions stay: a batch has only some of a key's versions, too few to judge.
     last = {
         version_key(key, timestamp): (value, timestamp)
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -100,7 +101,7 @@ def _fold_versions(
 def _fold_nothing(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # Only the user's code can interpret records of a custom store.
+    # All records stay: only the user's code can interpret those of a custom store.
     return [
         (key, wrap_value(versions.payload(value), timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -131,7 +132,7 @@ def _fold_segments(
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """Time of a store, from its changelog records.
+    """A store's stream time and last duplicate number (`seq`), derived from changelog records.
 
     >>> StoreTime(5, 2).later(StoreTime(7, 1))
     StoreTime(observed_ms=7, seq=2)
@@ -174,9 +175,9 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
     tombstone_retention_ms: int,
     now_ms: int,
 ) -> tuple[StartFrom, str]:
-    """Decide between a store's own position and a restore from the beginning; return the reason.
+    """Return where a restore starts, at the stored position or the log's beginning, and the reason.
 
-    Every doubt leads to the beginning: a wrong position would cost data.
+    Every doubt leads to the beginning: from a wrong position the restore would lose rows.
     """
     if position is None:
         return StartFrom.BEGINNING, "no position on disk"
@@ -223,7 +224,7 @@ def is_usable_position(
 
 
 def position_name(topic: str, partition: int) -> str:
-    """Return the name of a changelog position in the database.
+    """Return the name under which the database stores a changelog's position.
 
     >>> position_name("app-counts-changelog", 0)
     'changelog:app-counts-changelog-0'

@@ -23,7 +23,7 @@ SEGMENTED_KINDS: Final = frozenset(
     (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )
 
-#: Kinds that can keep headers; stores with a TTL or entry limit can't.
+#: Kinds that can store record headers, unless the store has a TTL or an entry limit.
 HEADERS_KINDS: Final = frozenset(
     (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )
@@ -38,10 +38,10 @@ class StoreSpec:
 
     Attributes:
         persistent: RocksDB if True; else in memory, restored from the changelog at every start.
-        caching: Cache updates for downstream until a commit or a full cache.
+        caching: Keep updates in the record cache; forward the last of each key at a commit.
         source_topic: Input topic that replaces the changelog.
         retention_ms: Life of a row after its window's start or session's end, in store time.
-        kept_longer_ms: Extra time an expired row stays on disk, for slow key ranges.
+        kept_longer_ms: Extra time an expired row stays on disk, for key ranges that lag behind.
         window_end: Computes a window's end from its start, for windows of varying length.
         max_entries: Number of most recently used keys to keep; None for all.
         ttl_ms: Life of a key in stream time after its record's timestamp; None for unlimited.

@@ -34,7 +34,7 @@ _FILE_MODE: Final = 0o600
 _LOCK: Final = ".lock"
 _MEMBER: Final = "member.json"
 
-#: Renamed before deletion, so a partly deleted directory is never opened.
+#: Prefix of a directory in deletion: renamed first, so a partly deleted one is never opened.
 _REMOVING: Final = ".removing-"
 _RESTORING: Final = "restoring"
 
@@ -44,7 +44,7 @@ _TASK_ID: Final = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 _SLOT: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-#: More processes mean a runaway restart loop.
+#: With this many slots locked, processes probably restart in a loop, and `acquire` raises.
 _MOST_SLOTS: Final = 1000
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
@@ -66,7 +66,7 @@ class Holder:
 class StateDirectory:
     """A slot of an application's state, locked from `acquire` until `close`.
 
-    `others` are the holders of skipped slots.
+    `others` are the processes with a lock on a lower slot, which `acquire` skipped.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class StateDirectory:
         exclusive: bool = False,
         member_id: str | None = None,
     ) -> Self:
-        """Lock a slot: the wanted one, or the lowest free one.
+        """Lock `slot`, or the lowest free one if it is None.
 
-        With `exclusive`, raise if the wanted slot (or any slot, without a wanted one) is held. A
-        slot without a member id stores `member_id`, or a random one.
+        With `exclusive`, raise if another process holds that slot (any slot, for None). A slot
+        without a stored member id gets `member_id`, or a random one.
 
         Raises:
             StoreLockedError: The slot is held, or another process is here and `exclusive` is set.
@@ -184,9 +184,9 @@ class StateDirectory:
     def clean_obsolete(
         self, keep: Collection[str], *, older_than_ms: int, now_ms: int
     ) -> list[str]:
-        """Delete directories of tasks that stayed unneeded too long; return their ids.
+        """Delete directories of tasks outside `keep` for `older_than_ms`; return their ids.
 
-        A restart starts the count again, and a change of the system clock deletes nothing.
+        A restart counts from zero. `now_ms` is monotonic, so clock changes delete nothing.
         """
         since = self._unneeded_since_ms
         removed: list[str] = []
@@ -238,7 +238,7 @@ def _inside(parent: Path, name: str) -> Path:
 
 
 def _make_directory(path: Path) -> None:
-    """Create a private directory, or check that it is a real directory."""
+    """Create a private directory, or check that the existing path is no link or file."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=_DIRECTORY_MODE)
     if not stat.S_ISDIR(path.lstat().st_mode):

@@ -64,7 +64,7 @@ def unwrap_value(stored: bytes) -> tuple[bytes, int]:
 
 
 def unwrap_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
-    """Return value bytes and timestamps of at least one stored value.
+    """Return the value bytes and the timestamps of stored values; `stored` must not be empty.
 
     >>> unwrap_batch([wrap_value(b"v", 5), wrap_value(b"w", 6)])
     ((b'v', b'w'), (5, 6))
@@ -92,7 +92,7 @@ def _columns(pairs: Iterable[tuple[bytes, int]]) -> tuple[Sequence[bytes], Seque
 def wrap_with_headers(
     values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[bytes | None]:
-    """Return stored bytes of values that begin with headers.
+    """Return stored bytes of values that begin with encoded headers.
 
     >>> (stored,) = wrap_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
     >>> stored == wrap_value(b"v", 5), unwrap_with_headers(stored)[1]
@@ -131,7 +131,8 @@ def _behind_headers(stored: bytes) -> int:
 def _has_headers(stored: bytes) -> bool:
     if len(stored) <= _HEAD_BYTES or stored[0] != _VERSION | _HAS_HEADERS:
         return False
-    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # empty headers are wrapped as none
+    # A value without headers is stored without the flag, so flag and `NO_HEADERS` mean damage.
+    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)
 
 
 def _unknown(stored: bytes) -> StoreCorruptedError:

@@ -12,7 +12,7 @@ from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.ports import SerdePort
 
 _SEVEN_BITS: Final = 0x7F
-#: Set in every byte of a number but the last.
+#: Continuation bit: set in all bytes of a varint but the last.
 MORE: Final = 0x80
 
 
@@ -21,7 +21,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Final = b"\x00"
 
-#: Kafka's varints have at most 32 bits.
+#: Longest varint accepted: Kafka's have at most 32 bits.
 _VARINT_BYTES: Final = 5
 
 
@@ -62,7 +62,7 @@ class WithHeaders:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Return the prefix of a value with these headers.
+    """Return the headers as bytes, to be put before a value.
 
     >>> encode_headers((("a", b"1"), ("b", None))).hex()
     '100402610231026201'
@@ -79,7 +79,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def split_headers(data: bytes) -> tuple[Headers, bytes]:
-    """Return the headers before a value, and the value's bytes; raise `StoreCorruptedError`.
+    """Return the headers before a value, and its bytes; damage raises `StoreCorruptedError`.
 
     >>> split_headers(encode_headers((("a", b"1"), ("b", None))) + b"value")
     ((('a', b'1'), ('b', None)), b'value')
@@ -114,7 +114,7 @@ def headers_size(data: bytes) -> int:
 
 
 def as_headers(headers: object) -> Headers:
-    """Return headers as a tuple; raise `TypeError`, without values, for invalid ones.
+    """Return headers as a tuple; invalid ones raise `TypeError`, with no value in its text.
 
     >>> as_headers([("trace", b"1")])
     (('trace', b'1'),)

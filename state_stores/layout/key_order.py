@@ -9,7 +9,7 @@ from tidewheel.state_stores.layout.stored_values import key_hash
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: A program builds its keys in one field order, so the first rows suffice.
+#: Rows checked per store: a program builds all its keys in one field order, so a few suffice.
 _ROWS = 100
 
 
@@ -36,7 +36,8 @@ def reject_unsorted_keys(
             again = serde.sorted_key(topic, key)
         except Exception:  # noqa: BLE001, S112 - reads of the row raise this error with its reason
             continue
-        # Another field order permutes the bytes; a newer class or schema does not.
+        # The same bytes in another sequence mean another field order. Otherwise they differ by a
+        # newer class or schema, which is no error here.
         is_sorted = again is None or again == key or sorted(again) != sorted(key)
         if not is_sorted:
             raise StoredRowError(

@@ -7,7 +7,7 @@ from tidewheel.state_stores.ports import SerdePort
 
 
 def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str = "key") -> bytes:
-    """Return a key's bytes; raise `SerdeError`, or ValueError for None."""
+    """Return a key's bytes; raise ValueError for None, `SerdeError` if the serde rejects it."""
     try:
         data = None if key is None else serde.serialize(topic, key)
     except SerdeError as error:

@@ -45,7 +45,7 @@ class Position:
 
 
 def store_time_name(store: str) -> str:
-    """Return the name of a store's time, stored next to the positions.
+    """Return the name under which the database stores a store's stream time, as a position.
 
     >>> store_time_name("clicks")
     'stream-time:clicks'

@@ -24,10 +24,10 @@ _SESSION_TAIL: Final = struct.Struct(">QQ")
 
 SEGMENT_BYTES: Final = _SEGMENT.size
 
-#: Largest time of a row: one below the maximum, so that the next one can be encoded.
+#: Largest time of a row: one below the 64-bit maximum, because range ends encode time + 1.
 TIME_MAX: Final = (1 << 63) - 2
 
-#: Sequence numbers of duplicates wrap around here, as in Kafka.
+#: Largest sequence number of a duplicate; the next is 0, as in Kafka Streams.
 SEQ_MASK: Final = 0x7FFFFFFF
 
 
@@ -114,7 +114,7 @@ class SegmentLayout:
         return times
 
     def latest_time(self, disk_keys: Collection[bytes]) -> int:
-        """Return the latest time of at least one row.
+        """Return the latest time of these rows; `disk_keys` must not be empty.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
         >>> layout.latest_time([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
@@ -123,7 +123,7 @@ class SegmentLayout:
         return int.from_bytes(max(map(self.time_bytes, disk_keys)))
 
     def segments_in(self, disk_keys: Iterable[bytes]) -> set[int]:
-        """Return the segments of some rows.
+        """Return the segment numbers of these rows.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
         >>> layout.segments_in([layout.window_key(b"b", 7), layout.window_key(b"a", 60_500)])
@@ -166,9 +166,10 @@ class SegmentLayout:
         return self.segment(self.live_from_ms(observed_ms - self.kept_longer_ms))
 
     def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
-        """Return the first segment that stays in a restore whose latest row is at `observed_ms`.
+        """Return the first segment that a restore keeps, if `observed_ms` is its latest row's time.
 
-        `slowest_ms` is the time of the slowest key range, -1 if unknown; None if none is behind.
+        Key ranges behind this time still need older segments: `slowest_ms` is the slowest one's
+        time, -1 if unknown (keep all), or None if no range is behind.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=60_000, tail=12)
         >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)
@@ -177,7 +178,7 @@ class SegmentLayout:
         return self.first_kept(observed_ms if slowest_ms is None else min(observed_ms, slowest_ms))
 
     def key_bounds(self, segment: int, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
-        """Return the key range (first, end) of a key's rows; longer keys may lie in between."""
+        """Return bounds (first, end) of a key's rows; rows of longer keys may be in between."""
         begin = segment * self.interval_ms
         prefix = _SEGMENT.pack(segment) + key
         last = min(high, begin + self.interval_ms - 1)

@@ -7,7 +7,8 @@ from typing import Any, Final
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
 from tidewheel.state_stores.ports import SerdePort
 
-#: `SystemExit` too: a library's exit must not end a worker without naming the row.
+#: Errors of a serde. With `SystemExit`, as a library's exit must not end the worker before the log
+#: names the row.
 FAILURES: Final = (Exception, SystemExit)
 
 
@@ -36,7 +37,7 @@ class StoredValues:
 
 
 def unreadable(store: str, error: BaseException, key: bytes | None = None) -> StreamsError:
-    """Return the error for an unreadable row; errors not from a serde stay unchanged."""
+    """Return `StoredRowError` for a row that raised `error`; other `StreamsError`s stay."""
     if isinstance(error, StreamsError) and not isinstance(error, SerdeError):
         return error
     fact = (

@@ -53,7 +53,7 @@ def time_of(disk_key: bytes) -> int:
 
 
 def key_bounds(key: bytes, newest: int, oldest: int = 0) -> tuple[bytes, bytes]:
-    """Return the key range (first, end) of versions; longer keys may lie in between."""
+    """Return bounds (first, end) of a key's versions; longer keys may be in between."""
     return version_key(key, newest), version_key(key, oldest) + b"\x00"
 
 
