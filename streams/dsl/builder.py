@@ -35,8 +35,9 @@ class StreamsBuilder:
     Methods raise `TopologyError` with the caller's line for an invalid topic, name or serde, a
     duplicate name, and conflicting reads of one topic.
 
-    In all methods of the DSL, `name` names the node and a store without a name; `store` is a name
-    or `Materialized`. A missing serde is the stream's, else the configured default.
+    In all methods of the DSL, `name` names the node, and its store if `store` gives no name.
+    `store` is a store name or a `Materialized`. Without a serde argument the stream's serde is
+    used, else the configured default.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -108,8 +109,8 @@ class StreamsBuilder:
         Args:
             topics: A topic, a list of topics, or a regular expression that matches whole names.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
-            offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
-                (first record of at most that age), or "none" (an error).
+            offset_reset: Start offset if none is committed: "earliest", "latest", a `timedelta`
+                (first record of at most that age), or "none" (raise an error).
 
         >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
         <KStream KSTREAM-SOURCE-0000000000>
@@ -322,9 +323,9 @@ class StreamsBuilder:
 
         Each process restores the table before it starts, then follows the topic with
         read_committed; there is no changelog. N workers read the topic N times and store N copies
-        (in memory with `Materialized(store_type="in_memory")`). Record timestamps are used, never
-        an extractor. A record that fails to deserialise goes to the deserialisation handler; its
-        dead letters are not written.
+        (in memory with `Materialized(store_type="in_memory")`). Rows have the records' timestamps;
+        there is no extractor. A record that fails to deserialise goes to the deserialisation
+        handler, but is not written to the dead letter topic.
 
         Args:
             topic: The topic, ideally compacted; no other node may read it.
@@ -354,9 +355,9 @@ class StreamsBuilder:
     ) -> Self:
         """Add a store that your processor fills from a whole topic, in every worker process.
 
-        Other processors read it with `get_state_store(name)` without connecting it. They see
-        committed data: whole batches of the topic. Restoring replays every record through the
-        processor; there is no changelog.
+        Other processors read it with `get_state_store(name)` without connecting it. A batch of the
+        topic's records becomes visible to them as a whole. There is no changelog: a restore replays
+        every record through the processor.
 
         Args:
             builder: A key-value store builder of `Stores`; caching and logging are disabled.

@@ -56,7 +56,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
     """The grouped streams of a cogroup, each with its aggregator.
 
     Attributes:
-        parents: Parent node of each aggregation, shared by all aggregations of the cogroup.
+        parents: Parent node of each stream's aggregation, reused by further `aggregate` calls.
     """
 
     graph: LogicalGraph
@@ -72,7 +72,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
         return next((serde for serde in known if serde is not None), None)
 
     def settle_parents(self, call: Call, kept: TableStore) -> None:
-        """Find the parent node of each aggregation.
+        """Set each stream's parent: its own node, or a repartition if its key may have changed.
 
         Raises:
             TopologyError: Two repartition topics would get the same name.
@@ -86,8 +86,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
                 f"called {kept.name}-repartition; give name= to their group_by() or group_by_key()"
             )
         for group in self.groups:
-            # As in Kafka Streams, each repartition consumes a number, even if an existing topic is
-            # reused.
+            # As in Kafka Streams, each call consumes generated names, even if it reuses the topic.
             made = group.repartition(call, kept) if group.part.rekeyed else None
             if group not in self.parents:
                 self.parents[group] = group.part.node if made is None else made
@@ -134,7 +133,7 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             grouped: A `KGroupedStream` with the same keys.
-            aggregator: `f(key, value, aggregate)` -> new aggregate of this stream's records; None
+            aggregator: `f(key, value, aggregate)` -> new aggregate, for this stream's records; None
                 deletes the row.
 
         Raises:
@@ -203,7 +202,7 @@ class CogroupedKStream(Generic[K, A]):
         """Fold the values of all streams by key into an aggregate.
 
         Args:
-            merger: Only for sessions, see `windowed_by(SessionWindows(...))`.
+            merger: Rejected here; only session windows have one.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()

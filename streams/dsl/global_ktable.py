@@ -38,7 +38,7 @@ V = TypeVar("V")
 
 
 class GlobalTablePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Graph and serdes of a global table."""
+    """Graph and node of a global table."""
 
     graph: LogicalGraph
     node: "GlobalTableNode"
@@ -48,8 +48,7 @@ class GlobalKTable(Generic[K, V]):
     """A whole topic as a table in every process; made by `StreamsBuilder.global_table`.
 
     A stream joins it by any key (`join(table, joiner, key_selector=...)`) without repartitioning. A
-    table update triggers no result; it affects later records only. Updates are not synchronised
-    with the stream's timestamps.
+    table update triggers no result; it affects records that are processed later, of any timestamp.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().global_table("countries", key_serde=str, value_serde=str, store="countries")
@@ -80,7 +79,7 @@ class GlobalTableNode(GraphNode):
     store: TableStore
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the store with its two nodes."""
+        """Add the store, its source, and the operator that fills it."""
         assert not parents
         spec = self.store.materialized.spec(
             self.store.name,
@@ -109,7 +108,7 @@ class GlobalStoreNode(GraphNode):
     supplier: Callable[[], Any]
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the store with its two nodes."""
+        """Add the store, its source, and the processor that fills it."""
         assert not parents
         topology.add_global(self.builder, self.source, self.name, self.supplier)
 
@@ -124,7 +123,7 @@ def global_table(
     store: StoreArgument[Any, Any],
     name: str | None,
 ) -> GlobalKTable[Any, Any]:
-    """Add a global table; generated names follow Kafka Streams' order: store, source, table."""
+    """Add a global table; names are generated in Kafka Streams' order: store, source, table."""
     check_name(topic, "topic", call.context)
     materialized = Materialized.of_table(store, call.context)
     if materialized.changelog_config:
@@ -167,7 +166,7 @@ def global_store(
 ) -> None:
     """Add a global store with its processor.
 
-    Generated names follow Kafka Streams' order: source, processor.
+    Names are generated in Kafka Streams' order: source, processor.
     """
     check_name(topic, "topic", call.context)
     check_store_builder(builder, call.context)
@@ -193,10 +192,9 @@ def global_join(
     left: bool,
     name: str | None,
 ) -> ProcessorGraphNode:
-    """Return the node of a stream-global-table join, not yet added.
+    """Return the node of a stream-global-table join; the caller adds it to the graph.
 
-    Both join kinds are named KSTREAM-LEFTJOIN-. The joined stream keeps its keys and loses its
-    value serde.
+    As in Kafka Streams, inner joins are named KSTREAM-LEFTJOIN-, too.
     """
     part = table._part  # noqa: SLF001 - a class of this file  # pyright: ignore[reportPrivateUsage]
     if part.graph is not graph:
@@ -213,7 +211,8 @@ def global_join(
         name=graph.node_name("KSTREAM-LEFTJOIN-", call.name(name)),
         location=call.location,
         supplier=OperatorSupplier(GlobalTableJoin, (part.node.store.name, *functions, left)),
-        # Kafka Streams does not mark this and repartitions a later group with the wrong serde.
+        # Keeps the optimiser from moving a later repartition above the join, where values have
+        # another serde. Kafka Streams does that.
         changes_value=True,
     )
 

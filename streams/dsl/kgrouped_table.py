@@ -44,12 +44,12 @@ _REDUCE = "KTABLE-REDUCE-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableGroupPart:
-    """Graph position, serdes and grouping function of a grouped table.
+    """Graph node, serdes and grouping function of a grouped table.
 
     Attributes:
         function: User function: row -> group and value.
         versioned: True if the source table is versioned.
-        topic_name: `name=` of the repartition topic.
+        topic_name: `name=` of `group_by`, which names the repartition topic.
     """
 
     graph: LogicalGraph
@@ -64,8 +64,9 @@ class TableGroupPart:
 class KGroupedTable(Generic[K, V]):
     """A table grouped by other keys; made by `KTable.group_by` (Kafka Streams' KGroupedTable).
 
-    A row change is subtracted from the old group and added to the new one; within one group this is
-    one update (KIP-904). Methods raise `TopologyError` as in `KStream`.
+    A changed row's old value is subtracted from its old group, and its new value added to its new
+    one; within one group this is one update (KIP-904). Methods raise `TopologyError` as in
+    `KStream`.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -89,7 +90,7 @@ class KGroupedTable(Generic[K, V]):
 
     def __init__(self, part: TableGroupPart) -> None:
         self._part = part
-        #: Shared by all aggregations if named by the user; otherwise each makes its own.
+        #: Repartition node: shared by all aggregations if the user named it, else of the last one.
         self._repartition: TableRepartitionNode | None = None
 
     def __repr__(self) -> str:
@@ -126,7 +127,7 @@ class KGroupedTable(Generic[K, V]):
 
         Args:
             adder: `f(aggregate, value)` -> aggregate including the value; None deletes the row.
-            subtractor: `f(aggregate, value)` -> aggregate without the value; None restarts the
+            subtractor: `f(aggregate, value)` -> aggregate without the value; None empties the
                 group.
 
         >>> from operator import add, sub
@@ -161,7 +162,7 @@ class KGroupedTable(Generic[K, V]):
         Args:
             adder: `f(key, value, aggregate)` -> aggregate including the value; None deletes the
                 row.
-            subtractor: `f(key, value, aggregate)` -> aggregate without the value; None restarts the
+            subtractor: `f(key, value, aggregate)` -> aggregate without the value; None empties the
                 group.
 
         >>> from tidewheel import StreamsBuilder
@@ -210,7 +211,8 @@ class KGroupedTable(Generic[K, V]):
         self, call: Call, kept: TableStore, name: str | None
     ) -> TableRepartitionNode:
         part, graph = self._part, self._part.graph
-        # Each aggregation consumes a number, even if the topic is shared.
+        # As in Kafka Streams, each aggregation consumes generated names, even if the topic is
+        # shared.
         sink = graph.node_name("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = graph.node_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         if self._repartition is None or part.topic_name is None:
@@ -231,7 +233,7 @@ class KGroupedTable(Generic[K, V]):
 
 
 def group_map(part: TableGroupPart, repartition: TableRepartitionNode) -> OperatorSupplier:
-    """Return a supplier of the operator before a repartition; it compares groups by their bytes."""
+    """Return a supplier of the operator that maps rows to groups before the repartition."""
     key_serde = filled(repartition.key_serde, KEY_DEFAULT)
     arguments = (part.function, key_serde, repartition.topic, part.versioned)
     return OperatorSupplier(TableGroupMap, arguments)

@@ -1,7 +1,7 @@
 """`KStream`: a stream of records and its operators.
 
-Operators that may change the key only mark the stream; the next operator that depends on the key
-adds the repartition topic. They drop the key serde; operators that may change the value drop the
+Operators that may change the key drop the key serde and only mark the stream: the next operator
+that depends on the key adds the repartition topic. Operators that may change the value drop the
 value serde.
 """
 
@@ -49,14 +49,14 @@ V_contra = TypeVar("V_contra", contravariant=True)
 class _OfValue(Protocol[V_contra]):
     """A predicate of the value.
 
-    A protocol, because mypy infers a lambda in a union from its callable member.
+    A protocol: mypy infers a lambda's parameters only from a union's one `Callable` member.
     """
 
     def __call__(self, value: V_contra, /) -> object: ...
 
 
 class _OfBoth(Protocol[K_contra, V_contra]):
-    """A predicate of key and value, likewise."""
+    """A predicate of key and value; a protocol for the same reason."""
 
     def __call__(self, key: K_contra, value: V_contra, /) -> object: ...
 
@@ -175,7 +175,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     def merge(self, *others: "KStream[K, V]", name: str | None = None) -> "KStream[K, V]":
         """Merge streams into one; no order is guaranteed between them.
 
-        A serde is kept only if all streams have the same one.
+        The result has a serde only if all streams have the same one.
 
         Raises:
             TopologyError: No other stream is given, or one belongs to another builder.
@@ -360,7 +360,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         """Group the records by key for aggregation.
 
         Args:
-            name: Name of the repartition topic, needed if the key may have changed.
+            name: Name of the repartition topic, which is added only if the key may have changed.
 
         >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).group_by_key()

@@ -1,6 +1,6 @@
 """`join`, `left_join` and `outer_join` of a stream with a stream, table or global table.
 
-Names follow Kafka Streams' KStreamImpl and KStreamImplJoin.
+Generated names are those of Kafka Streams' KStreamImpl and KStreamImplJoin.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class KStreamJoins(ABC, Generic[K, V]):
     """The joins of a `KStream`."""
 
     _part: StreamPart
-    #: Repartition node of an unnamed join; the next join reuses it.
+    #: Repartition node of this stream's last join; an unnamed join reuses it.
     _repartition: RepartitionNode | None = None
 
     @abstractmethod
@@ -192,10 +192,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         """Join with another stream's records near in time, or with the row of a table.
 
         Null keys and null values are dropped. Two streams give one result per pair, with the larger
-        timestamp; a record later than `JoinWindows` allows finds no partner. A table must have a
+        timestamp; a record later than `JoinWindows` allows finds no partner. A table join needs a
         row of the key: the current row, or the row at the record's time if the table is versioned.
         A global table is read at the key that `key_selector` returns; null stream keys are allowed,
-        null selected keys are dropped.
+        records with a null selected key are dropped.
 
         Args:
             other: A stream or table with the same keys, or a global table.
@@ -205,10 +205,10 @@ class KStreamJoins(ABC, Generic[K, V]):
             grace: Time to buffer records for late rows of a versioned table; results are then in
                 timestamp order. Default: no buffering.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            other_value_serde: Serde of the other stream's values; same default. A table has its
-                own.
+            other_value_serde: Serde of the other stream's values; default: that stream's. A table
+                has a value serde of its own.
             store: Name prefix or `Materialized` of the stores; a table join has a store only with
-                `grace`. A `Materialized` without a name keeps generated names, even with `name`.
+                `grace`. With a `Materialized` without a name, store names are generated.
             name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
@@ -373,10 +373,10 @@ class KStreamJoins(ABC, Generic[K, V]):
     ) -> "KStream[K, Any]":
         """Join as `join` does, and emit each record of this stream at least once.
 
-        A record without a partner is joined with None. With another stream it is emitted, with its
-        own timestamp, once a record of either side closes its window; with a table immediately. A
-        record with a null key, or a null selected key, is also emitted immediately. Null values are
-        dropped.
+        A record without a partner is joined with None. In a join of two streams it is emitted, with
+        its own timestamp, once a record of either side closes its window; with a table immediately.
+        A record with a null key, or a null selected key, is also emitted immediately. A record with
+        a null value is dropped.
 
         Args:
             joiner: As in `join`; the right value, and the selected key of a global table, may be
@@ -445,7 +445,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         Args:
             joiner: `f(left, right)` or `f(key, left, right)` -> result value; one side may be None.
             within: Maximum time difference between records.
-            other_value_serde: Serde of the other stream's values; same default.
+            other_value_serde: Serde of the other stream's values; default: that stream's.
 
         Raises:
             TopologyError: `other` is not a stream of the same builder.
@@ -483,12 +483,12 @@ class KStreamJoins(ABC, Generic[K, V]):
         )
 
     def _join_stream(self, join: JoinCall, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
-        join.windows()  # checks first: a rejected join must not consume a name
+        join.windows()  # checks first: a rejected join must not consume a generated name
         other_part = other._part  # noqa: SLF001 - its own class
         join.check_graph(self._part.graph, other_part.graph, "stream")
         left = self._placed(join, "-left", join.value)
         right = other._placed(join, "-right", join.other_value)  # noqa: SLF001 - as above
-        # Kafka Streams drops the serde; equal serdes of both sides are kept here.
+        # Kafka Streams drops the key serde; the result keeps it here if both sides have the same.
         same = left.key_serde if left.key_serde is right.key_serde else None
         return self._joined(join_streams(join, left, right), join.key or same)
 
@@ -528,7 +528,7 @@ class KStreamJoins(ABC, Generic[K, V]):
             return part
         given = suffixed(join.name, suffix)
         key, value = join.key or part.key_serde, value or part.value_serde
-        # Each join consumes a number, even if the topic already exists.
+        # As in Kafka Streams, each join consumes generated names, even if it reuses the topic.
         made = part.graph.repartition(
             given or part.node.name, (key, value), generated=given is None, call=join.call
         )

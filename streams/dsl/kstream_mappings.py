@@ -1,7 +1,7 @@
 """Stateless `KStream` operators: filters, mappers and side effects.
 
-Mappers and predicates may be coroutine functions. Calls run one after another on an event loop of
-the task's thread.
+Mappers and predicates may be coroutine functions. The task's thread awaits one call at a time, on
+an event loop of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class KStreamMappings(ABC, Generic[K, V]):
 
     @abstractmethod
     def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
-        """Return a stream that starts at another node."""
+        """Return a `KStream` of this part."""
 
     @overload
     def filter(
@@ -275,7 +275,7 @@ class KStreamMappings(ABC, Generic[K, V]):
 
         Args:
             label: Text before each record; the node name if empty.
-            to: File to append to, created immediately; default: standard output.
+            to: File to append to, created by this call; default: standard output.
 
         Raises:
             TopologyError: `label` is no text, or the file can't be created.
@@ -297,7 +297,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def _below(
         self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
     ) -> StreamPart:
-        """Add an operator below this stream; return its output with the same types."""
+        """Add an operator below this stream; return its output, with this stream's serdes."""
         node = ProcessorGraphNode(
             name=self._part.graph.node_name(prefix, call.name(name)),
             location=call.location,
@@ -356,7 +356,7 @@ def printed_file(to: str | os.PathLike[str], context: str) -> Path:
 class Printer:
     """Writer of "[label]: key, value" lines, for debugging.
 
-    The file is opened for each line, so no handle survives a fork and workers may share it.
+    It opens the file for each line, so forked workers share no handle and may share the file.
     """
 
     def __init__(self, label: str, path: Path | None) -> None:

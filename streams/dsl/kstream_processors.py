@@ -33,7 +33,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
 
     @abstractmethod
     def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
-        """Return a stream that starts at another node."""
+        """Return a `KStream` of this part."""
 
     def process(
         self,
@@ -46,9 +46,9 @@ class KStreamProcessors(ABC, Generic[K, V]):
 
         Args:
             supplier: `Processor` class, or a function that returns a new one at each call (one per
-                task). Its `stores` are added and connected.
-            stores: Names of stores added with `StreamsBuilder.add_state_store`. Global stores need
-                no name here.
+                task). Stores in its attribute `stores` are added and connected.
+            stores: Names of further stores, added with `StreamsBuilder.add_state_store`. Global
+                stores need no name here.
 
         >>> from tidewheel import Processor, StreamsBuilder
         >>> class Shout(Processor[str, str, str, str]):
@@ -108,16 +108,15 @@ class KStreamProcessors(ABC, Generic[K, V]):
     ) -> "KStream[K, Any]":
         """Replace values in batches: `mapper(values)` returns as many new values in the same order.
 
-        For models, numpy and multi-key look-ups. A batch holds records already read from one
-        partition (at least one) and never waits for more. It grows while larger batches cost less
-        per record, and is otherwise sized for calls of about 20 ms. With `parallelising_factor` > 1
-        a batch holds records of one key range, so calls for different ranges overlap. If a
-        sub-topology runs record by record (see `describe(execution=True)`), each batch has one
-        record.
+        For models, numpy and multi-key look-ups. A batch contains one or more records already read
+        from one partition and never waits for more. It grows while larger batches cost less per
+        record, and is otherwise sized for calls of about 20 ms. With `parallelising_factor` > 1 a
+        batch has records of one key range, so calls for different ranges overlap. If a sub-topology
+        runs record by record (see `describe(execution=True)`), each batch has one record.
 
-        The function is called once per batch and is never retried. If it raises, or returns another
-        number of values, every record of the batch goes to the processing handler; "continue" skips
-        all of them.
+        The function is called once per batch and is never retried. If it raises, or returns more or
+        fewer values, every record of the batch goes to the processing handler; "continue" skips all
+        of them.
 
         Args:
             mapper: A function of a list of values that returns a list of the same length.
@@ -152,13 +151,13 @@ class KStreamProcessors(ABC, Generic[K, V]):
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
         node = ProcessorGraphNode(
-            # Unlike in all other operators, a name here consumes no number.
+            # As in Kafka Streams, a user-given name here consumes no number of the generated names.
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,
             supplier=supplier,
             store_names=tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *names))),
-            # Kafka Streams does not mark this (KAFKA-19668) and repartitions a later group before
-            # the processor.
+            # Keeps the optimiser from moving a later repartition above the processor. Kafka Streams
+            # does that (KAFKA-19668).
             changes_value=True,
         )
         graph.add(node, self._part.node)

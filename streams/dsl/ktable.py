@@ -59,7 +59,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
     Made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable). Methods
     raise `TopologyError` as in `KStream`. For a deleted row, `to_stream` and `transform_values`
-    call their functions with None; other methods do not call them.
+    call your function with value None; other methods do not call it.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
@@ -202,13 +202,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     ) -> "KTable[K, V2]":
         """Replace each row's value by a transformer's result; the transformer may use stores.
 
-        It is also called for deleted rows (with None), and for the old row of a change if a
+        The transformer is also called for deleted rows (with None), and for a change's old row if a
         downstream operator needs it and the result has no store.
 
         Args:
             supplier: `ValueTransformerWithKey` class, or a function that returns a new one at each
-                call (one per task). Its `stores` are added and connected.
-            stores: Names of stores added with `StreamsBuilder.add_state_store`.
+                call (one per task). Stores in its attribute `stores` are added and connected.
+            stores: Names of further stores, added with `StreamsBuilder.add_state_store`.
 
         >>> from tidewheel import StreamsBuilder, ValueTransformerWithKey
         >>> class Shout(ValueTransformerWithKey[str, str, str]):
@@ -324,10 +324,10 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         A changed row leaves its old group and enters its new one.
 
         Args:
-            selector: `f(value)` or `f(key, value)` -> (group, value); with None in either place, or
-                None itself, the row has no group. It must be deterministic, or the row stays in its
-                old group.
-            value_serde: Serde of the values, likewise.
+            selector: `f(value)` or `f(key, value)` -> (group, value); if it returns None, or None
+                as group or value, the row has no group. It must be deterministic, else a changed
+                row also stays in its old group.
+            value_serde: Serde of the returned values.
             name: Name of the node and of the repartition topic.
 
         >>> from tidewheel import StreamsBuilder
@@ -340,7 +340,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
         part, call = self._part, Call.here("group_by")
         function = call.mapper(selector)
-        # The first aggregation sets the operator; a group without aggregation does nothing.
+        # Placeholder: the first aggregation sets the operator; without one the group does nothing.
         node = self._below(call, "KTABLE-SELECT-", name, OperatorSupplier(PassThrough), None)
         part.send_old_values()
         return KGroupedTable(
@@ -387,7 +387,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         limit_ms = suppressed.limit_ms
         if suppressed.final:
             time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
-        # Unlike in other operators, a name here consumes no number.
+        # As in Kafka Streams, a user-given name here consumes no number of the generated names.
         node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
         kept = BufferStore(
             name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",
@@ -436,8 +436,8 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         supplier = OperatorSupplier(TableFilter, arguments)
         node = self._below(call, "KTABLE-FILTER-", name, supplier, kept)
         computed = partial(FilterView, predicate=function, negate=negate)
-        # If the rows are stored anyway, old values avoid tombstones for rows that downstream never
-        # saw.
+        # If the parent's rows are stored anyway, request old values: with them the filter sends no
+        # tombstone for a row that it never forwarded.
         node.old_values = self._part.send_old_values(force=False)
         return KTable(self._derived(node, kept, computed, value_serde=value_serde))
 
@@ -449,7 +449,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         *,
         value_serde: AnySerde | None,
     ) -> TableStore | None:
-        """Return the store of `store=`; it is required only if it has a name."""
+        """Return the result's store; it is created only if named or if an operator reads it."""
         if store is None:
             return None
         materialized = Materialized.of_table(store, call.context)

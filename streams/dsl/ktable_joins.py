@@ -1,6 +1,6 @@
 """`join`, `left_join` and `outer_join` of tables, by key or by foreign key.
 
-Names follow Kafka Streams' KTableImpl.
+Generated names are those of Kafka Streams' KTableImpl.
 """
 
 from abc import ABC, abstractmethod
@@ -108,7 +108,7 @@ class KTableJoins(ABC, Generic[K, V]):
         store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
-        """Return the joined rows that both tables have.
+        """Join each row with the other table's row; a row without a partner has no result.
 
         Without `foreign_key`, rows of equal keys are joined and both tables need the same partition
         count. With it, each row is joined with the row of the other table that it references.
@@ -119,17 +119,17 @@ class KTableJoins(ABC, Generic[K, V]):
             foreign_key: `f(value)` or `f(key, value)` -> key in the other table; None: no
                 reference.
             other_partitioner: With `foreign_key`: custom partitioner of the other table's topic,
-                `f(topic, key, value, partitions)` -> partition; the value is None.
+                `f(topic, key, None, partitions)` -> partition.
             name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
             TopologyError: `other` is no table of the same builder, or a function does not fit.
 
-        A result's timestamp is the newer of its two rows'; for a change of a foreign-key table,
-        that change's. As in Kafka Streams (KIP-213), responses for outdated rows are dropped. If
-        changes and responses cross, an inner foreign-key join (not `left_join`) may keep an
-        outdated result in two cases: a row is deleted and immediately comes back with a dangling
-        reference, or a row changes while its referenced row is deleted.
+        A result has the newer timestamp of its two rows; after a change of the table behind
+        `foreign_key`, that change's. As in Kafka Streams (KIP-213), responses of that table for
+        outdated rows are dropped. If changes and responses cross, an inner foreign-key join (not
+        `left_join`) may keep an outdated result in two cases: a row is deleted and immediately
+        returns with a dangling reference, or a row changes while its referenced row is deleted.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -287,7 +287,7 @@ class KTableJoins(ABC, Generic[K, V]):
     def _kept(
         self, prefix: str, store: "StoreArgument[Any, Any]", call: Call, *, value_serde: Any
     ) -> TableStore | None:
-        """Return the store of `store=`; it is required only if it has a name."""
+        """Return the result's store; it is created only if named or if an operator reads it."""
 
     def _other_part(self, other: "KTable[Any, Any]", call: Call) -> "TablePart":
         if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
@@ -319,7 +319,7 @@ class KTableJoins(ABC, Generic[K, V]):
         function = call.function(joiner, FunctionKind.JOINER)
         kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
         if kept is not None:
-            kept.needed = True  # as in Kafka Streams; filters and mappers differ
+            kept.needed = True  # even without a name, as in Kafka Streams
         named = JoinNames(own_part, call.name(name))
         if not kind.needs_right:
             own_part.send_old_values()
@@ -356,8 +356,8 @@ class KTableJoins(ABC, Generic[K, V]):
     ) -> "KTable[K, Any]":
         own_part, other_part = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(own_part, other_part, link)
-        # Kafka Streams consumes a store number even if no store is requested; an operator may need
-        # it.
+        # Even without `store=`: Kafka Streams consumes a number for the store's name, and a later
+        # operator may need the store.
         wanted = Materialized() if store is None else store
         kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
         assert kept is not None, "a store was asked for"

@@ -39,7 +39,8 @@ A = TypeVar("A")
 class WindowedKStream(Generic[K, V]):
     """Shared behaviour of time-windowed and session-windowed streams."""
 
-    #: Window types whose count consumes a store number for an unnamed store, as in Kafka Streams.
+    #: Window types whose `count` consumes one more generated name if the store has no name, as in
+    #: Kafka Streams.
     _numbers_count: ClassVar[tuple[type[Windows], ...]] = (FixedWindows, SessionWindows)
 
     def __init__(
@@ -56,16 +57,17 @@ class WindowedKStream(Generic[K, V]):
         return f"<{type(self).__name__} {self._aggregations.part.node.name} {self._windows}>"
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """Return the same stream with another emit strategy: each update (default), or once when a window closes.
+        """Return the same stream with another emit strategy.
 
         With "on_window_close" the next record past the window's close triggers the result, checked
         at most every `emit_interval_ms`. Results are ordered by window end.
 
         Args:
-            strategy: "on_window_update" or "on_window_close".
+            strategy: "on_window_update" (a result per update, the default) or "on_window_close"
+                (one result per window).
 
         Raises:
-            TopologyError: Another word, or "on_window_close" for unlimited windows, which never
+            TopologyError: Another strategy, or "on_window_close" for unlimited windows, which never
                 close.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
@@ -113,8 +115,8 @@ class WindowedKStream(Generic[K, V]):
         """Combine the values of each key and window; the first value is the first result.
 
         Args:
-            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row. It also merges
-                sessions.
+            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row. For sessions it
+                also merges two aggregates.
 
         >>> from tidewheel import SlidingWindows, StreamsBuilder
         >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
@@ -310,7 +312,7 @@ def windowed_operator(
 ) -> tuple[type[WindowedOperator], tuple[Any, ...]]:
     """Return the window operator and its arguments.
 
-    `counts` is true for an operator that may count in place.
+    `counts`: `fold` is a count, so the faster `TimeWindowCount` may be used.
     """
     arguments = (windows, fold, kept.emit, windowed_serde(kept))
     if isinstance(windows, SessionWindows):
