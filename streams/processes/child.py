@@ -20,10 +20,9 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class ChildProcess:
-    """A program in a session of its own: Ctrl-C in a terminal does not reach it.
+    """A child program in its own session, so Ctrl-C in the terminal does not reach it.
 
-    The program is started by `subprocess`, never by fork: threads and locks of this process do not
-    get into it.
+    It starts with `subprocess`, never by fork, so it inherits no threads and locks.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ChildProcess:
         self.pid = self._process.pid
 
     def write(self, data: bytes) -> None:
-        """Write to the child's standard input (`stdin=PIPE`); a dead child reads nothing."""
+        """Write to the child's standard input (`stdin=PIPE`); do nothing if the child is dead."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(data)
@@ -138,7 +137,7 @@ class LineBuffer:
     r"""Splits a stream of bytes into lines; drops empty ones.
 
     Args:
-        line_bytes_max: A longer line is dropped.
+        line_bytes_max: Drop longer lines; None: no limit.
 
     >>> lines = LineBuffer()
     >>> lines.feed(b"first\nsec"), lines.feed(b"ond\n")
@@ -147,7 +146,7 @@ class LineBuffer:
 
     def __init__(self, line_bytes_max: int | None = None) -> None:
         self._line_bytes_max = line_bytes_max
-        #: A list, because a line of many reads would be copied once per read.
+        #: The unfinished line, one part per read: joining after each read would copy it again.
         self._parts: list[bytes] = []
         self._part_bytes = 0
 
@@ -190,12 +189,12 @@ class LineReader:
 
 
 class LineWriter:
-    """Sends lines over a non-blocking socket from any thread; keeps the bytes it does not accept.
+    """Sends lines over a non-blocking socket from any thread; buffers bytes it can't send yet.
 
-    Errors of the socket are ignored: the reader of the connection sees its end.
+    Ignores socket errors: the code that reads the same connection detects its end.
 
     Args:
-        unsent_bytes_max: Lines are dropped while more bytes than these wait.
+        unsent_bytes_max: Drop new lines while more bytes wait; None: no limit.
     """
 
     def __init__(self, connection: socket.socket, unsent_bytes_max: int | None = None) -> None:

@@ -32,7 +32,7 @@ _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded program; its topology is not built.
+    """A loaded user program whose topology is not built yet.
 
     Attributes:
         target: Its `MODULE:TOPOLOGY`.
@@ -88,10 +88,10 @@ def effective_config(
     overrides: Mapping[str, Any] | None = None,
     config_file: str | None = None,
 ) -> StreamsConfig:
-    """Return a program's settings below those of the command line.
+    """Merge a program's `config` with command-line options, which win; return the settings.
 
     Args:
-        overrides: From the command line; tables (`consumer`, ...) are merged key by key.
+        overrides: Command-line options; tables (`consumer`, ...) are merged key by key.
         config_file: Replaces the usual settings file.
     """
     changes = dict(overrides or {})
@@ -110,7 +110,7 @@ def named(
     overrides: Mapping[str, Any],
     config_file: str | None = None,
 ) -> bool:
-    """Return True if a source of settings has an application_id; read-only commands need none."""
+    """Return True if `config`, command line, environment or file sets `application_id`."""
     if isinstance(defaults, StreamsConfig):
         return True
     file = settings_file(os.environ) if config_file is None else Path(config_file).expanduser()
@@ -130,7 +130,7 @@ def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed client tables, because `replace` does not merge tables."""
+    """Return the config's tables that `changes` touches, because `replace` does not merge."""
     return {
         option: dict(getattr(config, option))
         for option in TABLES
@@ -139,7 +139,7 @@ def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _keywords(config: StreamsConfig) -> dict[str, Any]:
-    """Return the keyword arguments of a config, which win over a settings file."""
+    """Return the options passed to a config as keywords, which win over a settings file."""
     found: dict[str, Any] = {}
     for option in StreamsConfig.model_fields:
         value = getattr(config, option)
@@ -159,7 +159,7 @@ def _imported(name: str) -> ModuleType:
     try:
         if name.endswith(".py"):
             return _imported_file(path)
-        # As with `python app.py`, modules next to the program are importable.
+        # Make the working directory importable, as `python app.py` does.
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(_dotted(name, path))
@@ -176,9 +176,8 @@ def _imported(name: str) -> ModuleType:
 
 
 def _dotted(name: str, path: Path) -> str:
-    """Return the dotted name of a module given as a path."""
     dotted = name.replace("/", ".")
-    if not all(dotted.split(".")):  # Python would import a module next to this one
+    if not all(dotted.split(".")):  # empty part: Python could import another module
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
     return dotted
 
@@ -217,7 +216,7 @@ def _imported_file(path: Path) -> ModuleType:
 
 
 def _is_taken(name: str, file: Path) -> bool:
-    """Return True if the name of a file imports another module."""
+    """Return True if importing `name` would load another file than `file`."""
     spec = importlib.util.find_spec(name)
     return spec is None or spec.origin is None or Path(spec.origin) != file
 
@@ -226,7 +225,7 @@ def _defaults(module: ModuleType, name: str) -> StreamsConfig | Mapping[str, Any
     config = getattr(module, "config", {})
     if isinstance(config, StreamsConfig | Mapping):
         return cast("StreamsConfig | Mapping[str, Any]", config)
-    if isinstance(config, ModuleType):  # a package's own submodule of that name
+    if isinstance(config, ModuleType):  # a package's submodule named `config`
         return {}
     raise ConfigError(
         f"`config` of {name!r} is of type {type(config).__name__}; make it a StreamsConfig or a dict of its options, or "
@@ -245,7 +244,7 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
             raise ConfigError(
                 f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
             ) from None
-        # A restart would fail in the same way, so it ends the command as a failed import does.
+        # `ConfigError` ends the command: after a restart the function would raise again.
         raise ConfigError(f"{target!r} raised {_told(error)}; mend the function") from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(

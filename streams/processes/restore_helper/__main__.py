@@ -6,9 +6,9 @@ from tidewheel.streams.processes.restore_helper.priority import lower_priority
 
 
 def main() -> int:
-    """Lower the priority before all other imports, then serve; return the exit code."""
+    """Lower the priority before all other imports, then execute orders; return the exit code."""
     lower_priority()
-    # These imports take half a second of processor time, in which tasks run.
+    # After `lower_priority`: this import takes 0.5 s of processor time that running tasks need.
     from tidewheel.streams.processes.restore_helper.helper_main import main as run  # noqa: PLC0415
 
     return run()

@@ -1,7 +1,7 @@
 """The program of a restore helper: executes orders until its worker is gone.
 
-Standard input is a socket for orders and reports. SIGINT and SIGTERM are ignored, because the
-worker ends the helper: by closing the socket, or by dying.
+Standard input is a socket for orders from the worker and reports to it. The helper ignores SIGINT
+and SIGTERM; it ends when the worker closes the socket or dies.
 """
 
 import logging
@@ -79,7 +79,7 @@ def main() -> int:
             helper.step()
         lines = worker.receive(None if helper.is_idle else 0)
     logging.shutdown()
-    # Threads may still wait for a location that does not answer; their work is not needed.
+    # `os._exit`, because threads may still wait for an unresponsive snapshot location.
     os._exit(0)
 
 

@@ -13,19 +13,19 @@ from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.restore import StoreTime
 from tidewheel.streams.console_log import LogLevel
 
-#: Concurrent orders of a helper: each keeps the rows of one run in memory.
+#: Concurrent orders of a helper; limited, because each keeps a run's rows in memory.
 ACTIVE_MAX: Final = 2
 
 
 class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
-    """The first line to a helper.
+    """The first line that a worker sends to a helper.
 
     Attributes:
         application_id, bootstrap_servers, consumer: See
             `tidewheel.streams.kafka.clients.KafkaClients`.
         rack_id: Rack of the brokers to read from.
         snapshot_location: None: there are no snapshots.
-        run_bytes: Memory for the rows of one run.
+        run_bytes: Memory for the rows of one run (sorted file).
         import_path: `sys.path` of the worker, for callbacks.
         log_level: See `tidewheel.streams.console_log.configure_logging`.
 
@@ -48,7 +48,7 @@ class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
 
 
 class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
-    """Find the newest snapshot of a store; `topic_id` is its changelog's."""
+    """An order to find a store's newest snapshot; `topic_id` is its changelog's."""
 
     number: int
     store: str
@@ -56,7 +56,7 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """Build and download runs: `tidewheel.tasks.restore.run_ports.RunOrder`."""
+    """An order to build and download runs (sorted files), as in `run_ports.RunOrder`."""
 
     number: int
     shape: StoreShape
@@ -72,7 +72,7 @@ class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True, kw_only=True):
-    """Cancel the order with this number, if it is in progress."""
+    """An order to cancel the order of this number, if it is in progress."""
 
     number: int
 
@@ -91,14 +91,14 @@ class Progressed(msgspec.Struct, tag="progressed", frozen=True, kw_only=True):
 
 
 class MadeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file on this machine's disk and its description."""
+    """A run's file on local disk, and its description."""
 
     path: str
     run: Run
 
 
 class Made(msgspec.Struct, tag="made", frozen=True, kw_only=True):
-    """The files of an order, by ascending offset."""
+    """The files that a `MakeRuns` order produced, by ascending offset."""
 
     number: int
     files: tuple[MadeFile, ...]
@@ -110,7 +110,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
     """A failed order.
 
     Attributes:
-        snapshot: The order's snapshot is the cause.
+        snapshot: True if the order's snapshot is the cause.
     """
 
     number: int

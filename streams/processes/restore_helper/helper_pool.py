@@ -31,9 +31,9 @@ from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, 
 
 #: An idle helper ends after this time.
 IDLE_S: Final = 60.0
-#: For the rows of all runs in progress.
+#: Memory of all helpers together for rows of runs in progress.
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-#: Lifetime of a cached search result: the tasks of one store search one after the other.
+#: Lifetime of a found snapshot: a store's tasks search for it shortly after each other.
 _CACHE_S: Final = 5.0
 
 _OnFound = Callable[[StoreSnapshot | None], None]
@@ -41,7 +41,7 @@ _OnReport = Callable[[RunReport], None]
 
 
 class _Search(msgspec.Struct):
-    """A search for the newest snapshot; `store` is its name and its changelog's topic id."""
+    """A search for a store's newest snapshot; `store` is its name and its changelog's topic id."""
 
     store: tuple[str, bytes]
     waiting: list[_OnFound] = msgspec.field(default_factory=list[_OnFound])
@@ -56,11 +56,11 @@ class _SentOrder(msgspec.Struct):
 
 
 class RestoreHelperPool:
-    """Starts helpers for orders, the next one while all others are busy. Any thread may call it.
+    """Sends orders to helpers; starts another one if all are busy. Any thread may call it.
 
     Args:
-        begin: Makes the first message of a helper from the memory for one run, in bytes.
-        snapshots: A snapshot location is configured.
+        begin: Makes a helper's first message; its argument is the memory for one run, in bytes.
+        snapshots: True if a snapshot location is configured.
         readers: Maximum number of helpers.
         idle_s: A helper without an order ends after this time.
         command: The helper program.
@@ -134,7 +134,7 @@ class RestoreHelperPool:
             numbers = [number for number, job in self._jobs.items() if job.order is order]
             for number in numbers:
                 self._jobs.pop(number).helper.send(Forget(number=number))
-        if not numbers:  # else the helper deletes it, because it may still write there
+        if not numbers:  # a helper deletes the directory itself: it may still write there
             shutil.rmtree(order.directory, ignore_errors=True)
 
     def close(self) -> None:
@@ -150,7 +150,6 @@ class RestoreHelperPool:
     # -- helpers; the lock is held -----------------------------------------------------------------
 
     def _least_busy(self) -> HelperProcess:
-        """Return the helper with the fewest orders, or a new one while all are busy."""
         load = {
             id(helper): sum(job.helper is helper for job in self._jobs.values())
             for helper in self._helpers
@@ -183,7 +182,7 @@ class RestoreHelperPool:
             return not busy
 
     def _on_end(self, helper: HelperProcess, reason: str) -> None:
-        """Fail the orders and searches of a helper that is gone."""
+        """Report a dead helper's orders as failed and answer its searches with None."""
         with self._lock:
             if helper in self._helpers:
                 self._helpers.remove(helper)

@@ -33,7 +33,7 @@ class HelperProcess:
     Args:
         on_report: Called in the receiving thread.
         on_end: Called once at the helper's end, in the receiving thread.
-        may_end: Called after each `idle_s` without an order; True ends the helper.
+        may_end: Called after each `idle_s` without an order; if it returns True, the helper ends.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class HelperProcess:
             threading.Thread(target=target, name="tidewheel-restore-helper", daemon=True).start()
 
     def send(self, order: Order) -> None:
-        """Queue an order. A dead helper does not receive it; `on_end` is called for it."""
+        """Queue an order. For a dead helper, `on_end` is called instead."""
         self._orders.put(encode(order))
 
     def close(self) -> None:

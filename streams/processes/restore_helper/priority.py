@@ -1,7 +1,7 @@
 """Low priority for a helper process: running tasks go first, and the helper still makes progress.
 
 A process can't undo its niceness. So a helper uses a moderate one: it gets a quarter of a
-processor next to a task that wants all of it.
+processor while a task uses the rest.
 
 Where Linux first shares processors between sessions (sched(7), "The autogroup feature"), niceness
 counts inside a session only, and the niceness of a session can be changed at any time. A helper has
@@ -17,25 +17,25 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: A quarter of a processor next to a task that wants all of it; all of an idle processor.
+#: Gives the helper a quarter of a busy processor, and all of an idle one.
 NICENESS: Final = 5
-#: Nearly no time next to a task that wants all of it.
+#: Gives the helper nearly no time of a busy processor.
 LOWEST: Final = 19
 
-#: A smaller share of the wanted time starves the helper. Less than this share of a processor is no
-#: demand.
+#: A helper starves if it gets less than this share of the time it wants. If it wants less than
+#: this share of a processor, starving does not count.
 _TOO_LITTLE: Final = 1 / 4
 _CHECK_S: Final = 1.0
 #: Checks for which a starved helper keeps the higher priority.
 _RAISED_CHECKS: Final = 5
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
-#: Has per thread a file with its running time and its waiting time for a processor, in ns.
+#: Folder with a file per thread: its running time and its wait for a processor, in ns.
 _THREADS: Final = Path("/proc/self/task")
 
 
 class SessionNiceness:
-    """The niceness of a helper's session, by the time it got. Pure.
+    """The niceness of a helper's session, chosen by the processor time that it got. Pure.
 
     >>> session = SessionNiceness()
     >>> session.after(used_s=0.9, waited_s=0.1, elapsed_s=1.0)
@@ -48,7 +48,7 @@ class SessionNiceness:
         self._raised = 0
 
     def after(self, *, used_s: float, waited_s: float, elapsed_s: float) -> int:
-        """Return the niceness after `elapsed_s`, with seconds of running and of waiting in it."""
+        """Return the niceness to set; the arguments cover the `elapsed_s` since the last call."""
         wanted_s = used_s + waited_s
         self._raised = max(self._raised - 1, 0)
         if (
@@ -61,7 +61,7 @@ class SessionNiceness:
 
 
 def lower_priority() -> None:
-    """Lower the priority of this process, and adapt its session's where the system has one."""
+    """Lower this process's priority; start a thread that adapts its session's, if it has one."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     if not _AUTOGROUP.exists() or os.getsid(0) != os.getpid():
@@ -69,7 +69,7 @@ def lower_priority() -> None:
     try:
         seen = processor_seconds()
         _AUTOGROUP.write_text(str(LOWEST))
-    except OSError:  # its progress can't be measured
+    except OSError:  # the helper's processor time can't be measured
         with contextlib.suppress(OSError):
             _AUTOGROUP.write_text(str(NICENESS))
         return
@@ -101,7 +101,7 @@ def _set_niceness(seen: tuple[float, float]) -> None:
         time.sleep(_CHECK_S)
         now, now_s = processor_seconds(), time.monotonic()
         wanted = session.after(
-            # The sums fall when a thread ends.
+            # `max`, because the sums fall when a thread ends.
             used_s=max(now[0] - seen[0], 0.0),
             waited_s=max(now[1] - seen[1], 0.0),
             elapsed_s=now_s - since_s,

@@ -1,8 +1,7 @@
-"""Run building in a restore helper: reads changelog ranges into sorted runs, downloads snapshots.
+"""Run building in a restore helper: sorts changelog ranges into files, downloads snapshots.
 
-One thread reads all ranges with one client, a few at a time, and shares its time as a worker does:
-urgent orders first, copies get a fifth. Calls that wait for the snapshot location run in other
-threads.
+One thread reads all ranges with one consumer, a few at a time. Urgent orders come first; orders for
+standbys and learners get a fifth. Calls that wait for the snapshot location run in other threads.
 """
 
 import contextlib
@@ -48,11 +47,11 @@ _log = logging.getLogger("tidewheel.restore")
 _POLL_RECORDS: Final = 20_000
 _POLL_S: Final = 0.05
 _PROGRESS_EVERY_S: Final = 0.25
-#: Of so many started orders one is for a copy, if one waits.
+#: One of this many started orders is for a copy (standby or learner), if one waits.
 _COPY_EVERY: Final = 5
-#: Limit for a search; after it the changelog is read instead.
+#: Limit for finding a snapshot; after it the changelog is read instead.
 FIND_S: Final = 30.0
-#: Two pools, so a search does not wait for downloads.
+#: Threads of two pools, so finding a snapshot does not wait for downloads.
 _DOWNLOAD_THREADS: Final = 4
 _SEARCH_THREADS: Final = 4
 #: Downloads fail when no byte has arrived for this time. Concurrent downloads share the bandwidth,
@@ -86,21 +85,21 @@ class _Job:
     def bytes_here(self) -> int:
         size = 0
         for file in self.directory.glob("*.sst"):
-            with contextlib.suppress(FileNotFoundError):  # broken files are deleted
+            with contextlib.suppress(FileNotFoundError):  # a download deletes its broken file
                 size += file.stat().st_size
         return size
 
 
 class RestoreHelper:
-    """Executes orders. One thread calls `accept` and `step`.
+    """Executes orders to find snapshots and build runs. One thread calls `accept` and `step`.
 
     Args:
-        application_id: The owner of the snapshots.
+        application_id: The application whose snapshots to use.
         make_reader: Makes the one reader of changelogs.
         location: Makes the snapshot location.
         send: Sends a report; called by several threads.
         run_bytes: Memory for the rows of one run.
-        find_s: Limit for a search.
+        find_s: Limit for finding a snapshot.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class RestoreHelper:
     ) -> None:
         self._application_id = application_id
         self._make_reader = make_reader
-        #: One object for all searches: it logs each broken file once.
+        #: Cached: one location object logs each broken file only once.
         self._location = cache(location)
         self._send = send
         self._clock = clock
@@ -127,7 +126,7 @@ class RestoreHelper:
         self._started_count = 0
         self._reader: ChangelogReader | None = None
         self._turns = ReadingTurns(clock, time.sleep)
-        #: Time of the last download progress, and the bytes at that time.
+        #: Time of the last download progress, and the bytes on disk at that time.
         self._arrived_s, self._bytes_here = clock.monotonic_s(), 0
         self._downloaders = ThreadPoolExecutor(
             _DOWNLOAD_THREADS, thread_name_prefix="tidewheel-download"
@@ -152,7 +151,7 @@ class RestoreHelper:
         if self._reader is not None and any(not job.is_read for job in self._active.values()):
             self._read(self._reader)
         else:
-            time.sleep(_POLL_S)  # for downloads
+            time.sleep(_POLL_S)  # only downloads are in progress
         for job in list(self._active.values()):
             self._check(job)
         self._check_downloads()
@@ -166,7 +165,7 @@ class RestoreHelper:
     # -- snapshots ---------------------------------------------------------------------------------
 
     def _search(self, order: FindSnapshot) -> None:
-        """Start a search. A task waits for it, so it is answered with None after the limit."""
+        """Start a search. The waiting task gets None after `find_s` and reads the changelog."""
         search = self._searchers.submit(self._find, order)
         timer = threading.Timer(self._find_s, self._end_search, (order, search))
         timer.daemon = True
@@ -205,7 +204,7 @@ class RestoreHelper:
             job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
 
     def _check_downloads(self) -> None:
-        """Fail all downloads if no byte of any has arrived: single ones may queue behind others."""
+        """Fail all downloads if none got a byte in `_DOWNLOAD_STALL_S`; one alone may be queued."""
         now_s = self._clock.monotonic_s()
         waiting = [job for job in self._active.values() if not job.is_downloaded]
         if waiting and now_s - self._arrived_s <= _DOWNLOAD_STALL_S:
@@ -235,7 +234,7 @@ class RestoreHelper:
             self._fail_on_error(job, partial(self._start, job))
 
     def _next(self) -> MakeRuns | None:
-        """Return the next order: urgent ones first, and at times a copy."""
+        """Return the next order: urgent ones first, but every fifth time one for a copy."""
         free = [
             order
             for order in self._waiting

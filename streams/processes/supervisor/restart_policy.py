@@ -15,7 +15,7 @@ from typing import Final
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.exit_codes import ExitCode
 
-#: Partitions whose crashes are kept; the least recent is dropped first.
+#: Number of partitions with crash counts; the one that crashed least recently is dropped.
 _PARTITIONS_MAX: Final = 1_000
 
 
@@ -33,9 +33,9 @@ class Crash:
     """A worker's unplanned end.
 
     Attributes:
-        healthy_ms: Time in state RUNNING.
+        healthy_ms: Longest time in state RUNNING.
         silent: The process died without a report; partition and offset are then those of the record
-            that it processed, if known.
+            in process, if known.
     """
 
     exit_code: ExitCode
@@ -76,7 +76,7 @@ class GiveUp:
 def judge(
     history: CrashHistory, crash: Crash, settings: RestartSettings
 ) -> tuple[CrashHistory, Restart | GiveUp]:
-    """Return the history with this crash added, and the decision.
+    """Return the history with this crash added, and the decision: restart or give up.
 
     >>> _, decision = judge(CrashHistory(), Crash(exit_code=ExitCode.FAILED, message=""), RestartSettings())
     >>> decision

@@ -1,6 +1,6 @@
-"""The supervisor: starts workers, restarts crashed ones, and turns signals into orders.
+"""The supervisor: starts workers, restarts crashed ones, turns signals into orders to workers.
 
-One thread runs one loop. It never imports the user's program, which can crash its own process only.
+One thread runs one loop. It never imports the user's program, so user code can crash workers only.
 SIGTERM and SIGINT become the order to stop; workers then drain, commit and close within
 `drain_timeout_ms`. A second SIGINT kills all workers. If this process dies, its workers read the
 end of their pipes and stop by themselves.
@@ -49,16 +49,16 @@ from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProces
 
 _log = logging.getLogger("tidewheel.supervisor")
 
-#: Until a worker reports the value of its settings.
+#: Time to drain, until a worker reports its own `drain_timeout_ms`.
 _DRAIN_TIMEOUT_MS: Final = 25_000
-#: For the last commit and the databases, after the drain.
+#: Extra time after the drain, for the last commit and closing databases.
 _CLOSE_GRACE_MS: Final = 5_000
-#: Interval of checks while a worker's pipe has ended and its process lives.
+#: Interval of exit checks when a worker's pipe has ended but its process still lives.
 _DYING_CHECK_S: Final = 0.05
 #: A process that lives this long after the end of its pipe is killed.
 _DYING_MAX_S: Final = 10.0
 _CHECK_S: Final = 60.0
-#: Time for the watchdog to send the last messages of dead workers.
+#: Time at exit for the watchdog to send dead workers' last messages to the group.
 _GOODBYE_S: Final = 5.0
 
 #: Called with (slot, report).
@@ -66,13 +66,13 @@ ReportListener = Callable[[int, Report], None]
 
 
 class _Slot:
-    """The place of one worker: its present process and the history of earlier ones."""
+    """One worker's place: its present process and the crash history of earlier ones."""
 
     def __init__(self, start: StartWorker) -> None:
         self.start = start
         self.process: WorkerProcess | None = None
         self.history = CrashHistory()
-        #: Time of the next start; None while a process lives and after the last one.
+        #: Time of the next start; None while a process lives, or if no restart follows.
         self.due_s: float | None = 0.0
         self.running_since_s: float | None = None
         self.healthy_s = 0.0
@@ -95,10 +95,10 @@ class Supervisor:
     """Runs workers until they stop or one fails for good.
 
     Args:
-        starts: The first order of each worker.
-        on_report: Receives all reports of workers.
-        drain_timeout_ms: Replaces the value of the workers' settings.
-        start_watchdog: Starts the watchdog that all workers share; None: no group.
+        starts: One start order per worker.
+        on_report: Called with each worker's reports.
+        drain_timeout_ms: Overrides the workers' setting of this name.
+        start_watchdog: Starts the watchdog that all workers share; None: they form no group.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._wake = WakePipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        #: Received and not yet handled. The signal handler only appends; the loop handles them.
+        #: Signals not yet handled. The signal handler only appends; the loop handles them.
         self._signals: list[int] = []
         self._deadline_s: float | None = None
         self._exit_code = ExitCode.OK
@@ -175,7 +175,7 @@ class Supervisor:
         _log.info("worker %d started (process %d)", slot.number, process.pid)
 
     def _watchdog_fd(self) -> int | None:
-        """Return the watchdog's intake. A dead watchdog is replaced for workers that start now."""
+        """Return the socket by which a new worker reaches the watchdog; replace a dead watchdog."""
         if self._start_watchdog is None:
             return None
         if self._watchdog is not None and not self._watchdog.is_alive():
@@ -187,7 +187,6 @@ class Supervisor:
         return self._watchdog.intake.fileno()
 
     def _wait(self) -> None:
-        """Wait for a signal, a report, a death, a due start or the deadline."""
         now_s = time.monotonic()
         moments = [slot.due_s for slot in self._slots if slot.due_s is not None]
         if self._deadline_s is not None:
@@ -288,7 +287,7 @@ class Supervisor:
             self._exit_code = crash.exit_code
 
     def _log_error(self, message: str) -> None:
-        """Log an error. Its text without the worker is kept: workers may fail for one reason."""
+        """Log an error. Store its text without the worker's number, to log a common cause once."""
         self._logged_errors.add(message.partition(": ")[2])
         _log.error("%s", message)
 
@@ -346,7 +345,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals_received(self) -> Generator[None]:
-        """Receive signals during the block; in other threads than the main one, do nothing."""
+        """Receive signals during the block; outside the main thread, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -360,7 +359,7 @@ class Supervisor:
 
 
 def _crash_of(slot: _Slot, code: int) -> Crash:
-    """Return a worker's end as it reported it, else as the system reports it."""
+    """Return a dead worker's crash as it reported it, else as its exit code shows it."""
     healthy_ms = int(slot.healthy_s * 1000)
     report = slot.last_report
     if not isinstance(report, WorkerCrashed):
@@ -380,7 +379,7 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
 def _silent_crash(record: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
     """Return the crash of a worker that reported none.
 
-    Its exit code is not interpreted: user code may have chosen it.
+    Its exit code is never mapped to an `ExitCode`: user code may have chosen it.
     """
     message, partition, offset = _exit_text(code), None, None
     if record is not None:

@@ -1,8 +1,8 @@
 """Messages between supervisor and worker: one JSON object per line, over the worker's pipes.
 
 Settings travel in `StartWorker` over standard input, never in arguments or the environment, which
-other users of the machine can read. A supervisor may start workers of a newer installation: fields
-are only added, with defaults.
+other users of the machine can read. A supervisor may start workers of a newer installation, so new
+versions only add fields, with defaults.
 """
 
 from typing import Any, Final
@@ -11,7 +11,7 @@ import msgspec
 
 from tidewheel.streams.console_log import LogFormat, LogLevel
 
-#: User code may write to the pipe of reports; a longer line is dropped.
+#: A longer line on the report pipe is dropped: user code may write there too.
 LINE_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -19,8 +19,8 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The first line that a worker reads.
 
     Attributes:
-        process_id: The supervisor's name in the group.
-        careful: The previous process died without a report: send `RecordInHand`.
+        process_id: Identifies this supervisor's workers in the group.
+        careful: The previous process died without a report: send `RecordInHand` before each record.
     """
 
     target: str
@@ -46,7 +46,7 @@ class StopWorker(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The program is loaded and its settings are valid; the runtime starts now."""
+    """A report that the program is loaded and its settings are valid; the runtime starts now."""
 
     application_id: str
     drain_timeout_ms: int
@@ -66,7 +66,10 @@ class MetricsReported(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
 
 
 class RecordInHand(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
-    """The record that a careful worker processes now; no topic: none."""
+    """The record that a careful worker processes next; no topic: none.
+
+    If the worker dies silently, the supervisor names this record.
+    """
 
     topic: str | None = None
     partition: int = 0

@@ -23,7 +23,7 @@ from tidewheel.streams.processes.supervisor.worker_messages import (
     encode,
 )
 
-#: `--reports FD` is appended, and `--watchdog FD` for a member of a group.
+#: `WorkerProcess` appends `--reports FD`, and `--watchdog FD` for a group member.
 WORKER_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.cli.worker_main")
 
 
@@ -72,7 +72,7 @@ class WorkerProcess:
         reports: list[Report] = []
         lines, ended = self._lines.read()
         for line in lines:
-            # User code may write other lines to the pipe.
+            # Ignore other lines: user code may write to the pipe.
             with contextlib.suppress(msgspec.DecodeError):
                 reports.append(decode_report(line))
         return reports, ended

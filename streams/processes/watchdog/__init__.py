@@ -1,4 +1,4 @@
-"""The watchdog process: the workers' voice in their group (`PROTOCOL.md` H21).
+"""The watchdog process: represents a program's workers in their group (`PROTOCOL.md` H21).
 
-It sends their heartbeats, watches them, and runs the leader if elected.
+It sends their heartbeats, detects hangs, and runs the group leader if elected.
 """

@@ -14,8 +14,8 @@ from tidewheel.streams.processes.watchdog.watchdog import Watchdog
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve the workers that come through the socket of `--intake FD`; return the exit code."""
-    # `argparse` takes longer to import than all of this module.
+    """Serve the workers that connect through the socket `--intake FD`; return the exit code."""
+    # No `argparse`: its import takes longer than all of this module.
     _, intake = sys.argv[1:] if arguments is None else arguments
     intake_fd = int(intake)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.set_inheritable(intake_fd, False)
     in_order = Watchdog(socket.socket(fileno=intake_fd)).run()
     logging.shutdown()
-    # Threads may still wait for a cluster that does not answer; their work is not needed.
+    # `os._exit`, because threads may still wait for an unresponsive cluster.
     os._exit(0 if in_order else 1)
 
 

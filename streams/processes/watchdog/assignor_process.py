@@ -1,8 +1,8 @@
-"""Task assignors: built-in ones run here, a user's in a child process with a time limit.
+"""Task assignors: built-in ones run in the watchdog, a user's in a child with a time limit.
 
-User code may loop or crash, which would stop the beats of all members here. The child reads the
-question from standard input and writes the answer to standard output; output of the user's code is
-redirected to standard error.
+User code may loop or crash, which would stop the heartbeats of all the watchdog's members. The
+child reads an assignment request from standard input and writes the answer to standard output. The
+user's own output goes to standard error.
 """
 
 import os
@@ -27,7 +27,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 
 _COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog.assignor_process")
 
-#: Terminal escape sequences: colours, cursor movement, window title.
+#: Terminal escape sequences, removed from errors: colours, cursor movement, window title.
 _ESCAPES: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
 
 
@@ -70,10 +70,10 @@ class AssignorFailedError(StreamsError):
 
 
 class Assignors:
-    """Computes assignments.
+    """Computes assignments with the configured assignor.
 
     Args:
-        assignor: The name from this process's start; no other is ever imported.
+        assignor: Its name; `assign` refuses another, which a group message could smuggle in.
         timeout_s: Limit for a user's assignor.
         import_path: More folders to import it from.
     """
@@ -127,7 +127,7 @@ class Assignors:
 
 
 def _in_words(text: str) -> str:
-    r"""Return a text on one line, without sequences that control the terminal of an alarm.
+    r"""Return an error text on one line, without sequences that control a reader's terminal.
 
     >>> _in_words("\x1b[1;31mno\x1b[0m such\n  rack\x07")
     'no such rack'
@@ -186,7 +186,7 @@ def _request(question: _Question) -> AssignmentRequest:
 
 
 def _answer(question: _Question) -> _Answer:
-    """Call the user's object: an assignor, its class, or a function of the request."""
+    """Call the user's assignor in the child: an object, its class, or a function of the request."""
     sys.path += [each for each in question.import_path if each not in sys.path]
     request = _request(question)
     try:

@@ -1,4 +1,4 @@
-"""The first message of a worker to its watchdog: all it needs to act for the worker.
+"""The first message of a worker to its watchdog: client settings and its join message.
 
 It has secrets, so it crosses the socket pair only: other users of the machine can read arguments
 and environment.
@@ -21,14 +21,16 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         bootstrap_servers, client_id, consumer, producer, admin: See
             `tidewheel.streams.kafka.clients.KafkaClients`. Callbacks are names ("module:name").
         replication_factor: Of the two control topics; -1: the cluster's default.
-        heartbeat_interval_ms: Between two beats of this member.
-        worker_hang_timeout_ms: Beats stop when the progress counter has not changed for this long.
+        heartbeat_interval_ms: Between two heartbeats of this member.
+        worker_hang_timeout_ms: Heartbeats stop when the worker's progress counter has not changed
+            for this long.
         max_call_ms: The same limit during a call of user code; 0: none.
-        coordinator: Group-wide settings, used if this process leads.
+        coordinator: Group-wide settings, used if this watchdog is the leader.
         assignor_timeout_ms: Limit for a user's assignor, which runs in a child process.
         import_path: `sys.path` of the worker.
         log_level, log_format: See `tidewheel.streams.console_log.configure_logging`.
-        welcomed: The group log once had this incarnation; if it is gone, it must not join again.
+        welcomed: The group had accepted this incarnation. If it is gone from the group log, it was
+            fenced and must not join again.
 
     >>> join = JoinGroup(
     ...     app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",),

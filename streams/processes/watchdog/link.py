@@ -1,7 +1,7 @@
 """A worker's connection to its watchdog: the port `tidewheel.tasks.loop.worker_ports.Membership`.
 
-A dead watchdog is replaced. The new one receives the same `Hello`, then the last report of each
-lasting kind; it sends its orders again.
+A dead watchdog is replaced. The worker sends the new one the same `Hello`, then the last report of
+each `LASTING` kind; the new watchdog sends its orders again.
 
     started ──▶ connected ──watchdog dies──▶ waiting (back-off) ──▶ connected
                     └──────── close ──────────────┴──▶ closed
@@ -39,7 +39,7 @@ _log: Final = logging.getLogger("tidewheel.watchdog")
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MAX_S: Final = 5.0
 _HEALTHY_S: Final = 10.0
-#: Time for waiting reports when the link is closed.
+#: Time to send waiting reports when the link is closed.
 _LAST_SEND_S: Final = 1.0
 
 
@@ -95,8 +95,8 @@ class WatchdogLink:
         Args:
             hello: The worker's first message.
             fd: A connection to a running watchdog (`WatchdogProcess.connect_worker`), owned by this
-                object from now on, or a function that makes one, now and after each death of the
-                watchdog. None, or the death of a watchdog that was given: start one here.
+                object from now on, or a function that makes one, now and after each death. With None,
+                or when a given connection's watchdog has died, the link starts its own.
             woken: Called from another thread when orders have arrived; must be short.
             command: The watchdog program.
         """
@@ -130,7 +130,7 @@ class WatchdogLink:
         return orders
 
     def send(self, report: AnyReport) -> None:
-        """Send a report. Never waits. A lasting report is sent again to the next watchdog."""
+        """Send a report. Never waits. A `LASTING` report is sent again to the next watchdog."""
         line = encode_line(report)
         with self._lock:
             if self._closed:
@@ -147,7 +147,7 @@ class WatchdogLink:
         self._memory.show_call(since_ns, time.monotonic_ns())
 
     def lease_left_s(self) -> float:
-        """Return the time for new work: infinite before the first lease, <= 0 after its end."""
+        """Return the seconds in which new work may begin: infinite before the first lease."""
         until_ns = self._memory.lease_ns
         return (until_ns - time.monotonic_ns()) / 1e9 if until_ns else math.inf
 
@@ -168,7 +168,7 @@ class WatchdogLink:
     # -- sending; the lock is held -----------------------------------------------------------------
 
     def _use(self, connection: socket.socket) -> None:
-        """Begin a connection: send the memory, the `Hello` and the lasting reports."""
+        """Begin a connection: send the shared memory, the `Hello` and the `LASTING` reports."""
         connection.setblocking(False)
         self._connection = connection
         self._writer = LineWriter(connection)
@@ -194,7 +194,6 @@ class WatchdogLink:
             self._reconnect()
 
     def _receive(self) -> None:
-        """Receive orders until the watchdog is gone or this link is closed."""
         reader = LineReader(self._connection)
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
@@ -228,7 +227,6 @@ class WatchdogLink:
             self._woken()
 
     def _reconnect(self) -> None:
-        """Connect to another watchdog; retries until it works or the link is closed."""
         if time.monotonic() - self._connected_s >= _HEALTHY_S:
             self._back_off_s = _BACK_OFF_S
         else:
@@ -258,7 +256,6 @@ class WatchdogLink:
         return self._process.connect_worker()
 
     def _pause(self) -> None:
-        """Wait for the back-off time, or until the link is closed."""
         deadline_s = time.monotonic() + self._back_off_s
         self._back_off_s = min(self._back_off_s * 2, _BACK_OFF_MAX_S)
         while not self._closed and time.monotonic() < deadline_s:

@@ -1,8 +1,8 @@
-"""64 bytes shared by worker and watchdog: progress, lease, and the present call of user code.
+"""Memory of 64 bytes shared by worker and watchdog: progress, lease, present call of user code.
 
 Each field has one writer and is 8 aligned bytes, which processors write atomically. The memory has
-no name: the worker creates it and sends its descriptor over the socket, so it is freed with the
-last of the two processes.
+no name: the worker creates it and sends its descriptor over the socket. The system frees it when
+both processes have ended.
 """
 
 import mmap
@@ -39,7 +39,7 @@ class SharedMemory:
 
     @classmethod
     def adopt(cls, fd: int) -> Self:
-        """Return memory of another process; closes the descriptor, the mapping stays."""
+        """Map another process's memory by its descriptor; close that, because the mapping stays."""
         memory = cls(fd)
         os.close(fd)
         memory.fd = -1
@@ -50,12 +50,12 @@ class SharedMemory:
         return self._words[_PROGRESS]
 
     def bump(self) -> None:
-        """Count a turn; for the worker's loop thread only."""
+        """Count a turn of the worker's loop, as proof of progress; for the loop thread only."""
         self._words[_PROGRESS] += 1
 
     @property
     def lease_ns(self) -> int:
-        """Time until which new work may begin; 0 before the first lease."""
+        """Time until which the worker may begin new work; 0 before the first lease."""
         return self._words[_LEASE_NS]
 
     @lease_ns.setter
@@ -64,7 +64,7 @@ class SharedMemory:
 
     @property
     def pulse_ns(self) -> int:
-        """Time of the last check by the worker's call watch; 0: it has none."""
+        """Time of the last check by the worker's call watch; 0: no call watch runs."""
         return self._words[_PULSE_NS]
 
     @property
@@ -73,7 +73,7 @@ class SharedMemory:
         return self._words[_CALL_NS]
 
     def show_call(self, since_ns: int, now_ns: int) -> None:
-        """Store a check of the worker's call watch; for its thread only."""
+        """Publish the present call (0: none) and the time of this check, for the call watch."""
         self._words[_CALL_NS] = since_ns
         self._words[_PULSE_NS] = now_ns
 

@@ -1,8 +1,8 @@
 """The watchdog of one host program: serves its workers, and runs their part in the group.
 
-One thread serves the sockets, one runs the group's runtime. A worker's death is seen by the end of
-its socket or process, whichever comes first; a hang by its progress counter. When the program and
-all its workers are gone, the runtime sends its last messages and the process ends.
+One thread serves the sockets, one runs the group runtime. The end of a worker's socket or process
+shows its death; a stopped progress counter shows a hang. When the program and all its workers are
+gone, the runtime sends its last messages and the process ends.
 """
 
 import logging
@@ -29,14 +29,14 @@ from tidewheel.streams.processes.watchdog.worker_socket import WorkerSocket
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Time for the last messages, once the program is gone.
+#: Time to send last messages to the group, once the program is gone.
 _GOODBYE_MS: Final = 3_000
 _GOODBYE_GRACE_S: Final = 3.0
 _FENCE_THREADS: Final = 16
 
 
 class MonotonicClock:
-    """The machine's monotonic clock: equal in all its processes, so leases can be passed on."""
+    """The machine's monotonic clock, equal in all processes: workers read lease times by it."""
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -46,7 +46,7 @@ class Watchdog:
     """Serves workers until the intake and all connections are closed.
 
     Args:
-        intake: Each byte comes with the descriptor of a worker's connection.
+        intake: Socket on which each byte comes with the descriptor of a new worker's connection.
     """
 
     def __init__(self, intake: socket.socket) -> None:
@@ -87,7 +87,6 @@ class Watchdog:
     # -- workers -----------------------------------------------------------------------------------
 
     def _accept_worker(self) -> None:
-        """Accept a worker's connection, or close the intake at its end."""
         assert self._intake is not None, "registered only while it is open"
         fds: list[int] = []
         try:
@@ -107,7 +106,7 @@ class Watchdog:
             self._selector.register(worker, selectors.EVENT_READ, worker)
 
     def _receive(self, worker: WorkerSocket, *, is_dead: bool) -> None:
-        """Pass a worker's reports to the runtime, then its end if there is one."""
+        """Pass a worker's reports to the runtime, then its death if it has ended."""
         had_hello = worker.hello is not None
         try:
             reports, ended = worker.receive()
@@ -163,7 +162,7 @@ class Watchdog:
             self._runtime.run()
         except BaseException:  # noqa: BLE001 - logged, and ends the process
             _log.exception("the group's runtime failed; another watchdog will be started")
-            # Its state can't be trusted. Workers see the end of their sockets and start another.
+            # The runtime's state can't be trusted. Workers notice the end and start a new watchdog.
             logging.shutdown()
             os._exit(1)
         finally:
@@ -204,7 +203,7 @@ def make_runtime(hello: Hello) -> GroupRuntime:
         ),
         settings=RuntimeSettings(
             app=join.app,
-            # A watchdog that replaces a dead one is another candidate: a new id at each start.
+            # A new id at each start: a watchdog that replaces a dead one is a new leader candidate.
             process_id=f"{join.process_id}-{os.urandom(4).hex()}",
             heartbeat_interval_ms=hello.heartbeat_interval_ms,
             session_timeout_ms=join.session_timeout_ms,

@@ -7,7 +7,7 @@ from typing import Final
 
 from tidewheel.streams.processes.child import ChildProcess, new_connection
 
-#: `--intake FD` is appended.
+#: `WatchdogProcess` appends `--intake FD`.
 WATCHDOG_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog")
 
 

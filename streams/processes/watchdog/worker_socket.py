@@ -24,14 +24,14 @@ from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Orders for a worker that does not read. A worker that connects again gets its orders again.
+#: Orders beyond this size are dropped for a worker that does not read; a reconnect repeats them.
 _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class WorkerSocket:
     """The port `tidewheel.rebalance.ports.WorkerConnection`.
 
-    The group's runtime calls the port from its thread; all else is for the main thread.
+    The group runtime's thread calls the port; all else is for the main thread.
 
     Args:
         connection: Owned by this object.
@@ -104,7 +104,7 @@ class WorkerSocket:
         self._writer.flush()
 
     def receive(self) -> tuple[list[AnyReport], bool]:
-        """Return reports, and True at the end; the first line sets `hello`."""
+        """Return reports, and True if the connection has ended; the first line sets `hello`."""
         if self._memory is None:
             try:
                 self._memory = _receive_memory(self._connection)
@@ -141,7 +141,7 @@ class WorkerSocket:
 
 
 def _receive_memory(connection: socket.socket) -> SharedMemory | None:
-    """Return the memory that comes with the first byte; None if the connection ended before."""
+    """Return the shared memory that comes with the first byte; None if no byte came."""
     with contextlib.suppress(ConnectionError):
         data, fds, _, _ = socket.recv_fds(connection, 1, 1)
         if data and fds:
