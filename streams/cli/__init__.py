@@ -1,4 +1,4 @@
 """The command line: `tidewheel`, also `python -m tidewheel`.
 
-Each command is a module of its own that is imported when it is called, to keep `tidewheel --help` fast.
+Each command is a module of its own. It is imported when called, so commands start fast.
 """

@@ -57,7 +57,7 @@ _FAMILIES: Final = {
         {"show": "tidewheel.streams.cli.commands.config:show"},
     ),
 }
-#: The list of commands shows the help of each, so all are imported.
+#: With these options all command modules are imported, because the list shows their help.
 _ASK_FOR_HELP: Final = frozenset({"--help", "-h"})
 
 
@@ -69,7 +69,7 @@ def program_version() -> str:
 
 
 def build_app(*, whole: bool = True) -> App:
-    """Return the command line; `whole` imports all commands, for their list."""
+    """Return the `App`; `whole` imports all command modules, to list them with their help."""
     app = App(
         name="tidewheel",
         help=_HELP,
@@ -103,14 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Console(stderr=True).print("interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # `tidewheel ... | head`: the reader is gone, and Python would report it again at exit.
+        # `tidewheel ... | head` closed the pipe; flushing stdout at exit would raise again.
         sys.stdout = None
         return ExitCode.OK
     return result if isinstance(result, int) else ExitCode.OK
 
 
 def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
-    """Return a command's function, or its path for a later import."""
+    """Return a command's function if `whole`, else its path, which `App` imports when called."""
     module, _, function = path.partition(":")
     if not whole:
         return path

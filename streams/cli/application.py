@@ -9,7 +9,7 @@ from tidewheel.streams.processes.user_program import Program, effective_config, 
 def application_of(
     target: str | None, settings: SettingsOptions
 ) -> tuple[StreamsConfig, Program | None]:
-    """Return an application's settings, and its program if that was given.
+    """Return an application's settings, and its program if `target` names one.
 
     Args:
         target: MODULE:TOPOLOGY, an application's id, or None: the settings must name it.

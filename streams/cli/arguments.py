@@ -61,7 +61,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         name, separator, value = text.partition("=")
         option, dot, key = name.strip().partition(".")
         if not separator or not option:
-            # Without the value: it may be a password.
+            # The message omits the value: it may be a password.
             raise ConfigError(
                 f"--set {name!r}: write option=value, such as --set commit_interval_ms=1s"
             )
@@ -89,7 +89,7 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
 
 
 def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
-    """Parse a `--timeout`; raise `ConfigError`, with `advice` for a value below `least_ms`.
+    """Parse a `--timeout` to ms; raise `ConfigError`, with `advice` for less than `least_ms`.
 
     >>> parse_timeout_ms("30s", 1, ": give how long to wait, such as 30s")
     30000

@@ -25,7 +25,7 @@ class Aside:
         threading.Thread(target=self._main, name=name, daemon=True).start()
 
     def call(self, work: Callable[[], _T], timeout_s: float | None = None) -> _T:
-        """Return or raise the call's outcome; raise `TimeoutError` after `timeout_s`."""
+        """Return `work`'s result or raise its error; raise `TimeoutError` after `timeout_s`."""
         done: Future[_T] = Future()
 
         def run() -> None:

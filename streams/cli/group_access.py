@@ -37,7 +37,7 @@ from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Pause before open transactions are checked again.
+#: Pause between checks of open transactions, until each is finished or has stalled (5 s).
 _LOOK_AGAIN_S: Final = 0.5
 
 
@@ -53,7 +53,7 @@ class Connection(Protocol):
     def sink(self) -> SinkProducer: ...
 
     def leader(self) -> LogWriter:
-        """Return a writer of the state topic; `close` closes it."""
+        """Return a leader's writer of the group log; the connection's `close` closes it."""
         ...
 
     def close(self) -> None: ...
@@ -87,7 +87,7 @@ class KafkaConnection:
 
 
 class _Leader:
-    """A leader's producer with errors for operators."""
+    """A leader's producer; its errors name the operator's next step."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._topic = state_topic(settings.application_id)
@@ -115,7 +115,7 @@ class _Leader:
 
 
 class GroupAccess:
-    """A group for a command; each read continues at the last position."""
+    """A command's access to a group; each read continues at the offset of the last one."""
 
     def __init__(
         self, config: StreamsConfig, connection: Connection, now_ms: Callable[[], int]
@@ -130,7 +130,7 @@ class GroupAccess:
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
-        #: Set by commands that read once: open transactions are checked twice before the answer.
+        #: Set by commands that read once: they wait until open transactions have ended or stalled.
         self.looks_once = False
         self.pause: Callable[[float], object] = time.sleep
         self._transactions = StalledTransactions()
@@ -155,7 +155,7 @@ class GroupAccess:
             )
 
     def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
-        """Read the log to its end, or to its last decided step; return new entries."""
+        """Return the group log's new entries, with `decided` only up to the first open transaction."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
             self.log.add(entry)
@@ -164,13 +164,13 @@ class GroupAccess:
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:
-        """Read the inbox to its end, first from two session timeouts ago, or the `whole` retained hour."""
+        """Read the inbox to its end, first from two session timeouts ago, or `whole` (one hour)."""
         since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
         for heard in self.connection.topics.inbox(since_ms):
             self.inbox.add(heard)
 
     def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:
-        """Read those of the two topics that exist; return their ids by name."""
+        """Read those of the group's two topics that exist; return their topic ids by name."""
         ids = self.connection.topics.topic_ids()
         if state_topic(self.application_id) in ids:
             self.read_log()
@@ -179,7 +179,7 @@ class GroupAccess:
         return ids
 
     def read(self) -> list[LogEntry | RejectedRecord]:
-        """Read both topics, the log to its last decided step; return its new entries."""
+        """Read both topics, the log up to the first open transaction; return its new entries."""
         entries = self.read_log(decided=True)
         self.read_inbox()
         return entries
@@ -197,7 +197,7 @@ class GroupAccess:
         )
 
     def send(self, message: AnyMessage) -> None:
-        """Send a message to the inbox and wait for it; raise `StreamsError` on failure."""
+        """Send a message to the inbox and wait for delivery; raise `StreamsError` on failure."""
         sink = self.connection.sink()
         try:
             sink.produce(
@@ -259,7 +259,7 @@ class GroupAccess:
         try:
             progress = progress_of(self.application_id, self._committed())
         except StreamsError as error:
-            # Earlier ranges are not shown as current ones.
+            # Drop earlier ranges, which would be shown as current.
             return replace(self._around, progress=None, problem=str(error))
         return replace(self._around, progress=progress)
 

@@ -25,7 +25,7 @@ _STALE: Final = "dim"
 
 
 def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> RenderableType:
-    """Return a group as tables.
+    """Return a group's status as tables for the terminal.
 
     With `tasks_first` only that many tasks, moving ones and those with most lag first; partitions
     with the most uneven ranges come first too, because the screen cuts off the rest.
@@ -66,7 +66,7 @@ def status_line(status: GroupStatus) -> str:
 
 
 def records_in_hand(status: GroupStatus) -> list[str]:
-    """Return lines for blocked event loops and for records that a range processes for long."""
+    """Return warnings: blocked event loops, and records that a key range processes for long."""
     blocked = [
         f"task {task.task} at {task.member or _UNKNOWN} blocks the event loop that key ranges share: {task.blocked}"
         for task in status.tasks
@@ -80,7 +80,6 @@ def records_in_hand(status: GroupStatus) -> list[str]:
 
 
 def range_lines(status: GroupStatus) -> list[str]:
-    """Return a line per key range, if key ranges were requested."""
     return [
         f"task {progress.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {progress.topic}-{progress.partition}: "
         f"offset {key_range.offset}, {key_range.ahead} ahead{_busy(key_range)}"
@@ -151,7 +150,6 @@ def _members(status: GroupStatus) -> Table:
 
 
 def _member_phase(member: MemberStatus) -> str:
-    """Return a member's phase, with the reason of an unusual one."""
     is_plain = member.phase == MemberPhase.ACTIVE or not member.reason
     return member.phase if is_plain else f"{member.phase}: {member.reason}"
 
@@ -189,7 +187,7 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
     table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead", "busy"))
     for partition in inputs:
         for index, key_range in enumerate(partition.ranges):
-            # Cells equal to the row above stay empty.
+            # Leave cells that equal the row above empty.
             names = (
                 ("", "")
                 if index

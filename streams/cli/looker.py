@@ -7,7 +7,7 @@ from tidewheel.streams.cli.group_access import GroupAccess
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.group.status import GroupStatus
 
-#: Interval of requests to brokers, for data that the two topics lack.
+#: Interval of requests to brokers, for data that the two group topics lack.
 _ASK_BROKERS_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1
 
@@ -20,7 +20,7 @@ def check_interval(interval_s: float) -> None:
 
 
 class Looker:
-    """Reads a group's status repeatedly; includes the brokers at a longer interval."""
+    """Reads a group's status repeatedly; asks the brokers only every `_ASK_BROKERS_S`."""
 
     def __init__(self, access: GroupAccess) -> None:
         self._access = access

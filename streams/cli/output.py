@@ -20,7 +20,7 @@ def print_json(value: object) -> None:
 def print_error(message: str) -> None:
     console = Console(stderr=True)
     console.print("error:", style="bold red", end=" ")
-    # Messages have brackets that are no markup, and paths that must not be wrapped.
+    # No markup or wrapping: messages contain brackets and long paths.
     console.print(message, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
@@ -29,6 +29,6 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ..
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        # Cells are data, never markup.
+        # Escape brackets: cells are data, not markup.
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
     Console().print(table)

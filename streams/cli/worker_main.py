@@ -45,7 +45,7 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 
 _log = logging.getLogger("tidewheel.worker")
 
-#: Characters of a reported error message.
+#: Maximum length of an error message in a report.
 _MESSAGE_MAX: Final = 4_000
 #: Without a supervisor, a worker that does not stop exits this long after its drain timeout.
 _ABANDONED_GRACE_S: Final = 5.0
@@ -72,7 +72,7 @@ class SupervisorLink:
         self._writing = threading.Lock()
         #: Orders that arrived together with the first one.
         self._early_orders: list[Order] = []
-        #: The supervisor is gone.
+        #: True once the supervisor is gone.
         self.lost = False
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class SupervisorLink:
             self.lost = True
 
     def orders(self, timeout_s: float | None) -> list[Order]:
-        """Return orders; waits for one, for a queued report, or for the timeout."""
+        """Wait for an order, a queued report or the timeout; send reports, return orders."""
         orders, self._early_orders = self._early_orders, []
         for key, _ in self._selector.select(0 if orders else timeout_s):
             if key.fileobj is self._wake:
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     reports_fd, watchdog_fd = fds["--reports"], fds.get("--watchdog")
     _disable_stop_signals()
     link = SupervisorLink(_move_orders_pipe(), reports_fd)
-    # Programs that the user's code starts must not keep these open.
+    # Child processes of user code must not inherit these connections and keep them open.
     for fd in (reports_fd, watchdog_fd):
         if fd is not None:
             os.set_inheritable(fd, False)
@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
-        # An error of the registry explains itself; it was raised while a serde was built.
+        # A schema registry's error needs no traceback: its message names the cause.
         is_registry = isinstance(error, SchemaRegistryError)
         is_unexpected = exit_code_of(error) is ExitCode.FAILED and not is_registry
         if error.__cause__ is not None or is_unexpected:
@@ -237,7 +237,6 @@ def _late(link: SupervisorLink) -> int:
 
 
 def _report_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:
-    """Report a record before it is processed."""
     if partition is None:
         link.send(RecordInHand())
     else:
@@ -245,7 +244,7 @@ def _report_record(link: SupervisorLink, partition: TopicPartition | None, offse
 
 
 def _move_orders_pipe() -> int:
-    """Move the pipe to another descriptor; user code finds an empty standard input."""
+    """Move the orders pipe from standard input, so user code finds that empty."""
     orders_fd = os.dup(sys.stdin.fileno())
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, sys.stdin.fileno())
@@ -254,9 +253,9 @@ def _move_orders_pipe() -> int:
 
 
 def _disable_stop_signals() -> None:
-    """Do nothing at SIGINT and SIGTERM.
+    """Install handlers that ignore SIGINT and SIGTERM.
 
-    SIG_IGN would be inherited by programs that the user's code starts; a handler is not.
+    User code's child processes would inherit SIG_IGN, but not a handler.
     """
 
     def nothing(_number: int, _frame: FrameType | None) -> None:

@@ -59,7 +59,7 @@ def broker(
     Args:
         port: The port for clients; default: a free one.
         data_dir: Keep data and logs in this folder, and start with the data in it.
-        keep: The same with Tidewheel's own folder.
+        keep: Like --data-dir, with Tidewheel's own folder.
         version: The Kafka version, 4.0.0 or newer.
         properties: A setting of the broker, `name=value`; repeatable.
         topics: Topics to create, `name:partitions` with commas between.
@@ -107,7 +107,7 @@ def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, tempo
         report.stopping()
         return EXIT_OK
     finally:
-        # A second Ctrl-C must not leave data behind; the broker is killed soon in any case.
+        # Ignore a second Ctrl-C: it would leave data behind. A hanging broker is killed soon.
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         kafka.stop()
@@ -152,7 +152,7 @@ class _Report:
     def failed(self, error: BrokerError) -> None:
         if self._json:
             self._line(event="failed", error=str(error))
-        # Messages have brackets that are no markup, and paths that must not be wrapped.
+        # No markup or wrapping: messages contain brackets and long paths.
         self._error.print("error:", style="bold red", end=" ")
         self._error.print(str(error), markup=False, emoji=False, highlight=False, soft_wrap=True)
 

@@ -22,11 +22,11 @@ from tidewheel.streams.topology.topology import Topology
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: End a job as Ctrl-C does: its Spark session stops, and its temporary files with secrets are
-#: deleted.
+#: These signals end a job as Ctrl-C does: its Spark session stops, and its temporary files with
+#: secrets are deleted.
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
-#: Least interval of JSON lines.
+#: Minimum time between two JSON lines of progress.
 _LINE_S: Final = 2.0
 
 
@@ -45,7 +45,7 @@ def program_of(
 
 
 def names_of(stores: str | None) -> list[str] | None:
-    """Parse a list of stores, None for all; raise `ConfigError` for an empty list.
+    """Parse a list of store names; None means all. Raise `ConfigError` for an empty list.
 
     >>> names_of("counts, totals"), names_of(None)
     (['counts', 'totals'], None)
@@ -73,7 +73,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
 
 @contextlib.contextmanager
 def _shown(*, as_json: bool) -> Generator[OnProgress]:
-    """Yield a progress callback: a bar on a terminal, lines of JSON elsewhere."""
     if wants_json(asked=as_json):
         yield _lines()
         return

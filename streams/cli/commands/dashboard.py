@@ -23,7 +23,7 @@ from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: Packages of the extra `web`.
+#: Packages that the extra `web` installs.
 _NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
 _EPISODES: Final = 10
 _PORT_MAX: Final = 65_535
@@ -62,7 +62,8 @@ def dashboard(
         port: The port to listen on; 0 for a free one.
         token: Secret for viewers, as env:NAME or file:/path; never the token itself, because other
             users can read it.
-        allowed_hosts: Another host name of the page, as behind a proxy; repeatable.
+        allowed_hosts: Another host name by which viewers reach the page, such as a proxy's;
+            repeatable.
         interval: Seconds between two reads.
         json: Print each event (ready, stopped) as a line of JSON on a terminal too.
         settings: Settings.
@@ -99,7 +100,7 @@ def dashboard(
             )
             report.stopped()
             if poller.hangs:
-                leave_at_once(ExitCode.OK)  # a read is in progress
+                leave_at_once(ExitCode.OK)  # a blocked read still uses the clients
     return ExitCode.OK
 
 
@@ -117,7 +118,7 @@ def _serve(
 
 
 def _fetch_status(access: GroupAccess) -> Callable[[], PolledGroup]:
-    """Return a function that reads the group with its recent history."""
+    """Return a function that reads the group's status and its last `_EPISODES` episodes."""
     looker = Looker(access)
     chronicle = access.chronicle = Chronicle(keep=_EPISODES)
 

@@ -33,7 +33,7 @@ def demo(
         log_level: Lowest level to log.
     """
     configure_logging(log_level)
-    # End as Ctrl-C does, with all clean-up.
+    # SIGTERM ends the demo as Ctrl-C does, with all clean-up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     view = JsonView() if wants_json(asked=json) else TerminalView()
     good = run_demo(DemoOptions(bootstrap_servers=bootstrap_servers), view)

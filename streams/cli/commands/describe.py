@@ -29,7 +29,7 @@ def describe(
 ) -> int:
     """Show a topology: sub-topologies, nodes, stores and topics, in Kafka Streams' text.
 
-    No broker is asked without --check. The text is the same on a terminal and in a file, for
+    Only --check connects to brokers. The text is the same on a terminal and in a file, for
     comparison.
 
     Args:
@@ -53,10 +53,10 @@ def describe(
     program = load_program(target)
     overrides, file = settings.overrides(), settings.config_file()
     if not named(program.defaults, overrides, file):
-        overrides["application_id"] = "described"  # required by settings, not by a description
+        overrides["application_id"] = "described"  # placeholder: settings require an id
     config = program.config(overrides, file)
     topology = program.topology(config)
-    spec = spec_of(topology, config)  # raises the errors of a start
+    spec = spec_of(topology, config)  # raises the errors that `run` would raise
     if check:
         return _check(spec, config)
     description = topology.describe(execution=execution)

@@ -24,9 +24,9 @@ from tidewheel.streams.exit_codes import ExitCode
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 _LOOK_S: Final = 0.2
-#: The order is repeated until the log shows that a leader has received it.
+#: Interval of drain orders, until the group log shows that a leader has received one.
 _SAY_AGAIN_S: Final = 1.0
-#: After its own limit a member still commits, closes its stores and reports.
+#: Extra wait after the drain limit: the member still commits, closes its stores and reports.
 _GRACE_MS: Final = 15_000
 
 
@@ -82,7 +82,7 @@ def drain(
 
 
 def find_member(group: Group, name: str) -> MemberRecord:
-    """Return the live member with a name or unique prefix; raise `StreamsError` with the names."""
+    """Return the live member with this name or unique prefix, else raise `StreamsError`."""
     live = list(group.live().values())
     found = [record for record in live if record.member == name] or [
         record for record in live if record.member.startswith(name)
@@ -104,7 +104,7 @@ def find_member(group: Group, name: str) -> MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainStep:
-    """A member's phase in the log, and its remaining tasks."""
+    """Progress of a drain: the member's phase in the group log, and its remaining tasks."""
 
     member: str
     phase: str
@@ -118,7 +118,7 @@ class _Outcome:
 
 
 class _Draining:
-    """Sends the order and follows the member until it is gone."""
+    """Sends the drain order to a member and follows its phase until it is gone."""
 
     def __init__(self, access: GroupAccess, record: MemberRecord, drain_ms: int) -> None:
         self._access = access

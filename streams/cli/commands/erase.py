@@ -29,7 +29,7 @@ from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 
 _LOOK_S: Final = 0.2
-#: The order is repeated until its answer: the owner may change or be restoring.
+#: Interval of delete orders until one is answered: the owner may change or be restoring.
 _REPEAT_S: Final = 1.0
 
 
@@ -92,7 +92,6 @@ def delete(
 def _execute(
     deletions: Sequence["_Deletion"], key: str, timeout_ms: int, *, as_json: bool
 ) -> ExitCode:
-    """Run deletions one after the other; report each that found rows."""
     code = ExitCode.FAILED
     for deletion in deletions:
         answer = _waited(deletion, timeout_ms, as_json=as_json)
@@ -110,12 +109,12 @@ def _execute(
 
 
 class KeyRows(NamedTuple):
-    """The rows of a key.
+    """The place of a key's rows: store, partition and key bytes.
 
     Attributes:
         key: The key's bytes.
-        tail: Number of bytes after it in the keys of the rows.
-        partition: Of the store's changelog.
+        tail: Number of bytes behind `key` in each row's key (window times).
+        partition: The store's changelog partition.
     """
 
     store: BulkStore
@@ -129,7 +128,7 @@ class KeyRows(NamedTuple):
 
 
 def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
-    """Return the rows for a key in text form; raise `ConfigError` for an invalid one."""
+    """Return the place of a key's rows, the key given as text; raise `ConfigError` if invalid."""
     serde = store.spec.key_serde
     tail = 0
     if is_windowed(serde):  # all windows of the inner key
@@ -151,7 +150,7 @@ def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
 def erasable_store(
     topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
 ) -> BulkStore:
-    """Return a store; raise `ConfigError` with the alternative if keys can't be deleted from it."""
+    """Return the named store; raise `ConfigError` if keys can't be deleted from it."""
     known: list[str] = []
     for global_store in topology.spec(config).global_stores:
         known.append(global_store.store.name)
@@ -221,17 +220,17 @@ class _Owner(NamedTuple):
 
 
 class _Deletion:
-    """Sends the order to the task's owner, also to later owners, until one answers."""
+    """Sends a delete order to the task's owner, also to later owners, until one answers."""
 
     def __init__(self, access: GroupAccess, rows: KeyRows) -> None:
         self.rows = rows
         self._access = access
         self._request = secrets.token_hex(16)
-        #: Member names by asked incarnation.
+        #: Names of the members that received the order, by incarnation.
         self.asked: dict[str, str] = {}
 
     def _owner(self) -> _Owner | None:
-        """Return the live member that owns the task according to the log."""
+        """Return the live member that owns the task according to the group log."""
         group = self._access.group
         state = group.states.get(self.rows.task)
         if state is None or state.phase != TaskPhase.RUNNING or state.owner is None:
@@ -244,7 +243,7 @@ class _Deletion:
         return "" if owner is None else owner.record.member
 
     def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
-        """Return the owner's answer; raise `StreamsError` after the limit."""
+        """Send orders, return the owner's answer; raise `StreamsError` after `timeout_ms`."""
         give_up_s = time.monotonic() + timeout_ms / 1000
         ask_s = time.monotonic()
         while True:

@@ -74,9 +74,9 @@ def recover(
     """Restore a group after one of its two topics was deleted.
 
     Members pause then, because the owners of tasks are unknown. This command fences every producer
-    in the committed offsets and in the remaining topics, and starts a new log above every epoch in
-    the committed offsets. No record is lost or processed twice. Paused members resume by themselves
-    afterwards. Without --execute nothing is changed.
+    in the committed offsets and in the remaining topics. It starts a new log with epochs above all
+    in the committed offsets. No record is lost or processed twice. Paused members resume by
+    themselves afterwards. Without --execute nothing is changed.
 
     A group that has not started yet looks like one that lost its topics before its first commit:
     its log is created too, for its first member. That member must have this program and this

@@ -47,8 +47,8 @@ def reset(
     Args:
         target: The application's id, or its MODULE:TOPOLOGY, which names its topics exactly.
         execute: Execute the plan.
-        force: Also while workers with a fixed assignment (run --tasks, --fixed-assignment) are
-            alive; they end with FencedError.
+        force: Reset even while workers with a fixed assignment (run --tasks, --fixed-assignment)
+            are alive; they end with FencedError.
         to: Next input position: earliest, latest, or a time (ISO 8601, default zone UTC, or ms
             since the epoch).
         json: Print JSON lines on a terminal too.
@@ -107,7 +107,7 @@ def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig,
 
 
 def _speaking(config: StreamsConfig) -> tuple[str, ...]:
-    """Return the live members of the application's group on all hosts."""
+    """Return members of the application's group, on any host, that still send messages."""
     with access_to(config) as access:
         access.read_what_there_is()
         return access.inbox.speaking(access.group, access.now_ms())

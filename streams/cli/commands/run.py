@@ -43,7 +43,7 @@ def run(
         workers: Worker processes on this machine; each is a member of the application's group,
             which shares the tasks.
         fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. Only if
-            there is no other host.
+            no other host runs the application.
         tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
         create_topics: Create missing source topics.

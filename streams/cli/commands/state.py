@@ -135,12 +135,11 @@ def _print_rows(title: str, rows: list[dict[str, Any]], *, as_json: bool) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value: numbers, text, booleans and None unchanged, everything else as text."""
     return value if isinstance(value, bool | int | float | str | None) else _text(value)
 
 
 def _text(value: Any) -> str:
-    r"""Return a value in a line.
+    r"""Format a table cell as text.
 
     >>> _text(b"plain"), _text(b"\xff"), _text({"id": 7}), _text(None)
     ('plain', '0xff', '{"id":7}', '')

@@ -28,7 +28,7 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 _OTHER_LINES: Final = 14
 _ROWS_MIN: Final = 5
 
-#: Limit for closing the clients, which only read.
+#: Seconds to close the clients at Ctrl-C; they only read, so killing them is safe.
 _LEAVE_S: Final = 0.5
 
 #: Waits for some seconds; returns True if the user ends the command.
@@ -96,8 +96,6 @@ def top(
 
 
 class _Looks:
-    """Reads of a group, one after the other."""
-
     def __init__(
         self, look: Callable[[], GroupStatus], interval_s: float, count: int | None
     ) -> None:
@@ -106,7 +104,7 @@ class _Looks:
         self._count = count
 
     def each(self, wait: _Wait) -> Generator[tuple[GroupStatus | None, str]]:
-        """Yield the status, or None with the problem; ends with the user's wish or after the count."""
+        """Yield each status, or None and the error; stop after `count`, or when the user quits."""
         done = 0
         while True:
             began_s = time.monotonic()
@@ -188,6 +186,6 @@ def _keys() -> Generator[_Wait]:
 
 
 def _wait_for_q(seconds: float) -> bool:
-    """Wait, at most until a key is pressed; return True for q."""
+    """Wait for a key, at most this long; return True if it is q."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and sys.stdin.read(1) in ("q", "Q")

@@ -96,7 +96,7 @@ class WatchdogLink:
             hello: The worker's first message.
             fd: A connection to a running watchdog (`WatchdogProcess.connect_worker`), owned by this
                 object from now on, or a function that makes one, now and after each death. With None,
-                or when a given connection's watchdog has died, the link starts its own.
+                or when a connection's watchdog has died, the link starts its own.
             woken: Called from another thread when orders have arrived; must be short.
             command: The watchdog program.
         """
