@@ -1,8 +1,8 @@
 """Call watch of a worker: a thread that detects and logs long calls of user code.
 
 A worker whose loop waits for user code is slow, not dead. The watch reads the loop's stack while
-the loop makes no progress. If user code keeps the interpreter's lock, the watch stops as well, and
-the watchdog misses its pulse.
+the loop makes no progress. If user code keeps the interpreter's lock, the watch stops as well, so
+the watchdog process hears nothing.
 """
 
 import logging
@@ -19,16 +19,18 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: Longest time between checks, and their minimum number per `worker_hang_timeout_ms`.
+#: Maximum seconds between two checks of the threads.
 _TICK_S: Final = 0.25
+#: Minimum number of checks within `worker_hang_timeout_ms`.
 _TICKS: Final = 10
-#: Interval of the second log line beyond the limit; later intervals double.
+#: Seconds from the first to the second error about a call beyond `max_call_ms`; each later error
+#: comes at twice the call's length.
 _AGAIN_S: Final = 60.0
 
 
-#: A call is reported and measured from this length on.
+#: Calls shorter than this many seconds are not reported to the group.
 _REPORTED_S: Final = 1.0
-#: Maximum characters of a call's text in the group's records.
+#: Maximum characters of a call's description in messages to the group.
 _TEXT_MAX: Final = 400
 
 
@@ -36,16 +38,16 @@ class ShowsCalls(Protocol):
     def send(self, report: AnyReport, /) -> None: ...
 
     def show_call(self, since_ns: int) -> None:
-        """Send the start (`time.monotonic_ns`) of the loop's call; 0 outside one."""
+        """Send the start (`time.monotonic_ns`) of the loop's call of user code; 0 for none."""
         ...
 
 
 class Limits(NamedTuple):
-    """Limits on the length of a call.
+    """Limits on the duration of a call of user code, in seconds.
 
     Attributes:
-        hang_s: Afterwards the worker stays in its group only because user code runs.
-        call_s: Longest call; None for no limit.
+        hang_s: A loop that pauses longer without such a call counts as hanging.
+        call_s: Longest allowed call; None for no limit.
     """
 
     hang_s: float
@@ -57,12 +59,12 @@ class Limits(NamedTuple):
 
     @property
     def alarm_s(self) -> float:
-        """Return the length that raises an alarm: half of the limit, or the hang time-out."""
+        """Return the duration that makes a call `is_long`: half of `call_s`, or `hang_s`."""
         return self.hang_s if self.call_s is None else self.call_s / 2
 
 
 class Effect(NamedTuple):
-    """Log texts of a long call: while it runs, and beyond its limit."""
+    """Consequences of a long call, for the log: within its limit, and beyond it."""
 
     slow: str
     over: str
@@ -93,9 +95,9 @@ class CallWatch:
     """Watches the threads of one worker that run user code. Create it in the loop's thread.
 
     Args:
-        turns: Number of the loop's turns.
-        others: Threads of key ranges that may be in a call.
-        shows: The line to the watchdog; None without a group.
+        turns: Returns the number of rounds that the loop has made.
+        others: Returns the ids of key ranges' threads that may be in a long call.
+        shows: Sends calls to the watchdog process; None without a group.
         elsewhere: Returns the long call that another watch of the process detected.
 
     Attributes:
@@ -147,11 +149,11 @@ class CallWatch:
                 _log.exception("checking for long calls failed; trying again")
 
     def check(self, now_ns: int) -> None:
-        """Report the loop's call and log long calls."""
+        """Find calls of user code, log long ones, and report the loop's to the watchdog."""
         turns, threads = self._turns(), set(self._others())
         since_ns, self._checked_ns = self._checked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
-        # Only the thread with the interpreter's lock has run since the last check.
+        # So late a check means that one call kept the interpreter's lock.
         was_held = held_s >= self._limits.hang_s / 2
         if turns == self._seen_turns or was_held:
             threads.add(self._loop)
@@ -193,7 +195,7 @@ class CallWatch:
         if call is None:
             return
         if before is None:
-            # It may have started right after the last check, unless the lock was held.
+            # The call may be as old as the last check; after a held lock it counts from now.
             before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
         before.call = call
         effect = self._effect if thread == self._loop else RANGE
@@ -263,7 +265,7 @@ def watching(
 
 
 def longest_ms(watch: CallWatch | None) -> int:
-    """Return the length of the longest running call; 0 below a second.
+    """Return the ms of the longest running call of user code; 0 below a second.
 
     >>> longest_ms(None)
     0
@@ -273,7 +275,7 @@ def longest_ms(watch: CallWatch | None) -> int:
 
 
 def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
-    """Return the error for a call beyond its limit. Pure.
+    """Return the error text for a call longer than `max_call_ms`. Pure.
 
     >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, RANGE)
     'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range waits, the others continue; set a time-out in the client that it calls, make the call shorter, or raise max_call_ms (0: no limit)'

@@ -9,14 +9,15 @@ import msgspec
 
 
 class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Facts about one input partition and its task.
+    """Facts about one input partition and its task, stored with the committed offset.
 
     Attributes:
         first_partitions: Partitions of the topic when the application first read it; -1 if unknown.
             Partitions from there on appeared later, and are read from their beginning.
         inputs: Digest of the topics that the task reads (`inputs_digest`); 0 if unknown.
-        accepted: A foreign offset was accepted (`accept_offsets`), possibly below the last owner's.
-        operators: Digest and fingerprint of each generated name's operator (`encode_operators`).
+        accepted: True if the user accepted an offset that this application had not committed
+            (`accept_offsets`).
+        operators: Digest of each generated name, with its operator's fingerprint.
         details: Finer fingerprints in the same order; empty in commits of earlier versions.
     """
 
@@ -36,7 +37,7 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the facts in `data`; empty facts for earlier versions and bulk loads."""
+        """Return the facts in `data`; default facts if it is empty or unreadable."""
         if not data:
             return cls()
         try:
@@ -49,17 +50,17 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _PAIR: Final = struct.Struct(">II")
 _NAMES_MAX: Final = 64
 _DETAIL: Final = struct.Struct(">I")
-#: Maximum bytes of the other facts.
+#: Maximum encoded bytes of all facts except `operators` and `details`.
 _REST_BYTES: Final = 27
 
 
 class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """Operator behind a generated name.
+    """Operator with a generated name, which a changed topology may give to another operator.
 
     Attributes:
-        fingerprint: Of its kind, input, and the names and constants in its functions.
-        details: Also covers the operations of its functions.
-        location: The user's line that made it.
+        fingerprint: Hash of its kind, input, and the names and constants in its functions.
+        details: Hash that also covers the operations of its functions.
+        location: The user's line that created it.
     """
 
     fingerprint: int
@@ -84,7 +85,7 @@ def decode_operators(data: bytes) -> dict[int, int]:
 
 
 def decode_details(facts: CommitFacts) -> dict[int, int]:
-    """Return the finer fingerprints by name digest; empty without them."""
+    """Return `details` fingerprints by name digest; empty if the commit has none."""
     names = decode_operators(facts.operators)
     if len(facts.details) != _DETAIL.size * len(names):
         return {}
@@ -102,7 +103,7 @@ def facts_bytes(operators: Mapping[str, NamedOperator]) -> int:
 
 
 def inputs_digest(topics: Iterable[str]) -> int:
-    """Return a digest of a set of topics, never 0.
+    """Return a digest of a set of topic names, never 0 (unknown).
 
     >>> inputs_digest(["b", "a"]) == inputs_digest({"a", "b"}) != inputs_digest(["a"])
     True

@@ -10,7 +10,7 @@ class Erasure:
     """Deletion of a key, created by the loop's thread and ended by the store's thread.
 
     Attributes:
-        tail: Number of bytes after the key in row keys.
+        tail: Number of bytes after the record's key in row keys.
         rows: Number of deleted rows.
         problem: Reason of a failure; empty otherwise.
     """

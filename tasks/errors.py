@@ -16,8 +16,8 @@ class SerializationError(SerdeError):
 class SchemaRegistryError(StreamsError):
     """A schema registry is unreachable or refuses a request; names it and the next step.
 
-    No record is at fault, so no handler is called and nothing is skipped. The worker stops and
-    later resumes at its position.
+    No record is at fault, so no handler is called and nothing is skipped. The worker stops; its
+    next start resumes at the committed offsets.
 
     >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
     Traceback (most recent call last):
@@ -43,7 +43,7 @@ class GlobalStoreDamagedError(StateStoreError):
 
 
 class FencedError(StreamsError):
-    """A newer producer of its id or the group fenced this worker. Never retried.
+    """This worker was fenced: by a newer producer of its id, or by its group. Never retried.
 
     `final`: the process must not rejoin its group by itself. `code` is the reason, as in
     `tidewheel.rebalance.protocol.messages.JoinRefused`, or "FENCED".
@@ -68,7 +68,7 @@ class MissingSourceTopicError(StreamsError):
     ...
     tidewheel.tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
 
-    `topic` was read until now, if known.
+    `topic`: the deleted topic, if the worker was reading it.
     """
 
     def __init__(self, message: str = "", *, topic: str | None = None) -> None:
@@ -91,7 +91,7 @@ class StartRefusedError(StreamsError):
 
 
 class OutdatedGrantError(StartRefusedError):
-    """A later owner has committed: the grant was revoked, or the group log was lost."""
+    """A later owner of the task has committed: its grant was revoked, or the group log lost."""
 
 
 class CopartitioningError(StreamsError):
@@ -141,9 +141,9 @@ class RecordFailedError(StreamsError):
 
 
 class LateRecordError(StreamsError):
-    """A record came too late. Never raised; names the error in dead letters of late records.
+    """A record came too late for its operator. Never raised: only dead letters have this error.
 
-    Names operator, timestamp, stream time and limit. See `late_records_to_dead_letter_queue`.
+    Its text has operator, timestamp, stream time and limit (`late_records_to_dead_letter_queue`).
 
     >>> str(LateRecordError("KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late"))
     'KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late'

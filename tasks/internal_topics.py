@@ -24,34 +24,34 @@ from tidewheel.tasks.processing.api.topology_spec import (
     TopologySpec,
 )
 
-#: Suffixes of internal topic names (StreamsResetter).
+#: Suffixes of internal topic names (as in Kafka's StreamsResetter).
 _INTERNAL: Final = re.compile(
     r"-(changelog|repartition|group-state|group-inbox|subscription-(registration|response)-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
 )
 
 
-#: Extra retention (one day) of changelogs with expiring rows: clock skew, late records (Kafka
+#: Extra retention (ms) of changelogs whose rows expire, for clock skew and late records (Kafka
 #: Streams' windowstore.changelog.additional.retention.ms).
 _ADDITIONAL_MS: Final = 86_400_000
 
 _LONGEST_MS: Final = (1 << 63) - 1
 
 MESSAGE_BYTES: Final = "max.message.bytes"
-#: Limits of a topic; an internal topic's are at least its inputs'.
+#: Settings that limit accepted records; an existing topic's must not be below the planned ones.
 LIMITS: Final = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
     MESSAGE_BYTES,
 )
-#: Kafka's defaults refuse event times one hour ahead of now.
+#: Accept all event times: Kafka's defaults refuse those over an hour ahead of now.
 _EVERY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(_LONGEST_MS),
     "message.timestamp.after.max.ms": str(_LONGEST_MS),
 }
 _MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 _MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
-#: Room for window times in keys and for longer keys.
+#: Bytes added to the inputs' largest record limit: rows have longer keys, with window times.
 _LONGER_BYTES: Final = 64 * 1024
 _FIXED_OF_REPARTITION: Final = {
     "cleanup.policy": "records of one key are not versions of each other, and compaction would drop some",
@@ -80,7 +80,7 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
 
     def inputs(self, partition: int) -> frozenset[TopicPartition]:
-        """Return the task's partition of each topic that has it."""
+        """Return the task's inputs: this partition of each topic that has it."""
         return frozenset(
             TopicPartition(topic, partition)
             for topic, count in self.topic_partitions.items()
@@ -89,7 +89,7 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sub-topologies on this cluster, and their internal topics."""
+    """Sub-topologies with this cluster's partition counts, and their internal topics."""
 
     subtopologies: Mapping[int, SubtopologyPlan]
     repartition_topics: tuple[NewTopic, ...]
@@ -116,7 +116,7 @@ def plan_application(
 ) -> ApplicationPlan:
     """Return the plan of a topology on a cluster with `topics` (name -> partition count).
 
-    `factor`: maximum number of key ranges. Raises `MissingSourceTopicError` naming every missing
+    `factor`: maximum key ranges per task. Raises `MissingSourceTopicError` naming every missing
     topic, and `StreamsError` if an internal topic has the wrong partition count.
     """
     if factor > 1:
@@ -191,7 +191,7 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
 
 
 def is_matched(plan: ApplicationPlan, topic: str) -> bool:
-    """Return True if a pattern selects the topic: its deletion does not end the others."""
+    """Return True if a pattern selects the topic: other tasks continue after its deletion."""
     sources = (source for each in plan.subtopologies.values() for source in each.spec.sources)
     return any(source.pattern is not None and source.pattern.fullmatch(topic) for source in sources)
 
@@ -216,7 +216,7 @@ def _matching(
 def _repartition_counts(
     spec: TopologySpec, topics: Mapping[str, int], matchable: AbstractSet[str]
 ) -> dict[str, int]:
-    """Return the partition count of each repartition topic (bare name).
+    """Return the partition count of each repartition topic (name without prefix).
 
     Default: the count of topics joined with it; otherwise the largest among the sources of the
     writing sub-topology. These may be repartition topics too, so the loop repeats until all counts
@@ -261,9 +261,9 @@ def _levelled(
     *,
     partly: bool,
 ) -> dict[str, int]:
-    """Raise the counts of joined topics to the largest, once all of them are known.
+    """Raise the counts of joined topics to their largest, once all of them are known.
 
-    `partly`: the known ones suffice.
+    `partly`: use the known counts instead of waiting for the others.
     """
     for group in groups:
         partners = group & pending
@@ -284,7 +284,7 @@ def _next_counts(
     *,
     partly: bool,
 ) -> dict[str, int]:
-    """Return newly derived counts; `partly`: some sources may be unknown."""
+    """Return counts derived from known sources; `partly`: other sources may be unknown."""
     found: dict[str, int] = {}
     for subtopology in spec.subtopologies:
         written = {
@@ -318,10 +318,10 @@ def _check_copartitioning(
 
 
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
-    """Keep expired rows of windows and sessions on disk like their changelogs do.
+    """Return the spec with expired window and session rows kept as long as in changelogs.
 
     A copy follows the slowest key range (`StateManager.slowest_position_ms`) with a delay, and a
-    snapshot is older.
+    snapshot is older: both still need these rows.
     """
     return replace(
         spec,
@@ -357,9 +357,9 @@ def fault_of_repartition_config(config: object) -> str:
 
 
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
-    """Return the plan with internal topics that accept records as large as its inputs (bytes).
+    """Return the plan with internal topics that accept records of `largest` bytes, as inputs do.
 
-    The limit is slightly higher, because rows have longer keys, and at least Kafka's default.
+    Their limit is slightly higher, because rows have longer keys.
     """
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
@@ -388,7 +388,7 @@ def configure_command(topic: str, settings: str, servers: str = "HOST:PORT") -> 
 
 
 def limits_too_low(topic: NewTopic, config: Mapping[str, str]) -> dict[str, str]:
-    """Return the limits that an internal topic with these settings should have instead.
+    """Return the planned limits that an existing topic's settings (`config`) fall below.
 
     >>> planned = NewTopic(name="a-b-changelog", partitions=1, config={"max.message.bytes": "5000000"})
     >>> limits_too_low(planned, {"max.message.bytes": "1048588"})

@@ -17,10 +17,10 @@ from tidewheel.tasks.processing.engine.operator import Operator
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
 
-#: Not resolved: frames show paths of the repository's links.
+#: Unresolved, because stack frames show paths through the repository's symbolic links.
 _ROOT: Final = Path(__file__).parent.parent
 _OURS: Final = f"{_ROOT}/"
-#: Innermost modules of calls to user functions without a frame (written in C).
+#: Our modules that call user functions: a stack that ends there is in one without a frame (in C).
 _CALLERS: Final = tuple(
     f"{_ROOT / name}"
     for name in (
@@ -31,7 +31,7 @@ _CALLERS: Final = tuple(
         "tasks/processing/",
     )
 )
-#: Called by user code and by this project, so it identifies neither.
+#: Ignored frames: user code and this project both call the standard library.
 _LIBRARIES: Final = (
     *{f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib")},
     "<frozen ",
@@ -46,11 +46,11 @@ class UserCall(NamedTuple):
 
     Attributes:
         function: Name and current line: "enrich (app.py:12)".
-        node: Calling node; empty if unknown.
+        node: Name of the node that calls it; empty if unknown.
         task: The node's task; empty if unknown.
-        record: Input record; None for none (init, a punctuation) or several.
-        records: First and last candidate; None for none.
-        key: Distinguishes consecutive calls, as far as possible.
+        record: Input record of the call; None for none (init, a punctuation) or several.
+        records: First and last record of its batch; None without one.
+        key: Differs between consecutive calls, as far as possible.
     """
 
     function: str
@@ -93,8 +93,8 @@ def call_of(thread: int) -> UserCall | None:
 def find_call(innermost: FrameType) -> UserCall | None:
     """Return the call of user code on a stack; None if there is none.
 
-    Functions in C and awaiting coroutines have no frame: their stack ends in a module that calls
-    them.
+    Functions in C and awaiting coroutines have no frame: their stack ends in our module that
+    calls them.
     """
     stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
     if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
@@ -123,7 +123,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _is_library(code: CodeType) -> bool:
     path = code.co_filename
-    for site in _SITE:  # below the standard library's own directory
+    for site in _SITE:  # site-packages is inside the standard library's directory
         if path.startswith(site):
             return path.removeprefix(site).startswith(_PACKAGES)
     return path.startswith(_LIBRARIES)
@@ -235,7 +235,7 @@ def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
 
 
 def _index_in(found: dict[str, Any]) -> int | None:
-    """Return the current index in a batch, by variable names of this project's loops."""
+    """Return the batch index of the current record, by variable names of our loops."""
     results, failed = found.get("results"), found.get("failed")
     if _is_list(results) and _is_list(failed):
         return len(results) + len(failed)
@@ -253,7 +253,7 @@ def _index_in(found: dict[str, Any]) -> int | None:
 def _record_in(
     columns: RecordBatch | SourceRecords, index: int | None, arguments: Sequence[object]
 ) -> tuple[RecordMetadata | None, tuple[RecordMetadata, RecordMetadata] | None]:
-    """Return the current record if known, and the range of candidates."""
+    """Return the record of the call if known, and the first and last of its batch."""
     source = columns.source if isinstance(columns, RecordBatch) else columns
     if source is None or not len(source):
         return None, None
@@ -267,7 +267,7 @@ def _record_in(
 
 
 def _given(columns: RecordBatch | SourceRecords, arguments: Sequence[object]) -> int | None:
-    """Return the only record whose key or value object is an argument, if any."""
+    """Return the index of the only record whose key or value is an argument, if any."""
     given = {id(each) for each in arguments if each is not None}
     by_column = (
         (columns.values, columns.keys)

@@ -6,7 +6,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 
-#: States that still lead to the transaction's end.
+#: Coordinator states in which a transaction still ends by itself; in others it hangs.
 _ALIVE: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
@@ -15,13 +15,13 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         start: Offset of its first record there: the last stable offset.
-        end: End of the log.
-        servers: The cluster, for commands.
+        end: End of the partition's log.
+        servers: Bootstrap servers, for `command`.
         transactional_id: Its producer's; "" if unknown.
         producer_id, producer_epoch: Its producer's; -1 if unknown.
         state: State at its coordinator, such as "Ongoing"; "" if unknown.
         since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if unknown.
-        unknown: Reason of missing facts; "" if complete.
+        unknown: Reason why fields are unknown; "" if complete.
     """
 
     partition: TopicPartition
@@ -37,12 +37,12 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_hanging(self) -> bool:
-        """Return True if its coordinator ended it or never knew it: only a command ends it."""
+        """Return True if no coordinator will end the transaction: only `command` does."""
         return bool(self.state) and self.state not in _ALIVE
 
     @property
     def command(self) -> str:
-        """Return the command that aborts it.
+        """Return the shell command that aborts the transaction.
 
         >>> OpenTransaction(partition=TopicPartition("t", 2), start=7, end=9, servers="broker:9092").command
         'kafka-transactions.sh --bootstrap-server broker:9092 abort --topic t --partition 2 --start-offset 7'

@@ -18,7 +18,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: Position of each changelog partition: last offset + 1.
 Positions = dict[TopicPartition, int]
-#: Runs the second half of a commit, here or in a thread (`tidewheel.tasks.commit.committer`).
+#: Runs a commit's wait for brokers, in this thread or another (`tidewheel.tasks.commit.committer`).
 Background = Callable[[Callable[[], Positions]], Future[Positions]]
 
 
@@ -30,7 +30,7 @@ class CommittedOffset(NamedTuple):
 
 
 class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Unwritten record at `index` of `columns`."""
+    """Record that the cluster did not accept, at `index` of `columns`."""
 
     columns: OutputColumns
     index: int
@@ -51,7 +51,7 @@ class TransactionAbortedError(Exception):
 
 
 class CommitOutcomeUnknownError(Exception):
-    """The commit's outcome is unknown: replace the producer, read back the offsets (H8)."""
+    """The commit's outcome is unknown: replace the producer, then read the committed offsets."""
 
 
 class UnansweredError(StreamsError):
@@ -59,11 +59,11 @@ class UnansweredError(StreamsError):
 
 
 class UnsettledOffsetsError(UnansweredError):
-    """A transaction with the group's offsets was not decided in time."""
+    """A transaction with the group's offsets was not committed or aborted in time."""
 
 
 class OffsetOutOfRangeError(StreamsError):
-    """A position is not in the log: deleted by retention or with the topic. Its reading stops."""
+    """The next offset to read was deleted, by retention or with its topic."""
 
     def __init__(self, message: str, *, partition: TopicPartition, offset: int) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class OffsetOutOfRangeError(StreamsError):
 
 
 class RecordSource(Protocol):
-    """Input of a worker: manual assignment, explicit positions, read_committed.
+    """Consumer of a worker: manual assignment, explicit positions, read_committed.
 
     `close` is idempotent.
     """
@@ -86,7 +86,7 @@ class RecordSource(Protocol):
         ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Remove partitions, also unread ones. The others are undisturbed."""
+        """Stop reading partitions, if assigned; others continue undisturbed."""
         ...
 
     def prepare(self, topics: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class RecordSource(Protocol):
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return runs of consecutive records of one partition, once a record is available.
+        """Wait for records; return runs of consecutive records of one partition each.
 
         Raises `OffsetOutOfRangeError` or `MissingSourceTopicError` for one partition at a time; the
         others continue.
@@ -108,7 +108,7 @@ class RecordSource(Protocol):
     def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset per partition, past control records at the end."""
+        """Return the next offset to read per partition, past trailing control records."""
         ...
 
     def end_offsets(self) -> dict[TopicPartition, int]:
@@ -122,7 +122,7 @@ class RecordSource(Protocol):
     def stable_offsets(self) -> dict[TopicPartition, int]:
         """Return the cached last stable offset per partition; no request is made.
 
-        It may include records of open transactions until all decided records are read.
+        It may be too high, above an open transaction's start, until all records below are read.
         """
         ...
 
@@ -141,15 +141,15 @@ class TransactionalProducer(Protocol):
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the last transaction's acknowledged changelog positions."""
+        """Return each changelog's position after the last transaction's acknowledged records."""
         ...
 
     def init(self) -> None:
-        """Fence predecessors and abort their open transaction. Called once, first."""
+        """Fence earlier producers of the id, abort their open transaction. Called once, first."""
         ...
 
     def begin(self) -> None:
-        """Open a transaction. Until `commit` no call waits for user code."""
+        """Open a transaction. Until `commit` the caller must not wait for user code."""
         ...
 
     def produce(self, columns: OutputColumns) -> None:
@@ -175,7 +175,7 @@ class TransactionalProducer(Protocol):
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets early; those of `commit` replace them.
+        """Add input offsets to the transaction early; those of `commit` replace them.
 
         Raises `TransactionAbortedError` or `CommitOutcomeUnknownError`.
         """
@@ -198,9 +198,9 @@ class TransactionalProducer(Protocol):
         ...
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the refused records, by sending them in aborted transactions.
+        """Return the records that brokers refuse, by sending all in transactions, then aborted.
 
-        No transaction may be open. Raises `TransactionAbortedError` if the test fails.
+        No transaction may be open. Raises `TransactionAbortedError` if this test fails.
         """
         ...
 
@@ -217,7 +217,7 @@ class SinkProducer(Protocol):
     def flush(self) -> list[FailedDelivery]:
         """Wait for all acknowledgements; return failed records once each.
 
-        Records refused with another record's batch were sent again, behind later records.
+        Records refused only for another one in their batch were sent again, behind later records.
         """
         ...
 
@@ -257,7 +257,7 @@ class Admin(Protocol):
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        """Return the existing topics, with the requested settings."""
+        """Return those of the topics that exist, with the settings named in `config`."""
         ...
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
@@ -301,7 +301,7 @@ class Admin(Protocol):
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset of at most this age, else the last stable offset."""
+        """Return each first offset of a record at most so old, else the last stable offset."""
         ...
 
     def committed(
@@ -316,7 +316,7 @@ class Admin(Protocol):
         ...
 
     def reach_group(self, group_id: str) -> None:
-        """Find the group's coordinator in advance."""
+        """Find the group's coordinator, so that later requests are fast."""
         ...
 
     def group_members(self, group_id: str) -> int:
@@ -390,5 +390,5 @@ ProducerFactory = Callable[[], TransactionalProducer]
 ProducerOfId = Callable[[str], TransactionalProducer]
 
 
-#: (partition, offset) of the current record; (None, -1) for none.
+#: Receives (partition, offset) of the record to be processed now; (None, -1) for none.
 OnRecord = Callable[[TopicPartition | None, int], None]

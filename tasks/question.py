@@ -10,7 +10,7 @@ from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 
 
 class Question:
-    """Query of a store's uncommitted rows: a function that each owner calls."""
+    """Query of a store's uncommitted rows: a function that each owner of rows calls."""
 
     def __init__(self, store: str, function: Callable[[UncommittedRows], Any]) -> None:
         self.store = store
@@ -55,4 +55,4 @@ class Question:
             with self._lock:
                 if self._future.cancel():
                     return None
-            return self._future.result()  # answered just now, or raised by the function
+            return self._future.result()  # an answer or an error came just now

@@ -10,14 +10,14 @@ from tidewheel.tasks.commit_facts import NamedOperator
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: Longest period of committing quiet partitions again: safe at Kafka's default retention, 7 days.
+#: Maximum ms between commits of unchanged offsets; Kafka keeps them 7 days by default.
 RECOMMIT_MS_MAX: Final = 12 * 3_600_000
 
 
 def recommit_interval_ms(retention_ms: int) -> int:
-    """Return the period of committing quiet partitions again: brokers forget old offsets (H17).
+    """Return the ms between commits of unchanged offsets: brokers delete old ones.
 
-    A quarter of the retention, because three in a row may fail; at most 12 h.
+    A quarter of the retention, because three commits in a row may fail; at most 12 h.
 
     >>> [recommit_interval_ms(days * 86_400_000) / 3_600_000 for days in (7, 2, 1)]
     [12.0, 12.0, 6.0]
@@ -31,11 +31,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     application_id: str
     transactional_id: str
     topology_hash: bytes
-    #: Number of other workers of this program. After a change they fence our id in metadata of
-    #: their new partitions, so being fenced soon after a start is no takeover.
+    #: Number of other workers of this program. One that starts with tasks that we had before fences
+    #: our id, so being fenced soon after a start is no takeover.
     siblings: int = 0
     commit_interval_ms: int = 100
-    #: Head start of a commit in ms while the worker keeps up; later records join it. 0: none.
+    #: Ms before its deadline at which a commit starts while the worker keeps up with its input;
+    #: later records still join it. 0: no early start.
     early_ms: int = 0
     cache_max_bytes: int = 10 * 1024 * 1024
     uncommitted_max_bytes: int = 64 * 1024 * 1024
@@ -46,16 +47,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_offset_reset: str = "earliest"
     accept_offsets: bool = False
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
-    #: Maximum lag of a ready copy, in records.
+    #: Maximum lag, in records, of a copy that counts as ready to own its task.
     acceptable_recovery_lag: int = 10_000
     #: Period of reporting progress to the group: about twice per heartbeat.
     status_interval_ms: int = 250
     #: Threads of key ranges; 1: the loop's thread does all work.
     threads: int = 1
     recommit_ms: int = RECOMMIT_MS_MAX
-    #: Longest wait of a clean stop for running calls.
+    #: Longest wait of a clean stop for running calls of user code.
     drain_timeout_ms: int = 25_000
-    #: Without a turn for this long the loop counts as hanging, unless user code runs.
+    #: A loop without a round for this long counts as hanging, unless user code runs.
     hang_timeout_ms: int = 30_000
     #: Longest call of user code; 0: no limit.
     max_call_ms: int = 300_000
@@ -63,7 +64,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputCheck(Protocol):
-    """Checks that first records are in the partitions that their partitioner chooses.
+    """Check that the first records of joined inputs are in the partition of their key.
 
     Attributes:
         waiting: Number of records still to check, per partition.
@@ -74,4 +75,4 @@ class InputCheck(Protocol):
     def sample(self, records: SourceRecords) -> None: ...
 
     def findings(self, topics: Iterable[str]) -> str:
-        """Return the faults of topics; empty if none."""
+        """Return the misplaced keys found in topics, as text; empty if none."""
