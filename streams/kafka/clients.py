@@ -19,16 +19,16 @@ _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
 class KafkaClients:
-    """Makes an application's clients; each connects in the background and shares nothing.
+    """Makes an application's clients; each connects in the background and shares no connection.
 
     Args:
-        client_id: For brokers' logs; the application's id if empty.
+        client_id: Prefix of the clients' `client.id`; the application id if empty.
         consumer: librdkafka properties; `producer` and `admin` likewise. Values may be `env:NAME`,
             `file:/path`, and for callbacks `module:name`, resolved per client.
         on_wait: Called about twice a second while a producer waits for the cluster.
 
     Raises:
-        ConfigError: A property that the adapters depend on was given.
+        ConfigError: A property was given that Tidewheel sets itself.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from tidewheel.streams.kafka.clients import KafkaClients
 _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"
 _LOCK: Final = ".lock"
-#: Prefix of references to stored URLs; no scheme of fsspec.
+#: Prefix of references to stored URLs; fsspec has no such scheme.
 _KEPT: Final = "kept:"
 
 
@@ -43,10 +43,10 @@ def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
 
 
 class Keeper:
-    """Stores values that must not travel, while open, and returns references.
+    """Store of secrets in files, which `close` deletes; returns references to them.
 
     Args:
-        same_machine: The receivers run here, as this user.
+        same_machine: The receiving processes run here, as this user.
         encrypted: The transport is encrypted.
     """
 
@@ -58,7 +58,7 @@ class Keeper:
         self._kept = 0
 
     def settings(self, settings: ClientSettings) -> ClientSettings:
-        """Return settings that may travel.
+        """Return settings that other processes may get.
 
         Raises:
             ConfigError: A secret would travel; names the property and a reference to use instead.
@@ -72,7 +72,7 @@ class Keeper:
         )
 
     def url(self, option: str, url: str) -> str:
-        """Return a URL that may travel; `opened_url` reverses it.
+        """Return a URL that other processes may get; `opened_url` reverses it.
 
         Raises:
             ConfigError: It contains a secret.
@@ -138,9 +138,10 @@ def _delete_left_behind() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             is_ours = folder.stat().st_uid == os.getuid()
-            # Without a lock: just created or being deleted. A foreign one cannot be opened.
+            # A folder without a lock file is being created or deleted. Opening another user's
+            # file fails.
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # Deleted meanwhile by another process.
+        except OSError:
             continue
         with os.fdopen(lock, "rb"):
             if is_ours and _is_free(lock):
@@ -172,7 +173,7 @@ def opened_url(travelled: str) -> str:
 def portable_settings(
     settings: ClientSettings, *, same_machine: bool, encrypted: bool = False
 ) -> Generator[ClientSettings]:
-    """Yield settings that may travel, valid inside the context; see `Keeper`."""
+    """Yield settings for other processes, valid inside the context; see `Keeper`."""
     with Keeper(same_machine=same_machine, encrypted=encrypted) as keeper:
         yield keeper.settings(settings)
 

@@ -62,13 +62,15 @@ _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
-#: After this wait another client asks, as this one's connection may be dead.
+#: Seconds for an answer with committed offsets. A client that exceeds it is dropped, as its
+#: connection may be dead.
 _READER_S: Final = 10.0
-#: After this an unreachable broker is logged.
+#: First request timeout in `reach`.
 _LOOK_S: Final = 0.5
+#: Seconds after which `reach` logs that no broker answers.
 _QUIET_S: Final = 3.0
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
-_OFFSETS: Any = OffsetSpec  # untyped functions
+_OFFSETS: Any = OffsetSpec  # its functions have no type hints
 
 
 class KafkaAdmin:
@@ -82,17 +84,18 @@ class KafkaAdmin:
         #: Set by the first successful call: the login is right, so a later refusal is transient.
         self._logged_in = False
         #: True if the last call found no broker. A waiting admin call keeps two of librdkafka's
-        #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so it goes
-        #: first.
+        #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so
+        #: `_ask` sends one first.
         self._is_away = False
-        # Kept for life: the garbage collection of a client fails its futures (F24).
+        # Kept until `close`: garbage collection of a client fails its pending futures.
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._readers = OffsetsReaders(settings, self._log)
 
     def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
         """Wait for a broker's first answer; return False if `stopped` was set before.
 
-        Raises `StreamsError` at the deadline. The next call reports a refused login.
+        Raises `StreamsError` at the deadline. Returns True also for a refused login, which the next
+        call reports.
         """
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         began_s = time.monotonic()
@@ -221,7 +224,7 @@ class KafkaAdmin:
         return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return last stable offsets: all records below them are decided."""
+        """Return last stable offsets: records below them are committed or aborted."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
 
     def open_transactions(
@@ -307,7 +310,7 @@ class KafkaAdmin:
                 if each.offset >= 0
             }
         except StreamsError as error:
-            # librdkafka reports this wait as a time-out.
+            # librdkafka reports a wait for pending commits as a time-out.
             if stable and self._answers_unstable(group_id, wanted):
                 undecided = self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT))
                 raise UnsettledOffsetsError(str(undecided)) from error
@@ -397,7 +400,7 @@ class KafkaAdmin:
         with ThreadPoolExecutor(
             min(len(ids), _FENCING_AT_ONCE), thread_name_prefix="fence"
         ) as threads:
-            # A failure of one must not leave the others' transactions open.
+            # Try all: a failure for one id must not leave the others' transactions open.
             tried = [threads.submit(self._fence, transactional_id) for transactional_id in ids]
         for each in tried:
             each.result()
@@ -417,7 +420,7 @@ class KafkaAdmin:
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
-                # Another process fenced the same id at that moment; the leader's log decides.
+                # Another process fenced the same id at that moment; the caller may try again.
                 raise FencedError(
                     f"producer {transactional_id}: fenced by another while fencing it"
                 ) from exception
@@ -538,7 +541,7 @@ class KafkaAdmin:
         return answers
 
     def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
-        """Return `call(seconds left)`, retrying transient errors."""
+        """Return `call(seconds left)`; retry transient errors until the deadline."""
         client = self._client
         deadline_s = time.monotonic() + self._timeout_s
         while True:
@@ -558,7 +561,7 @@ class KafkaAdmin:
                     self._refresh_leaders()
             except (
                 TimeoutError
-            ) as exception:  # The future's own limit, in case the client misses its own.
+            ) as exception:  # `future.result` timed out: the client missed its request timeout.
                 error = KafkaError(TIMED_OUT)
                 self._is_away = True
                 if time.monotonic() >= deadline_s:
@@ -568,11 +571,11 @@ class KafkaAdmin:
                 self._is_away = False
                 return answer
             finally:
-                client.poll(0)  # Delivers log lines; `close` may come first.
+                client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
             _pause(deadline_s)
 
     def _refresh_leaders(self) -> None:
-        """Make the client refresh leaders, which it never does after a broker's restart."""
+        """Make the client refresh leaders; after a broker's restart it never does by itself."""
         with contextlib.suppress(KafkaException):
             self._client.list_topics(timeout=_LISTING_S)
 
@@ -624,4 +627,4 @@ def _uuid_bytes(uuid: Any) -> bytes:
 def _names(names: "Any") -> str:
     listed = sorted(set(names))
     shown = ", ".join(listed[:5])
-    return shown if len(listed) <= 5 else f"{shown} and {len(listed) - 5} more"  # noqa: PLR2004 - as many as one reads
+    return shown if len(listed) <= 5 else f"{shown} and {len(listed) - 5} more"  # noqa: PLR2004 - a message names five

@@ -2,7 +2,7 @@
 
 Only the leader writes the state topic, in transactions of `<app>-leader`; a claim
 (`init_transactions`) fences the previous leader. Members write the inbox without transactions and
-read it uncommitted, so no open transaction can block it (hole H3).
+read it uncommitted, so no open transaction can block it (H3).
 """
 
 import contextlib
@@ -43,16 +43,17 @@ _log: Final = logging.getLogger("tidewheel.group")
 _MIB: Final = 1024 * 1024
 _PREPARE_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 10.0
-#: Short, because another process claims the lead long before.
+#: Seconds for a leader's request. Waiting longer is useless: another process claims leadership.
 _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
-#: A fenced fence is repeated: the last one counts.
+#: Attempts to fence a producer id: another process may fence it at the same moment.
 _FENCE_TRIES: Final = 3
 
-#: Marks a transaction's last record, as markers are invisible to readers.
+#: Header that marks a transaction's last record. `LeaderProducer` sends none: `_whole` then finds
+#: the transaction's end by the offset of its marker, which consumers don't return.
 _LAST: Final = ("last", b"")
 
-#: Broker timestamps: producers' clocks are not comparable.
+#: The broker sets all timestamps: producers' clocks are not comparable.
 _TIMESTAMPS: Final = "message.timestamp.type"
 _BROKERS_TIME: Final = "LogAppendTime"
 
@@ -68,7 +69,8 @@ INBOX_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "3600000",
     "retention.bytes": str(64 * _MIB),
-    # The active segment is never deleted: a quiet group would keep an erased key for days.
+    # The active segment is never deleted: without this, a quiet group keeps an erased key for
+    # days.
     "segment.ms": "3600000",
     "segment.bytes": str(8 * _MIB),
     _TIMESTAMPS: _BROKERS_TIME,
@@ -113,7 +115,7 @@ def leader_transactional_id(app: str) -> str:
 
 
 class KafkaGroupLog:
-    """The log of one application's group; the port defines the threads."""
+    """Group log and inbox of one application; the port defines the thread of each method."""
 
     def __init__(self, settings: ClientSettings, *, replication_factor: int = -1) -> None:
         self._settings = settings
@@ -196,7 +198,7 @@ class KafkaGroupLog:
             for run in arrival.runs:
                 heard += zip(run.offsets, run.raw_values, strict=True)
         if not arrivals and self._unfinished and self._position >= self._stable_offset():
-            # Not even a marker follows: no transaction of a leader wrote it.
+            # No marker follows these records: no leader's transaction wrote them.
             records += [logged for _, logged in self._unfinished]
             self._unfinished.clear()
         messages = [(offset, read_message(value)) for offset, value in heard]
@@ -235,7 +237,7 @@ class KafkaGroupLog:
         return LoggedRecord(text, record, tombstone=value is None, offset=offset)
 
     def _whole(self) -> list[LoggedRecord]:
-        """Return kept records if their transaction's last record was compacted away."""
+        """Return the unfinished records once the position is past their transaction's marker."""
         if not self._unfinished or self._position == self._unfinished[-1][0] + 1:
             return []
         whole = [logged for _, logged in self._unfinished]
@@ -261,7 +263,7 @@ class KafkaGroupLog:
         self._inbox_producer.send(messages)
 
     def claim(self) -> int:
-        """Fence the previous leader; return the log's end at that moment."""
+        """Become leader, which fences the previous one; return the state topic's end."""
         self.resign()
         self._leader = LeaderProducer(self._settings, self._state)
         self._leader.init()
@@ -330,7 +332,7 @@ class LeaderProducer:
         except StalledError as stalled:
             raise LeadershipLostError("the cluster accepted no records for too long") from stalled
         self._producer.serve()
-        if self._log.doubt:  # A late request may end the next transaction (H8).
+        if self._log.doubt:  # A late EndTxn may end the next transaction (H8).
             raise LeadershipLostError(f"a transaction's outcome is unknown: {self._log.doubt}")
 
     def close(self) -> None:
@@ -349,7 +351,7 @@ class LeaderProducer:
 
 
 class _InboxProducer:
-    """Sends announcements from one thread; replaces a failed client."""
+    """Sends a member's inbox messages, for one thread; replaces a failed client."""
 
     def __init__(self, settings: ClientSettings, inbox: TopicPartition) -> None:
         self._settings = settings
@@ -464,7 +466,7 @@ def _partitions(text: str) -> list[TopicPartition]:
 
 
 def _know_topic(producer: ProducerClient, topic: str) -> None:
-    """Fetch a topic's leader; otherwise the first record waits half a second."""
+    """Fetch a topic's metadata; otherwise the first record waits half a second."""
     with contextlib.suppress(KafkaException):
         producer.client.list_topics(topic, timeout=_PREPARE_S)
 
@@ -476,7 +478,7 @@ def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> R
 
 
 def _tried(call: Callable[[], _T]) -> _T:
-    """Return a call's result; raise `GroupLogAwayError` if it can be retried."""
+    """Return a call's result; raise `GroupLogAwayError` if a retry may succeed."""
     try:
         return call()
     except MissingSourceTopicError as error:

@@ -1,4 +1,4 @@
-"""Owners of the open transactions that block readers, from partition leaders and coordinators."""
+"""Producers whose open transactions block readers, from partition leaders and coordinators."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,9 +29,9 @@ def with_producers(
     nodes: Iterable[Node],
     config: Mapping[str, Any],
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return open transactions with the brokers' information about their producers.
+    """Return the open transactions `found`, with the producer ids and states that brokers report.
 
-    `leaders` lead the partitions; any of `nodes` may be a producer's coordinator.
+    `leaders` are the partitions' leaders; any of `nodes` may be a transaction coordinator.
     """
     made: dict[TopicPartition, OpenTransaction] = {
         each: replace(one, unknown="the partition has no leader") for each, one in found.items()
@@ -74,7 +74,7 @@ def _described(one: OpenTransaction, states: Iterable[ProducerState]) -> OpenTra
 def _coordinators(
     producers: Iterable[int], nodes: Iterable[Node], config: Mapping[str, Any]
 ) -> dict[int, CoordinatorState] | None:
-    """Return the coordinators' information; None unless all brokers answered."""
+    """Return transactional id and state by producer id; None unless all brokers answered."""
     known: dict[int, CoordinatorState] = {}
     wanted = list(producers)
     for node in nodes:
@@ -93,6 +93,6 @@ def _coordinated(
         return one
     coordinator = known.get(one.producer_id)
     if coordinator is None:
-        return one  # Forgotten, or this principal may not describe the transactional id.
+        return one  # The coordinator forgot it, or this principal may not describe it.
     name, state = coordinator
     return replace(one, transactional_id=name, state=state)

@@ -1,17 +1,17 @@
-"""Admin client of commands, with a short timeout."""
+"""Admin client of the `tidewheel` commands, with a short timeout."""
 
 import threading
 from typing import Final, Self
 
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 
-#: Timeout of a command; a worker waits longer, as its broker may be restarting.
+#: Seconds a command waits for the first answer; a worker waits longer, as brokers may be restarting.
 _PATIENCE_S: Final = 10.0
 
 
 class KafkaResetAdmin(KafkaAdmin):
     def found(self) -> Self:
-        """Return this client after a broker's answer; else close it and raise."""
+        """Return this client once a broker answers; otherwise close it and raise."""
         try:
             self.reach(threading.Event(), timeout_s=_PATIENCE_S)
         except BaseException:

@@ -1,7 +1,7 @@
-"""Requests for open transactions that librdkafka lacks: DescribeProducers, ListTransactions.
+"""DescribeProducers and ListTransactions: requests about open transactions that librdkafka lacks.
 
-They use a socket with the TLS and password login (PLAIN, SCRAM) of the client settings. They only
-explain blocked readers, so every failure is a `NotAskedError` with its reason.
+They use a socket with the TLS and password login (PLAIN, SCRAM) of the client settings. The
+answers only explain why readers are blocked, so every failure is a `NotAskedError`.
 """
 
 import base64
@@ -21,12 +21,12 @@ _SASL_AUTHENTICATE: Final = (36, 1)
 _CLIENT_ID: Final = b"tidewheel-transactions"
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Settings of unsupported TLS connections.
+#: Client settings of TLS that this connection does not support.
 _OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
 
 
 class NotAskedError(Exception):
-    """A broker was not asked; the text has the reason, without secrets."""
+    """A request was not sent or failed; the text has the reason, without secrets."""
 
 
 class ProducerState(NamedTuple):

@@ -1,8 +1,8 @@
 """librdkafka's log: forwarded to Python's logging, and read for facts that no call reports.
 
 After a lost connection the client repeats an EndTxn request and reports success. The first request
-may still end a *later* transaction (PROTOCOL.md H8). Only the debug log shows that; a
-`TransactionLog` keeps such lines as doubt. Each line only sets a field, so no lock is needed.
+may still end a *later* transaction (H8). Only the debug log shows the lost connection; a
+`TransactionLog` keeps that line as `doubt`. Each line only sets a field, so no lock is needed.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tidewheel.streams.kafka.client.settings import ClientKind, Config, construc
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
 
-#: Interval per kind of line; the client repeats some 20 times a second.
+#: Seconds between forwarded lines of one kind; the client repeats some 20 times a second.
 _QUIET_S: Final = 30.0
 
 LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
@@ -28,10 +28,10 @@ _ENDED_BY_US: Final = "_DESTROY"
 
 
 def raises_doubt(facility: str, text: str, *, offsets_sent: bool) -> bool:
-    """Return True if a log line means that a request may be answered later, unseen.
+    """Return True if a log line means that a transaction request may still take effect, unseen.
 
-    Transaction requests go to the transaction coordinator, its offsets to the group's. With offsets
-    in flight, a lost connection to any broker counts.
+    Requests go to the transaction coordinator, a transaction's offsets to the group coordinator.
+    With offsets in flight, a lost connection to any broker counts.
     """
     match facility:
         case "FAIL" | "REQTMOUT":
@@ -50,8 +50,8 @@ class ClientLog:
     """The `logger=` of a client; forwards debug lines only if the user enabled them.
 
     Attributes:
-        refused_login: The broker's reason, or ""; calls report only a time-out.
-        unreachable: The reason, or ""; calls report only a time-out.
+        refused_login: The broker's reason to refuse the login, or ""; calls report only a time-out.
+        unreachable: The reason why no broker is reached, or "".
     """
 
     __slots__ = ("_name", "_seen", "_with_debug", "refused_login", "unreachable")
@@ -61,7 +61,7 @@ class ClientLog:
         self._with_debug = with_debug
         self.refused_login = ""
         self.unreachable = ""
-        #: Last forwarding and number of suppressed lines, per kind.
+        #: Per kind of line: time of the last forwarded one, and number suppressed since.
         self._seen: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, template: str, *parts: Any) -> None:
@@ -72,7 +72,7 @@ class ClientLog:
         self.forward(level, str(parts[0]) if parts else template, template % parts)
 
     def on_error(self, error: KafkaError) -> None:
-        """Handle an error without a call (`error_cb`): lost brokers, failed logins."""
+        """Handle an error that belongs to no call (`error_cb`): lost broker, failed login."""
         if error.code() in LOGIN_FAILED:
             self.refused_login = error.str()
         elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
@@ -113,11 +113,11 @@ class TransactionLog(ClientLog):
         self._offsets_sent = False
 
     def offsets_are_sent(self) -> None:
-        """From here on a lost connection to any broker is a doubt."""
+        """From now on, count a lost connection to any broker as a doubt."""
         self._offsets_sent = True
 
     def offsets_are_answered(self) -> None:
-        """Only a lost connection to the transaction coordinator is a doubt again."""
+        """Count only a lost connection to the transaction coordinator again."""
         self._offsets_sent = False
 
     def log(self, level: int, template: str, *parts: Any) -> None:
@@ -143,7 +143,7 @@ def _advice(error: KafkaError) -> str:
 
 
 def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log: ClientLog) -> Any:
-    """Make a client that logs to `log`; raise ConfigError without values for refused settings."""
+    """Make a client that logs to `log`; raise ConfigError for a refused setting, without its value."""
     users_error_cb = config.get("error_cb")
 
     def on_error(error: KafkaError) -> None:

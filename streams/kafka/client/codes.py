@@ -58,7 +58,7 @@ TOPIC_REFUSED: Final = frozenset({
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 })  # fmt: skip
 
-#: Not answered, or failed with its transaction or producer: a retry may succeed.
+#: A record was not answered, or failed with its transaction or producer: a retry may succeed.
 UNANSWERED: Final = frozenset({
     KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT,
     KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID,
@@ -67,12 +67,12 @@ UNANSWERED: Final = frozenset({
 
 NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 NO_PARTITION: Final = frozenset({*NO_TOPIC, KafkaError._UNKNOWN_PARTITION})
-#: list_offsets for a missing topic, and during a leader election.
+#: Errors of list_offsets: the topic is missing, or a leader is being elected.
 NO_LEADER: Final = frozenset({*NO_TOPIC, KafkaError._NOENT})
 NO_GROUP: Final = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError._UNKNOWN_GROUP})
 NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
-#: The client's leader of the partition is outdated.
+#: The leader that the client has cached for the partition is outdated.
 STALE_LEADER: Final = frozenset({
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
 })  # fmt: skip

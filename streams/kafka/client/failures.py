@@ -25,9 +25,9 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 class Outcome(StrEnum):
     FENCED = "fenced"
-    #: Nothing is visible; the client can abort and restart.
+    #: No record was committed; the client can abort and begin another transaction.
     ABORT = "abort"
-    #: Unknown, or the client has failed: a new producer is needed.
+    #: A commit may have succeeded, or the client has failed: a new producer is needed.
     UNKNOWN = "unknown"
 
 
@@ -68,8 +68,8 @@ def outcome_of(error: KafkaError, *, ending: bool) -> Outcome:
 def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
     """Return True if the same records would fail again.
 
-    For "erroneous state" the client's log has the cause in parentheses. For "see individual
-    delivery reports" the search for refused records decides.
+    For the message "erroneous state", `log_text` has the cause in parentheses. For "see individual
+    delivery reports", `RefusedSearch` finds the records.
     """
     if error.code() in BATCH_REFUSED | TOPIC_REFUSED or error.code() == INCONSISTENT:
         return True
@@ -97,7 +97,7 @@ def is_retriable(error: KafkaError) -> bool:
 def delivery_error(
     error: KafkaError, topic: str, partition: int | None, step: str = "", record: str = ""
 ) -> DeliveryError:
-    """Return a production handler's exception for one record.
+    """Return the exception that a production handler gets for one record.
 
     `partition` may be unknown; `step` replaces the default next step; `record` describes the record
     without its data.

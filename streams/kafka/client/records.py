@@ -1,6 +1,6 @@
 """Conversion between librdkafka's messages and columns.
 
-A record costs no bytecode: every column is a `map` over a C function.
+No Python code runs per record: every column is a `map` over a C function.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-_TIMESTAMP_MS = itemgetter(1)  # (type, ms); -1 without a timestamp
+_TIMESTAMP_MS = itemgetter(1)  # of (type, ms); ms is -1 without a timestamp
 
-#: Batch of one record: its header, and the maximum of the record's fixed fields.
+#: Bytes besides keys and values: of a batch, and at most of a record and of one of its headers.
 _BATCH_OVERHEAD_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 27
 _HEADER_OVERHEAD_BYTES: Final = 10
@@ -25,11 +25,11 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 def to_runs(
     messages: Sequence[Message], *, topic: str | None = None, with_headers: bool = True
 ) -> list[SourceRecords]:
-    """Return messages as runs: one per partition, with its records in order.
+    """Return messages as one `SourceRecords` per partition, with its records in order.
 
     Args:
-        messages: At least one; no errors.
-        topic: The topic of all, if only one is possible.
+        messages: At least one; no error messages.
+        topic: The topic of all messages, if known.
         with_headers: Reads headers, too.
     """
     partitions: list[Any] = list(map(Message.partition, messages))
@@ -42,7 +42,7 @@ def to_runs(
         (topic or "" if topics is None else topics[first], partitions[first]) for first in firsts
     ]
     if len(set(places)) < len(places):
-        # Several fetches with records of many partitions make larger batches together.
+        # Several fetches are mixed: join each partition's records, for larger batches.
         counts = dict.fromkeys(sorted(places), 0)
         order = sorted(range(len(places)), key=places.__getitem__)
         for each in order:
@@ -51,7 +51,7 @@ def to_runs(
         places, ends = list(counts), list(accumulate(counts.values()))
         firsts = [0, *ends[:-1]]
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
-    # Equal timestamps share one object, which keeps stores small enough for the CPU cache.
+    # Equal timestamps share one int object: fewer objects stay in the CPU cache.
     known: dict[int, int] = {}
     timestamps = list(map(known.setdefault, times, times))
     whole = SourceRecords(
@@ -80,7 +80,7 @@ def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int
     run = whole.slice(start, stop)
     run.topic = topic
     run.partition = partition
-    # A run without headers has None, also after one with headers.
+    # None if no record of this partition has headers.
     if run.headers is not None and not any(run.headers):
         run.headers = None
     return run
@@ -91,9 +91,7 @@ def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
     last: Any = messages[-1].offset()
     if one_run and last - first + 1 == len(messages):
         return range(first, last + 1)
-    offsets: list[Any] = list(
-        map(Message.offset, messages)
-    )  # message errors have None, records never
+    offsets: list[Any] = list(map(Message.offset, messages))  # only error messages have None
     return offsets
 
 

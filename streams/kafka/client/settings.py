@@ -1,7 +1,7 @@
 """librdkafka settings, one function per kind of client.
 
-Settings that correctness depends on cannot be changed (`check_overrides`). References to secrets
-are resolved when a client is made, and never stored. `redact` filters logs by an allow-list.
+Settings that correctness depends on cannot be changed (`check_overrides`). Secrets are resolved
+when a client is made, and never stored. `redact` filters logs by an allow-list.
 """
 
 import re
@@ -22,16 +22,16 @@ SOURCE_QUEUE_KBYTES: Final = 32 * 1024
 OTHER_QUEUE_KBYTES: Final = 16 * 1024
 AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 
-#: librdkafka's limit is off; the topic's own limit decides (`records.oversized`).
+#: So high that it never applies: the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
-#: After this, brokers abort the transaction of a dead worker's search for refused records.
+#: Transaction timeout of `RefusedSearch`: then brokers abort a dead worker's trial.
 SEARCH_TIMEOUT_MS: Final = 30_000
 
-#: The only logs with the outcome of transaction requests (see `client_log`).
+#: The only `debug` context that logs lost transaction requests (see `client_log`).
 TRANSACTION_DEBUG: Final = ("eos",)
 
-#: After this without a heartbeat a worker counts as gone.
+#: Without a heartbeat for this long, a worker with a fixed assignment counts as dead.
 FIXED_SESSION_MS: Final = 8_000
 
 _ONE_CLUSTER = "set bootstrap_servers, which all clients share"
@@ -96,7 +96,7 @@ _FIXED: Final[Mapping[ClientKind, Mapping[str, _Fixed]]] = {
 
 
 def check_overrides(kind: ClientKind, properties: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a property that the adapters depend on.
+    """Raise ConfigError for a property that Tidewheel sets itself.
 
     >>> check_overrides("consumer", {"isolation.level": "read_uncommitted"})
     Traceback (most recent call last):
@@ -114,7 +114,7 @@ def redact(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def construction_error(kind: ClientKind, reason: str) -> ConfigError:
-    """Return the error text for a setting that librdkafka refuses, without its value.
+    """Return the error for a setting that librdkafka refuses, without its value.
 
     >>> construction_error("consumer", 'No such configuration property: "fetch.waits"').args[0]
     "consumer['fetch.waits']: librdkafka has no such property; check its spelling"
@@ -197,13 +197,14 @@ class ClientSettings:
 
     def offsets(self, group_id: str, *, stable: bool) -> Config:
         suiting = {
-            # The default of 100 ms would delay each moved task until a commit's marker is written.
+            # A moved task retries until the last commit's markers are written; the default pause of
+            # 100 ms would delay it.
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 50,
         }
         return self._consumer("offsets", suiting) | {
             "group.id": group_id,
-            # Waits for pending commits only if `stable`.
+            # `read_committed` waits for pending transactional commits.
             "isolation.level": "read_committed" if stable else "read_uncommitted",
         }
 
@@ -211,8 +212,8 @@ class ClientSettings:
         config = self._producer(
             "transactional",
             {
-                # The default of 100 ms would delay each transaction until the last one's markers
-                # are written.
+                # A transaction retries until the last one's markers are written; the default pause
+                # of 100 ms would delay it.
                 "retry.backoff.ms": 5,
             },
         )
@@ -223,7 +224,7 @@ class ClientSettings:
             "debug": ",".join(
                 dict.fromkeys([*TRANSACTION_DEBUG, *filter(None, user_debug.split(","))])
             ),
-            # Lower levels hide lines about unknown outcomes.
+            # Lower levels hide the debug lines.
             "log_level": 7,
         }
 
@@ -232,7 +233,7 @@ class ClientSettings:
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """A trial has one batch per partition, so an answer belongs to one batch."""
+        """Return settings by which a trial has one batch per partition: each answer belongs to one."""
         config = self._producer("search", {"retry.backoff.ms": 5})
         config.pop("max.in.flight", None)  # alias of the property below
         return config | {
@@ -280,7 +281,7 @@ class ClientSettings:
         return self._consumer("fixed", {}) | {
             "client.id": transactional_id,
             "group.id": fixed_group(self.application_id),
-            # Within brokers' default limits; a killed worker is removed soon.
+            # Short, so brokers soon remove a killed worker, but within their default limits.
             "session.timeout.ms": FIXED_SESSION_MS,
             "heartbeat.interval.ms": FIXED_SESSION_MS // 4,
         }
@@ -301,7 +302,7 @@ class ClientSettings:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The caller chooses the position.
+            # The caller gives all offsets; a reset would repeat or skip records.
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }

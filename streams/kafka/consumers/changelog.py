@@ -12,7 +12,7 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 from tidewheel.tasks.ports import ChangelogReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: A range reader without progress for this long gives up.
+#: `read_range` raises after this many seconds without progress.
 STALL_S: Final = 60.0
 _POLL_RECORDS: Final = 20_000
 _POLL_S: Final = 0.5
@@ -43,7 +43,7 @@ def read_range(
     """Yield the committed records of a partition with from_offset <= offset < to_offset.
 
     Raises:
-        OffsetOutOfRangeError: The first records are deleted.
+        OffsetOutOfRangeError: `from_offset` is deleted.
         StreamsError: No progress for `stall_s` seconds.
     """
     if from_offset >= to_offset:

@@ -1,7 +1,7 @@
-"""Consumers by position: the worker's input, and the base of changelog readers.
+"""Consumers without a group: the worker's input, and the base of changelog readers.
 
-The caller sets positions; there is no group membership, automatic commit or reset. `poll` raises
-fatal errors after all earlier records were returned.
+The caller sets the offset to read from; there is no automatic commit or reset. `poll` raises a
+partition's error after it has returned all earlier records.
 """
 
 import re
@@ -33,7 +33,7 @@ _PREPARE_S: Final = 2.0
 #: Negative offsets are librdkafka's markers, such as "no position yet".
 _FIRST_OFFSET: Final = 0
 
-#: Partition names in errors without a record.
+#: Topic and partition in the text of an error that belongs to no message.
 _NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partition>\d+)\]: ")
 
 
@@ -54,7 +54,7 @@ class AssignedConsumer:
         #: The client keeps a pause when a partition is removed, so removal resumes it first.
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
-        #: Failures for later polls, one by one, after earlier records were returned.
+        #: Errors that the next polls raise, one each, after earlier records were returned.
         self._failures: deque[StreamsError] = deque()
         self._only_topic: str | None = None
 
@@ -84,7 +84,7 @@ class AssignedConsumer:
             self._set_topics()
 
     def prepare(self, topics: Sequence[str]) -> None:
-        """An unknown topic delays reading by a second (F17)."""
+        """Prefetch the topics' metadata; otherwise their first record comes a second later."""
         for topic in topics:
             try:
                 self._consumer.list_topics(topic, timeout=_PREPARE_S)
@@ -96,7 +96,7 @@ class AssignedConsumer:
         with collection_paused():
             runs = self._taken(None, max_records)
         if runs is None and timeout_s > 0:
-            # `consume` waits for max_records; `poll` returns with the first.
+            # `consume` waits for max_records; `poll` returns with the first record.
             first = self._consumer.poll(timeout_s)
             if first is not None:
                 with collection_paused():
@@ -127,8 +127,8 @@ class AssignedConsumer:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these partitions again.
 
-        The client's `resume` wakes no thread, which may sleep for a second; a new assignment wakes
-        it.
+        The client's `resume` does not wake its fetching thread, which may sleep for a second; a new
+        assignment does.
         """
         resumed = self._end_pauses(partitions)
         if resumed:
@@ -164,10 +164,10 @@ class AssignedConsumer:
         return ends
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of decided records.
+        """Return, per partition, the last known end of its committed or aborted records.
 
-        The client knows only the high watermark. A partition at its reported end has no decided
-        record beyond it.
+        It is exact where the client has reported the partition's end. Elsewhere the client knows
+        only the high watermark, an upper limit.
         """
         ends = self.end_offsets()
         ends.update(
@@ -184,7 +184,7 @@ class AssignedConsumer:
             self._consumer = None
 
     def _accepted(self, runs: list[SourceRecords]) -> list[SourceRecords]:
-        """Check runs against positions (H16) and advance them."""
+        """Return the assigned partitions' runs; raise if one begins before the position (H16)."""
         accepted: list[SourceRecords] = []
         for run in runs:
             key = TopicPartition(run.topic, run.partition)
@@ -272,7 +272,7 @@ class KafkaRecordSource(AssignedConsumer):
 
 
 class KafkaInputReader(AssignedConsumer):
-    """Single input records, read again: the port `tidewheel.tasks.ports.RecordSource`."""
+    """Reader of single input records a second time: the port `tidewheel.tasks.ports.RecordSource`."""
 
     noun = "input"
     next_step = "nothing is to be done, it was processed"

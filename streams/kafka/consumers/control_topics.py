@@ -1,7 +1,7 @@
 """Reader of a group's two control topics: one consumer and thread each, one queue.
 
 The state topic is read committed. The inbox is not: a transaction opened in it must not block the
-group (hole H3). One consumer cannot do both.
+group (H3). One consumer can't do both.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from tidewheel.tasks.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000
-#: Poll timeout; closing waits for one poll.
+#: Seconds per poll; closing waits for one poll.
 _WAIT_S: Final = 0.2
-#: Arrivals in the queue; then the threads pause.
+#: Most arrivals in the queue; when it is full, the reading threads wait.
 _AHEAD: Final = 16
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one control topic: records, a position, or a failure.
+    """Result of reading one control topic: records and position, or a failure.
 
-    `position` is the next offset, past markers and aborted transactions. Reading resumes once a
-    `failure` was taken.
+    `position` is the next offset, past markers and aborted transactions. After a `failure` the
+    thread pauses until `take` has received it.
     """
 
     partition: TopicPartition
@@ -42,8 +42,8 @@ class ControlTopicsReader:
     """Reader of both topics, for one thread.
 
     Args:
-        inbox_end: New position if unread inbox records were deleted; members repeat them. Called by
-            the inbox's thread.
+        inbox_end: Returns the offset to continue at if unread inbox records were deleted; members
+            repeat their messages. Called in the inbox's thread.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class ControlTopicsReader:
         self._failure: Exception | None = None
 
     def take(self, timeout_s: float) -> list[Arrival]:
-        """Return the next arrival, or None after a timeout.
+        """Return all arrivals since the last call; wait for the first one, at most `timeout_s`.
 
         Raises:
-            StreamsError: A topic cannot be read now; reading resumes.
+            StreamsError: A topic could not be read; its thread tries again.
         """
         taken: list[Arrival] = []
         failure, self._failure = self._failure, None
@@ -108,7 +108,7 @@ class _Follow(threading.Thread):
         self._is_lost = False
         self._stopping = threading.Event()
         self._may_go_on = threading.Event()
-        # An unknown topic delays reading by half a second.
+        # Without the topic's metadata, reading would begin half a second later.
         reader.prepare([partition.topic])
         reader.assign({partition: offset})
         self.start()

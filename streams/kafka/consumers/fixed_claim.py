@@ -16,15 +16,15 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, make_client
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import Config
 
-#: Poll interval for callbacks; heartbeats are independent.
+#: Seconds between polls for callbacks; the client's own thread sends heartbeats.
 _LOOK_S: Final = 0.5
 _LEAVE_S: Final = 2.0
-#: Time for pending assignments before leaving.
+#: Seconds for a pending assignment to arrive before `close`.
 _SETTLE_S: Final = 0.1
 
 
 class FixedClaim:
-    """A membership from construction to `close`; errors are only logged.
+    """A worker's membership from construction to `close`; errors are only logged.
 
     `topic` must exist: a member needs a subscription.
     """

@@ -7,8 +7,8 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 class KafkaGroupReader(AssignedConsumer):
     """Reader of one control topic by position, for one thread.
 
-    `committed_only` is True for the state topic. The inbox has no transactions, and one opened
-    in it must not block readers (hole H3).
+    `committed_only` is True for the state topic and False for the inbox, where an open transaction
+    must not block readers (H3).
     """
 
     noun = "group topic"

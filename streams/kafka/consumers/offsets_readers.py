@@ -1,4 +1,4 @@
-"""Pool of clients that read committed offsets: kept open, because a moved task waits for the answer."""
+"""Pool of clients that read committed offsets: a new connection would delay moved tasks."""
 
 import contextlib
 import threading
@@ -21,12 +21,12 @@ class OffsetsReaders:
         self._lock = threading.Lock()
         self._is_closed = False
         self._kept: dict[tuple[str, bool], Any] = {}
-        #: Borrowers per reader: closing a client in use follows a dangling pointer.
+        #: Borrowers per reader. Closing a client in use crashes: the last borrower closes it.
         self._lent: Counter[Any] = Counter()
 
     @contextlib.contextmanager
     def lent(self, group_id: str, *, stable: bool) -> Iterator[Any]:
-        """Lend a reader; raise StreamsError once closed.
+        """Lend a reader of the group's offsets; raise StreamsError once closed.
 
         A reader that timed out is dropped: its connection may be dead.
         """

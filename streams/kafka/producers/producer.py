@@ -1,4 +1,4 @@
-"""The only caller of librdkafka's `produce`, by position and by column.
+"""Base of the producers: calls librdkafka's `produce` with positional arguments, by column.
 
 `produce(topic, value, key, partition, callback, on_delivery, timestamp[, headers])`: a timestamp in
 sixth place is silently ignored, and keyword arguments halve the speed.
@@ -16,14 +16,14 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_
 from tidewheel.streams.kafka.client.settings import Config
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Then the caller is notified of the wait.
+#: Seconds of one blocking call; after it `on_wait` is called, and the call repeated.
 SLICE_S: Final = 0.5
 
-#: From 0.2 s on, the binding of flush has a bug: after fencing it calls our log with an exception
-#: pending, which ends the process.
+#: Seconds of one flush. From 0.2 s on, confluent-kafka has a bug: after fencing it calls our log
+#: with an exception pending, which ends the process.
 _FLUSH_SLICE_S: Final = 0.15
 
-#: A call this much beyond its own timeout counts as stuck.
+#: Seconds past its deadline after which a call counts as stuck.
 _STUCK_S: Final = 2.0
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
@@ -87,7 +87,7 @@ class ProducerClient:
         stop: int,
         callback: DeliveryCallback | None = None,
     ) -> None:
-        # The client reads 0 as "now".
+        # The client reads 0 as "now", so 0 becomes 1.
         is_plain = all(islice(timestamps, start, stop))
         times = timestamps if is_plain else [each or 1 for each in timestamps]
         taken: list[None] = []
@@ -107,7 +107,7 @@ class ProducerClient:
                 columns.append(map(list, islice(headers, at, None)))
             taken.clear()
             try:
-                # After an error, its length gives the rejected record's place.
+                # After an error, its length is the rejected record's index.
                 taken.extend(map(self.client.produce, *columns))
             except BufferError:
                 at += len(taken)
@@ -163,8 +163,8 @@ class ProducerClient:
     def named(self, name: str) -> Callable[..., Any]:
         """Return a client operation without a reference to the client.
 
-        An error's traceback would keep a bound method's client alive. When brokers return, it could
-        fence its successor.
+        An error's traceback would keep a bound method's client alive. When brokers return, that
+        client could fence its successor.
         """
 
         def operation(*arguments: Any) -> Any:
@@ -208,7 +208,7 @@ class ProducerClient:
         return GuardedCall(self, self._on_wait, operation, arguments, deadline_s)
 
     def drop(self) -> None:
-        """Drop the client: its `close` waits for an abort, for minutes if the broker hangs."""
+        """Drop the client without `close`, which waits minutes for an abort if a broker hangs."""
         self.client = None
 
 

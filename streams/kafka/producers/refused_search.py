@@ -29,14 +29,15 @@ from tidewheel.tasks.commit.output_collector import record_bytes
 from tidewheel.tasks.ports import FailedDelivery, TransactionAbortedError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: One is normal: the client raises its epoch after a refusal.
+#: Trials without a new answer before the search raises. One is normal: after a refusal the client
+#: first raises its epoch.
 _FRUITLESS_TRIALS: Final = 6
 
-#: Each is sent twice; the client batches at most 10,000 messages.
+#: Most records of a batch. Each is sent twice; the client batches at most 10,000 messages.
 _BATCH_RECORDS: Final = 4_000
-#: Copies included. A broker's default limit is 1 MiB.
+#: Most bytes of a batch, both copies included. A broker's default limit is 1 MiB.
 BATCH_BYTES: Final = 400_000
-#: The client has five batches in flight; after a refusal it sends no others.
+#: Most bytes of a trial: five batches, which the client sends before a refusal stops it.
 _TRIAL_BYTES: Final = 5 * BATCH_BYTES
 
 
@@ -50,8 +51,8 @@ class Batch(NamedTuple):
 
     Attributes:
         copies: How often each record is sent.
-        has_canary: Also sends a harmless record. Only for records that were all refused before, so it
-            is never appended: if the broker does not name it, it tells bad records from good ones.
+        has_canary: Also sends a harmless record. If the broker does not name it as bad, those that
+            it names are. Only for records that were all refused before: so it is never written.
     """
 
     topic: str
@@ -62,7 +63,7 @@ class Batch(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The cluster's answers per batch, the canary's last.
+    """The cluster's answers per batch, by index of the row; the canary's index is the last.
 
     Rows without a final answer are missing.
     """
@@ -83,10 +84,10 @@ class _Topic:
 
 @dataclass(slots=True)
 class _Lane:
-    """The open records of one partition, in order.
+    """One partition's records without a final answer (`open`), in order.
 
-    `alone`: to send alone next. `unanimous`: records of a completely refused batch; the next batch
-    has a canary.
+    `alone`: records to send alone next. `unanimous`: records of a completely refused batch, to be
+    sent again with a canary.
     """
 
     topic: str
@@ -104,7 +105,7 @@ class RefusedSearch:
         self._refused: dict[Row, KafkaError] = {}
         self._topics = {output.topic: _Topic() for output in columns}
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        #: After a transaction failed for one of several topics.
+        #: True if the last trial failed for one of several topics: the next has one topic.
         self._one_topic = False
         for number, part in enumerate(columns):
             for index in range(len(part)):
@@ -123,7 +124,7 @@ class RefusedSearch:
         }
 
     def run(self) -> list[FailedDelivery]:
-        """Return the refused records; raise `TransactionAbortedError` without answers."""
+        """Return the refused records; raise `TransactionAbortedError` if answers stop."""
         fruitless = 0
         while batches := self._next_batches():
             trial = self._trials.trial(self._columns, batches)
@@ -209,7 +210,7 @@ class RefusedSearch:
     def _learn_refused(
         self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError], canary: KafkaError | None
     ) -> None:
-        """Record failures of records in one batch; `_batch_of` sends one per partition at a time."""
+        """Derive from a batch's failures which records are refused, or how to send them next."""
         first = next(iter(failed.values()))
         if first.code() in TOPIC_REFUSED:
             lanes = [lane] if first.code() in NO_PARTITION else self._lanes_of([lane.topic])
@@ -286,5 +287,4 @@ def _partition_of(columns: OutputColumns, index: int) -> int:
 
 
 def _is_invalid_record(failed: dict[Row, KafkaError]) -> bool:
-    """Return True if the broker has named the records of all errors."""
     return all(error.code() == KafkaError.INVALID_RECORD for error in failed.values())

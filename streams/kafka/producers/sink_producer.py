@@ -28,7 +28,7 @@ from tidewheel.streams.kafka.producers.producer import (
 from tidewheel.tasks.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Longer than the default of `message.timeout.ms` (120 s), so that one ends a flush.
+#: Longer than `message.timeout.ms` (default 120 s): records time out before a flush does.
 _FLUSH_TIMEOUT_S: Final = 600.0
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _Place = tuple[int, int]
 
 
 class _Answer(NamedTuple):
-    """A failed record's error; `batch` numbers the refused batches of a flush."""
+    """A failed record's error; `batch` is the number of its refused batch in the flush."""
 
     error: KafkaError
     batch: int
@@ -68,7 +68,7 @@ class KafkaSinkProducer:
         """Wait for all answers; return the failed records in the order of sending.
 
         Records of a refused batch are sent again in ever smaller parts. Later records of the same
-        keys follow again: a key's last record stays last, some come twice.
+        keys are also repeated, so that a key's last record stays last; some are written twice.
         """
         failed, self._refused = self._refused, {}
         sent, self._sent = self._sent, []
@@ -91,7 +91,7 @@ class KafkaSinkProducer:
         places: Sequence[_Place],
         failed: dict[_Place, KafkaError],
     ) -> list[list[_Place]]:
-        """Wait for answers; return the parts to send again, the first one last."""
+        """Wait for answers; return the parts to send again, last part first."""
         answers = self._answers(sent, places)
         again: dict[_Place, _Answer] = {}
         for place, answer in answers.items():
@@ -176,11 +176,11 @@ def _located(
     sent: Sequence[OutputColumns],
     places: Sequence[_Place],
 ) -> dict[_Place, _Answer]:
-    """Return each report's record, by content: reports have no timestamp or headers."""
+    """Return the reported records' errors; finds records by topic, key and value."""
     errors: defaultdict[tuple[Any, ...], deque[_Answer]] = defaultdict(deque)
     batch = 0
     for error, message in reports:
-        if message.offset() is None:  # The client numbers all refused records but the first.
+        if message.offset() is None:  # Only a refused batch's first record has no offset.
             batch += 1
         content = (message.topic(), message.key() or None, message.value() or None)
         errors[content].append(_Answer(error, batch))
@@ -199,7 +199,7 @@ def _located(
 
 
 def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of adjacent records: columns, first index, index after the last.
+    """Yield runs of adjacent records: number of the columns, first index, index after the last.
 
     >>> list(_runs([(0, 3), (0, 4), (0, 6), (1, 7)]))
     [(0, 3, 5), (0, 6, 7), (1, 7, 8)]
@@ -221,9 +221,9 @@ def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] |
 def _parts(
     places: Sequence[_Place], answers: Mapping[_Place, _Answer], most: int
 ) -> list[list[_Place]]:
-    """Return parts in order, each smaller than `most`.
+    """Split records to send again into parts, in order, each of fewer than `most` records.
 
-    Records named by the broker are their own parts; otherwise the batch is halved.
+    Each record named by the broker is a part of its own; other batches are halved.
     """
     told = {
         each.batch for each in answers.values() if each.error.code() == INVALID_DIFFERENT_RECORD

@@ -1,8 +1,8 @@
 """Transactional producer of the worker: the port `tidewheel.tasks.ports.TransactionalProducer`.
 
 State: new → (init) → ready → (begin) → open → (commit, abort) → ready; or ended by fencing or an
-unknown outcome. Each client error becomes one of three (`failures.outcome_of`). Success counts only
-if the client's log shows no lost connection that may deliver a late request (H8).
+unknown outcome. Each client error becomes one of three outcomes (`failures.outcome_of`). Success
+counts only if the client's log shows no lost connection, whose request may arrive late (H8).
 """
 
 import logging
@@ -52,7 +52,7 @@ from tidewheel.tasks.ports import (
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
-#: Normally milliseconds; then the call is stuck (`GuardedCall`).
+#: Seconds for sending offsets, normally milliseconds; then the call is stuck (`GuardedCall`).
 _SEND_OFFSETS_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class KafkaTransactionalProducer:
             config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
         )
         self._on_wait = on_wait
-        #: Limits of topics below the client's, in bytes.
+        #: Most bytes per batch, for topics that refuse the client's batches as too large.
         self._batch_bytes: dict[str, int] = {}
         self._batch_was_too_large = False
         self._open = False
@@ -141,7 +141,7 @@ class KafkaTransactionalProducer:
         *,
         row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records in order; `commit` returns the positions."""
+        """Send changelog records in order; `commit` returns the offset after the last."""
         self._check_open()
         if not keys:
             return
@@ -153,7 +153,7 @@ class KafkaTransactionalProducer:
             timestamps=timestamps,
             headers=headers_of_changelog(len(keys), headers, row_headers),
         )
-        # Only the last one reports: it is answered after all others.
+        # Only the last record has a delivery callback: it is answered after all others.
         self._send(records, f"produce to changelog {partition}", reports_last=True)
 
     def _send(self, columns: OutputColumns, what: str, *, reports_last: bool = False) -> None:
@@ -181,7 +181,7 @@ class KafkaTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets before `commit`, within half its timeout."""
+        """Add offsets to the transaction ahead of `commit`, within half the call timeout."""
         self._check_open()
         if not offsets:
             return
@@ -191,7 +191,7 @@ class KafkaTransactionalProducer:
             self._end_offsets(group_id, sending, deadline_s)
         except KafkaException as exception:
             self._fail("send offsets", error_of(exception))
-        # A late one would overwrite the offsets of `commit`.
+        # A late request would overwrite the offsets of `commit`.
         self._check_doubt("send offsets")
         self._log.offsets_are_answered()
         self._sent = dict(offsets)
@@ -238,7 +238,7 @@ class KafkaTransactionalProducer:
             refused = search.run()
         self._limit_batches(search.batch_bytes)
         if not refused and self._batch_was_too_large:
-            # All records are accepted in the search's smaller batches.
+            # The search's smaller batches were accepted: halve the batches.
             self._limit_batches(
                 {
                     output.topic: self._batch_bytes.get(output.topic, BATCH_BYTES * 2) // 2
@@ -276,7 +276,7 @@ class KafkaTransactionalProducer:
     ) -> None:
         """Wait for the answers to records and offsets.
 
-        With unflushed records the client's commit waits and cannot be aborted.
+        With unflushed records the client's commit would wait, and can't be aborted then.
         """
         if offsets == self._sent:
             if not self._flush(deadline_s):
@@ -286,7 +286,7 @@ class KafkaTransactionalProducer:
         try:
             flushed = self._flush(deadline_s, lambda: self._note_answer(sending))
         except KafkaException as exception:
-            # During a call the client accepts nothing else for a transaction.
+            # The client accepts no abort while it sends offsets.
             if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
                 self._end_offsets(group_id, sending, self._soon(deadline_s))
             raise
@@ -305,9 +305,9 @@ class KafkaTransactionalProducer:
         return _stalled()
 
     def _note_answer(self, sending: GuardedCall) -> None:
-        """After the offsets' answer only the coordinator's connection matters."""
+        """Once offsets are answered, watch only the transaction coordinator's connection."""
         if sending.has_succeeded:
-            self._producer.serve()  # Lines from before the answer count; later ones do not.
+            self._producer.serve()  # Reads the log lines from before the answer.
             self._log.offsets_are_answered()
 
     def _begin_offsets(
@@ -340,7 +340,7 @@ class KafkaTransactionalProducer:
     def _group(self, group_id: str, deadline_s: float) -> Any:
         """Return group metadata, made by a consumer.
 
-        The consumer also waits for the coordinator, without which `send_offsets` gets stuck.
+        The consumer also waits for the group coordinator: without it `send_offsets` gets stuck.
         """
         known = self._groups.get(group_id)
         if known is None:

@@ -21,12 +21,12 @@ from tidewheel.streams.kafka.producers.refused_search import Batch, Trial
 from tidewheel.tasks.ports import TransactionAbortedError, UnansweredError
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: A transaction is reused for this long, far below its timeout.
+#: Seconds for which trials share one transaction, far below its timeout.
 _TRANSACTION_S: Final = 5.0
 _ANSWER_S: Final = SEARCH_TIMEOUT_MS / 1000 * 2 / 3
 _POLL_S: Final = 0.05
 
-#: Accepted in any topic; time 0 means now.
+#: Key, value and timestamp (0: now) of a record that every topic accepts.
 _CANARY: Final = (b"canary", b"", 0)
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class TrialProducer:
     """A client for one search; a context manager.
 
     Its transactional id differs from the worker's: a refusal leaves librdkafka without a valid
-    sequence, which would delay the worker.
+    sequence number, which would delay the worker.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TrialProducer:
                 try:
                     self._client.produce(*record)
                 except KafkaException as exception:
-                    # Only this record, unless the transaction has failed.
+                    # The error is this record's, unless the transaction has failed.
                     reports[position] = [error_of(exception)] * batch.copies
                     return
                 except BufferError as full:
@@ -213,7 +213,7 @@ def _has_errors(reports: dict[int, list[KafkaError | None]]) -> bool:
 def _final_answer(
     reports: Sequence[KafkaError | None], copies: int
 ) -> tuple[KafkaError | None] | None:
-    """Return the final answer to a record sent several times, or None."""
+    """Return the final answer (`None`: accepted) to a record's copies as a 1-tuple, or None."""
     if any(
         error is None for error in reports
     ):  # `None in` fails: KafkaError compares only with numbers

@@ -1,4 +1,4 @@
-"""Writer messages of Protobuf records: full names, by schema id and message index.
+"""Check of the Protobuf message that wrote a record: its full name, by schema id and message index.
 
 Two messages with the same field numbers can read each other's bytes, so only the name distinguishes
 them.
@@ -15,14 +15,17 @@ _ID_END: Final = 5
 _GUID_END: Final = 17
 _MORE: Final = 0x80
 
-#: Comments and texts, whose braces are no blocks; then words and braces of blocks.
+#: Comments and string literals of a `.proto` text, whose braces open no blocks.
 _ASIDE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 _PACKAGE: Final = re.compile(r"\bpackage\s+([\w.]+)\s*;")
 _BLOCK: Final = re.compile(r"\bmessage\s+(\w+)\s*\{|\{|\}")
 
 
 class ProtobufWriters:
-    """Checks that one message wrote all records; `schema_of` returns a frame's schema text."""
+    """Checker that message `full_name` wrote a record.
+
+    `schema_of` returns the schema text for a record's first bytes (magic byte and schema id).
+    """
 
     def __init__(self, full_name: str, schema_of: Callable[[bytes], str]) -> None:
         self._full_name = full_name
@@ -45,7 +48,7 @@ class ProtobufWriters:
 
 
 def read_indexes(data: bytes, begin: int) -> tuple[int, tuple[int, ...]]:
-    r"""Return the start of the message, and its indexes in the schema.
+    r"""Return the start of the message's bytes, and the message's indexes in the schema.
 
     >>> read_indexes(b"\x00" * 6, 5), read_indexes(b"\x00\x00\x00\x00\x01\x04\x02\x00", 5)
     ((6, (0,)), (8, (1, 0)))
@@ -110,7 +113,8 @@ def _described_name(descriptor: bytes, indexes: Sequence[int]) -> str:
 
 
 def _messages(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    # Name and indexes of each open block, None for other blocks; and its messages so far.
+    # Name and indexes of each open message block, None for other blocks; `counts` are the
+    # messages found in each so far.
     open_blocks: list[tuple[str, tuple[int, ...]] | None] = []
     counts = [0]
     for found in _BLOCK.finditer(text):

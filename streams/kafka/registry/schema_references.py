@@ -55,7 +55,7 @@ class References:
         return texts
 
     def _fetch(self, reference: Any, at: _At, schema_type: str) -> Any:
-        # Protobuf's deserialiser reads descriptors; the client caches one form per version.
+        # Protobuf's deserialiser needs this form; the client caches only one form per version.
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         try:
             found = self._get_version(*at, deleted=True, **form).schema

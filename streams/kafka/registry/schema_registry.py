@@ -43,15 +43,16 @@ from tidewheel.streams.serdes.schema_port import (
 )
 from tidewheel.streams.serdes.strict_json import dumps, loads
 
-#: Serialiser settings, in one map with the client's as in Java.
+#: Prefixes of serialiser settings, which users give in one map with the client's, as in Java.
 _SERIALIZER_PREFIXES: Final = (
     "auto.register.", "normalize.", "use.", "subject.name.strategy", "reference.subject.", "skip.known.", "validate",
     "schema.id.",
 )  # fmt: skip
-#: Those passed to deserialisers too; without `use.latest.`: they read into the serde's schema.
+#: Those also passed to deserialisers. Not `use.latest.`: values are read into the serde's schema.
 _DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
 
-#: Public settings; URLs are checked. All others must be references to travel.
+#: Settings without secrets, which other processes may get. All others, except checked URLs, must be
+#: references.
 _HARMLESS_PREFIXES: Final = (
     *_SERIALIZER_PREFIXES, "timeout", "max.retries", "retries.", "cache.", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "basic.auth.credentials.source", "bearer.auth.credentials.source", "bearer.auth.logical.cluster",
@@ -66,13 +67,13 @@ _GUID_FRAME_BYTES: Final = 17
 _MAGIC_BYTES: Final = (0, 1)
 #: Settings that choose the schema to write with.
 _CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.with.metadata")
-#: Settings that a serde of a subject decides.
+#: Settings that a serde with `subject=` sets itself.
 _OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
 
 #: Files that confluent-kafka adds to each Protobuf pool.
 _BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
 
-#: The registry's names of formats, with names for messages and serdes.
+#: The registry's names of formats, each with its name in messages and its serde.
 _TYPES: Final = {
     "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
     "JSON": ("a JSON Schema", "Serdes.json_schema(subject=…)"),
@@ -133,7 +134,7 @@ class ConfluentFormats:
         used = link.used(source, "PROTOBUF")
         if source.subject is not None:
             _check_message(message_type.DESCRIPTOR, source, used.text)
-        # Clients before 2.13 need it; the other format was a bug.
+        # confluent-kafka before 2.13 requires it; the deprecated format was a bug.
         old = {"use.deprecated.format": False}
         writing, reading = {**old, **used.serializer}, {**old, **used.deserializer}
         write: Any = protobuf.ProtobufSerializer
@@ -159,7 +160,8 @@ class ConfluentFormats:
         checks = PlainJsonSchema(used.text, used.named)
         writing, reading = dict(used.serializer), dict(used.deserializer)
         validates = writing.get("validate", True) is not False
-        # confluent-kafka fetches an unknown `$ref`. Only it can check a schema that it chooses.
+        # Off: confluent-kafka would fetch an unknown `$ref`. Only it can check a schema that it
+        # chooses.
         chosen = any(writing.get(name) for name in _CHOOSES_SCHEMA)
         if not chosen:
             writing["validate"] = reading["validate"] = False
@@ -204,7 +206,7 @@ class ConfluentFormats:
         elif isinstance(registry, Mapping):
             key = frozenset((name, repr(value)) for name, value in registry.items())
         if key not in self._links:
-            # Keeps the client, so that its id is not reused.
+            # Keeps `registry` alive: its id must not be reused.
             self._links[key] = _linked(registry), registry
         return self._links[key][0]
 
@@ -214,7 +216,7 @@ class _Link:
         self.shown = shown
         self.client = _Client(client, self)
         self.references = References(self.client.get_version, shown)
-        # The default asks for associations, which older registries lack.
+        # The client's default asks the registry for associations, which older ones lack.
         strategy = {"subject.name.strategy": topic_subject_name_strategy}
         named = any(name.startswith("subject.name.strategy") for name in settings)
         self.serializer = {**({} if named else strategy), **settings}
@@ -235,7 +237,7 @@ class _Link:
         return self.client.get_schema(int.from_bytes(frame[1:], "big"), **form)
 
     def registered(self, subject: str, version: int | None, schema_type: str) -> Any:
-        """Return a subject's version, None for the latest; raise for another format."""
+        """Return a subject's registered version (None: latest); raise if its format differs."""
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         wanted = f"subject {subject!r}" + (f" version {version}" if version is not None else "")
         try:
@@ -272,7 +274,7 @@ class _Link:
         schema, subject = registered.schema, source.subject
         named = self.references.texts(schema)
         if text.lstrip().startswith('"'):
-            # Its serialiser needs the long form of a bare type such as `"string"`.
+            # Avro's serialiser needs the long form of a bare type such as `"string"`.
             schema = Schema(f'{{"type": {text}}}', schema_type, schema.references)
         strategy = {"subject.name.strategy": lambda _context, _name: subject}
         writing = {**_without(self.serializer, _OF_A_SUBJECT), **strategy}
@@ -287,7 +289,7 @@ class _Link:
 
 
 class _Used(NamedTuple):
-    """The serialisers' parts for a schema.
+    """Schema, client and settings to make a codec's serialisers from.
 
     `schema` is the serialisers' form of `text`; `named` are referenced schemas by name.
     """
@@ -319,7 +321,7 @@ _RETURN_SCHEMAS: Final = frozenset({"get_schema", "get_schema_by_guid"})
 
 
 class _Client:
-    """A client whose failures without an answer become ours."""
+    """A registry client whose failures without an answer become `SchemaRegistryError`."""
 
     def __init__(self, client: Any, link: _Link) -> None:
         self._client = client
@@ -355,7 +357,7 @@ class _Client:
 class _Codec:
     """A format's serialisers over one registry.
 
-    One serialiser per topic and part: a shared one writes the id of its last subject.
+    One serialiser per topic and part (key, value): a shared one writes its last subject's id.
     """
 
     def __init__(
@@ -384,7 +386,7 @@ class _Codec:
         self._check_read = check_read
         self._in_order = in_order
         self._key_bytes = key_bytes
-        self._spare = _made(make_serializer)  # Made now, so wrong settings fail the build.
+        self._spare = _made(make_serializer)  # Made now, so wrong settings fail early.
         self._parts: dict[tuple[str, bool], tuple[SerializationContext, Any]] = {}
         self._making = threading.Lock()
 
@@ -404,7 +406,7 @@ class _Codec:
         raise failed
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return a stored key's current bytes; only JSON is read without its schema."""
+        """Return a stored key with sorted JSON maps; other formats can't be read without schema."""
         if self._schema_type != "JSON" or not data or data[0] not in _MAGIC_BYTES:
             return data
         end = _GUID_FRAME_BYTES if data[0] else _FRAME_BYTES
