@@ -155,7 +155,7 @@ class GroupAccess:
             )
 
     def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
-        """Return the group log's new entries, with `decided` only up to the first open transaction."""
+        """Return the group log's new entries, if `decided` up to the first open transaction."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
             self.log.add(entry)

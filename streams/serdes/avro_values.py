@@ -18,11 +18,11 @@ from typing import Any, Final
 from tidewheel.streams.serdes.read_back import difference, step_to
 from tidewheel.streams.serdes.schema_port import CodecError
 
-#: Types for which fastavro's validation is sufficient.
+#: Types that fastavro writes unchanged if its validation accepts the value.
 _EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _MISSING: Final = object()
-#: Key of the schema itself among the referenced ones; not a legal type name.
+#: Key of the main schema among the schemas it references; not a legal type name.
 _ROOT: Final = "$root"
 
 
@@ -39,7 +39,10 @@ class AvroValues:
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the form that fastavro reads back equal; raise `CodecError`."""
+        """Return a value that fastavro reads back equal, with union branches named if needed.
+
+        Raises `CodecError` if there is none.
+        """
         try:
             self._validation.validate(value, self.schema, raise_errors=True)
             if not self._may_change or self._reads_back(value, self.schema):
@@ -52,12 +55,12 @@ class AvroValues:
         raise CodecError(self.refusal(value))
 
     def checked_payload(self, value: Any) -> bytes:
-        """Return a "bytes" value without its length prefix, for the registry format."""
+        """Return a value of schema "bytes" without length prefix, as registry records have it."""
         data = self.encode(self.checked(value))
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 
     def of_payload(self, value: Any) -> Any:
-        """Return the value of "bytes" bytes without their length; other values unchanged."""
+        """Decode a payload of schema "bytes", which has no length; keep other values unchanged."""
         if not _is_a(value, bytes):
             return value
         out = io.BytesIO()
@@ -65,7 +68,7 @@ class AvroValues:
         return self.decode(out.getvalue())
 
     def in_order(self, value: Any) -> Any:
-        """Return a value with maps sorted by key."""
+        """Return a value with maps sorted by key, so equal keys have equal bytes."""
         return sorted_maps(value) if self._has_maps else value
 
     def encode(self, value: Any) -> bytes:
@@ -92,7 +95,7 @@ class AvroValues:
     def _changes(self, schema: Any) -> bool:
         """Return True if the schema may change a value that passes fastavro's validation."""
         if _is_a(schema, list):
-            # Two branches may accept one value; the first one is written.
+            # Two branches may accept one value; fastavro writes the first, which may change it.
             kinds = [_kind(self._resolved(branch)) for branch in schema]
             return len([kind for kind in kinds if kind != "null"]) > 1
         if _is_a(schema, dict):
@@ -150,7 +153,7 @@ class AvroValues:
             resolved = self._resolved(branch)
             if found is None:
                 break
-            # Rounding to float is a change if the union has a double.
+            # A union with a double must not round to float.
             if (name is not None and _name(branch) != name) or (
                 _kind(resolved) == "float" and "double" in kinds
             ):
@@ -161,7 +164,7 @@ class AvroValues:
         return found
 
     def _branched(self, value: Any, schema: Any) -> Any:
-        """Return a value whose unions name the first branch that keeps it unchanged."""
+        """Return a value with each union's branch named: the first that keeps it unchanged."""
         schema = self._resolved(schema)
         if _is_a(schema, list):
             if _is_a(value, tuple) or value is None:
@@ -185,7 +188,7 @@ class AvroValues:
         return value
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        """Return True if a value has a branch's shape; a dict's fields determine its record."""
+        """Return True if a value may belong to a union branch; a dict needs the record's fields."""
         kind = _kind(schema)
         if kind in {"record", "error"} and _is_a(value, dict):
             given = value

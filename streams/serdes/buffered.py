@@ -6,8 +6,8 @@ Bytes equal Kafka Streams' BufferValue in changelogs (version 3):
     prior value, old value, new value
     time             place in the order of emission (8)
 
-Names and values have a 4-byte length prefix, -1 for None; the old value's is -2 if it equals the
-prior one.
+Names and values have a 4-byte length prefix, -1 for None; the old value's prefix is -2 if it equals
+the prior value.
 """
 
 import struct

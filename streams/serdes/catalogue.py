@@ -146,7 +146,7 @@ class Serdes:
     def json(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
         """Return the serde of JSON, untyped or of a Struct, dataclass, pydantic model or union.
 
-        Only values that read back equal are written; the error names the field.
+        It writes only values that read back equal; the error for others names the field.
 
         Args:
             type: Class of the values, or a union such as `Order | Refund`.
@@ -203,7 +203,7 @@ class Serdes:
                 `env:NAME` and `file:/path`), or a `SchemaRegistryClient`. None: bytes contain the
                 value only; reader and writer need the same schema.
             subject: Instead of a schema: subject whose schema is fetched when the serde is built.
-                Records of all topics are written with its id; nothing is registered.
+                Records of all topics carry its schema id; nothing is registered.
             version: The subject's version; None or "latest": the latest.
             references: Registry schemas used by this one: `{"name": "shop.Customer", "subject":
                 "customers-value", "version": 1}` as in the registry's API, or confluent-kafka's
@@ -237,8 +237,8 @@ class Serdes:
                 is registered.
 
         Raises:
-            TopologyError: Not a generated class, the subject has another message in its place, or
-                `pip install 'tidewheel[protobuf]'` is missing.
+            TopologyError: Not a generated class, the subject's file has another message at its
+                place, or `pip install 'tidewheel[protobuf]'` is missing.
             SchemaRegistryError: The subject does not exist, or the registry is unreachable.
 
         >>> from google.protobuf.timestamp_pb2 import Timestamp
@@ -316,7 +316,7 @@ class SerdeMethods(Protocol[T]):
 
 
 class SerdeReading(Protocol[T_co]):
-    """A serde that returns such values.
+    """A serde whose `deserialize` returns values of the type.
 
     Serdes never receive None, so a serde of `str` also serves `str | None`.
     """
@@ -331,7 +331,7 @@ class SerdeReading(Protocol[T_co]):
 
 
 class SerdeWriting(Protocol[T_contra]):
-    """A serde that accepts such values, and possibly others."""
+    """A serde whose `serialize` accepts values of the type, and possibly others."""
 
     def serialize(self, topic: str, value: T_contra, /) -> bytes | None:
         """Return the bytes of a value."""
@@ -342,14 +342,14 @@ class SerdeWriting(Protocol[T_contra]):
         ...
 
 
-#: Plain types used as serdes next to a user function: the type variable keeps the function's type,
-#: where pyright would widen `type[T]`.
+#: Plain types as serde arguments of methods that also take a user function. The type variable keeps
+#: the function's value type, where pyright would widen `type[T]`.
 PlainT = TypeVar("PlainT", bytes, str, int, float, bool, uuid.UUID)
 
-#: What is accepted where a serde is asked for: a serde, any object with its two methods, or a plain type.
+#: A serde argument: a serde, any object with its two methods, or a plain type.
 SerdeLike = SerdeMethods[T] | type[T]
 
-#: The same for a stream of known types, and for write-only use.
+#: The same, typed for reading values (`SerdeOf`) and for writing values only (`SerdeInto`).
 SerdeOf = SerdeReading[T] | type[T]
 SerdeInto = SerdeReading[T] | SerdeWriting[T] | type[T]
 
@@ -375,7 +375,7 @@ def as_serde(
     object with `serialize(topic, value)` and `deserialize(topic, data)` gets batch forms.
 
     Args:
-        what: Its parameter or option, for the message.
+        what: Name of the parameter or option, for error messages.
 
     >>> as_serde(str) is Serdes.string()
     True
@@ -396,7 +396,7 @@ def as_serde(
 
 
 def serde_named(name: str) -> Serde[Any] | None:
-    """Return the built-in serde of a name in a settings file, or None.
+    """Return the built-in serde that a settings file names, or None for an unknown name.
 
     >>> serde_named("int64")
     <serde int64>
@@ -406,7 +406,7 @@ def serde_named(name: str) -> Serde[Any] | None:
 
 
 class _Adapted(Serde[T]):
-    """Any object with the two methods; its other serde methods are used if present."""
+    """Serde around an object with the two methods; uses its other serde methods if present."""
 
     def __init__(self, methods: SerdeMethods[T]) -> None:
         name = getattr(methods, "name", None)

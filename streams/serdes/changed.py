@@ -13,8 +13,8 @@ class Change(NamedTuple):
     old: Any
 
 
-#: The last byte is the format. From `_WITH_LATEST` on, a byte before it marks the row's latest
-#: change; Kafka Streams reads that form and may write it in future.
+#: Formats, stored in the last byte. From `_WITH_LATEST` on, a byte before it marks the row's latest
+#: change; Kafka Streams reads these and may write them in future.
 _OLD, _NEW, _BOTH = range(3)
 _WITH_LATEST: Final = 3
 _FORMS: Final = 6

@@ -17,7 +17,7 @@ _SCALARS: Final = (str, bytes, int, float, type(None))
 def default_setter(python_type: Any) -> Callable[[Any], None] | None:
     """Return a function that sets defaults and field order in decoded objects.
 
-    None if neither can differ.
+    None if the type needs no such function.
 
     >>> from dataclasses import dataclass
     >>> @dataclass

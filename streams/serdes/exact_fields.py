@@ -1,7 +1,8 @@
 """Closed types: types whose values read back equal if each part has exactly its declared type.
 
-`exact_fields` compiles such a type, when its serde is built, to a batch check that runs in C: parts
-become columns, and a column needs one set of types. Values of other types are read back.
+`exact_fields` compiles such a type, when its serde is built, to a batch check that runs in C: each
+field becomes a column of the batch, checked for its set of types. A value that fails the check is
+read back and compared.
 """
 
 import gc
@@ -49,7 +50,7 @@ _HARMLESS_OPTIONS: Final = frozenset({
     "json_schema_extra", "frozen", "repr",
 })  # fmt: skip
 
-#: Overridable methods that affect reading or writing.
+#: Methods that change reading or writing if a class defines them, so the class is not closed.
 _HOOKS: Final = (
     "__post_init__",
     "model_post_init",
@@ -71,7 +72,7 @@ def exact_fields(python_type: Any, is_json: bool) -> Check:
 
     Always False for a type that is not closed: its values are read back.
     """
-    with suppress(TypeError, RecursionError):  # types that are not type hints
+    with suppress(TypeError, RecursionError):  # not a type hint
         check = _check_of(python_type, is_json, ())
         if check is not None:
             return check
@@ -95,7 +96,7 @@ def _of_types(kinds: frozenset[Any], is_json: bool, also: Check | None = None) -
     if also is not None:
         return lambda column: kinds.issuperset(map(type, column)) and also(column)
     if is_json and float in kinds:
-        # JSON has no NaN. If the sum is not finite, values are read back.
+        # JSON has no NaN. A sum that is not finite fails the check.
         if str in kinds:
             return lambda column: (
                 kinds.issuperset(map(type, column))
@@ -167,12 +168,12 @@ def _container(
     if items is None:
         return None
     kinds: frozenset[Any] = frozenset({origin})
-    # The collector lists the items of all containers in one call.
+    # `gc.get_referents` lists the items of all containers in one call.
     return lambda column: kinds.issuperset(map(type, column)) and items(gc.get_referents(*column))
 
 
 class _Layout(NamedTuple):
-    """Order in which the collector lists the fields of one class's objects.
+    """Order in which `gc.get_referents` lists the fields of one class's objects.
 
     Attributes:
         of_dict: Position of `__dict__` if it contains the fields, else None.
@@ -220,14 +221,14 @@ def _by_name(python_type: Any, names: list[str], checks: list[Check]) -> Check:
     return are_exact
 
 
-#: Errors of a column with unexpected values, or of objects without a field.
+#: Errors that a check raises for values of unexpected types or objects without a field.
 _NOT_EXACT: Final = (AttributeError, TypeError, ValueError, OverflowError)
 
 
 def _by_layout(python_type: Any, layout: _Layout, checks: list[Check], other: Check) -> Check:
-    """Return the check that reads all fields of a batch by one or two collector calls.
+    """Return a check that reads all fields of a batch by one or two `gc.get_referents` calls.
 
-    Reading fields by name takes two to four times as long.
+    For objects of another layout it calls `other`, which takes two to four times as long.
     """
     width, of_class, of_dict, places = layout
     columns = list(zip(places, checks, strict=True))
@@ -322,7 +323,6 @@ def _own_bases(python_type: Any, root: type[Any]) -> list[type[Any]]:
 
 
 def _is_plain_model(model: type[BaseModel]) -> bool:
-    """Return True for a model without options, aliases, validators or serializers."""
     decorators = model.__pydantic_decorators__
     return (
         model.__bases__ == (BaseModel,)

@@ -51,7 +51,7 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
     serde: WindowedSerde[Any]
 
     def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
-        """Return the inner key's partition; None (the default) without a key."""
+        """Return the inner key's partition; without a key None, for the default partitioner."""
         if key is None:
             return None
         data = self.serde.inner.serialize(topic, key.key)
@@ -121,7 +121,7 @@ KEY_PARTITIONERS: Final[dict[str, Callable[[bytes, int], int]]] = {
 
 
 class KeyPartitioner(msgspec.Struct, frozen=True):
-    """Sink partitioner that matches an input's partitioner.
+    """Sink partitioner that places keys as the producer of an input topic does.
 
     Records without a key may go to any partition.
     """

@@ -83,8 +83,8 @@ class _String(Serde[str]):
             return super().deserialize_batch(topic, data)
 
 
-#: Values sliced from a packed run per step: enough to amortise the call, and the format stays
-#: small.
+#: Numbers cut from packed bytes per `unpack_from` call: enough to amortise the call, and the format
+#: stays small.
 _CUT: Final = 256
 
 
@@ -95,7 +95,7 @@ class _Number(Serde[T]):
         self._one = struct.Struct(f">{code}")
         self._cut = struct.Struct(f"{self._one.size}s" * _CUT)
         self._python_type = python_type
-        # Every float fits; NaN, which fails every comparison, takes the slow path.
+        # Range that `surely_serializes` accepts: every float but NaN, which no comparison accepts.
         whole = 1 << (8 * self._one.size - 1)
         self._lowest: float = -math.inf if python_type is float else -whole
         self._highest: float = math.inf if python_type is float else whole - 1
@@ -270,7 +270,7 @@ BYTES: Final[Serde[bytes]] = _Bytes()
 STRING: Final[Serde[str]] = _String()
 INT32: Final[Serde[int]] = _Number("int32", "i", int, canonical=True)
 INT64: Final[Serde[int]] = _Number("int64", "q", int, canonical=True)
-# Not canonical: NaN has many bit patterns, and processors may change them.
+# Not canonical: NaN has many bit patterns, and CPUs may change them.
 FLOAT64: Final[Serde[float]] = _Number("float64", "d", float, canonical=False)
 BOOLEAN: Final[Serde[bool]] = _Boolean()
 UUID: Final[Serde[uuid.UUID]] = _Uuid()

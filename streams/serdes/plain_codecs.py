@@ -58,7 +58,7 @@ class PlainProtobuf:
 
 
 class PlainJsonSchema:
-    """JSON validated on writing and reading; `$ref` never fetches.
+    """JSON validated on writing and reading; `$ref` never fetches a schema from a network.
 
     `named` maps `$ref` names to texts of other schemas.
     """
@@ -99,7 +99,6 @@ class PlainJsonSchema:
 
 
 def _schema_resources(schema: Any, named: Mapping[str, str]) -> Any:
-    """Return the schemas for `$ref`, also relative to each schema's `$id`."""
     referencing = import_module("referencing")
     draft7 = import_module("referencing.jsonschema").DRAFT7
     contents = {name: json.loads(text) for name, text in named.items()}
@@ -130,7 +129,7 @@ def _declared(schema: Any) -> Iterator[str]:
 
 
 def json_schema_reason(error: Any, names: Collection[str] = ()) -> str:
-    """Return the place and the violated rule, without data."""
+    """Return a validation error's place and violated rule, without data."""
     path = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" if step in names else "[str key]"
         for step in error.absolute_path

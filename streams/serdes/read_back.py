@@ -21,12 +21,12 @@ _MAX_DEPTH: Final = 200
 
 _ABSENT: Final = object()
 
-#: Keys shown in messages: field names, not addresses or numbers.
+#: Dict keys shown in error messages: those like field names; addresses or numbers may be data.
 _NAME: Final = re.compile(r"(?!.*\d{3})[^\W\d][\w-]{0,39}")
 
 
 def step_to(key: object) -> str:
-    """Return the path step of a dict entry; only texts like field names are shown.
+    """Return a dict key as a step of an error path; only texts like field names are shown.
 
     >>> step_to("city"), step_to("ann@example.com"), step_to("id-4711"), step_to(3)
     ('.city', '[str key]', '[str key]', '[int key]')
@@ -35,7 +35,7 @@ def step_to(key: object) -> str:
     return f".{key}" if is_name else f"[{type(key).__name__} key]"
 
 
-#: Returns the path step of a dict entry; keys may be data.
+#: Function that returns a dict key as a step of an error path; it hides keys that may be data.
 PathStep = Callable[[object], str]
 
 
@@ -177,7 +177,7 @@ def _are_equal(value: Any, back: Any) -> bool:
         if value == back or (value != value and back != back):  # noqa: PLR0124 - NaN
             return True
         if isinstance(value, datetime) and isinstance(back, datetime) and type(value) is datetime:
-            # Times of different zones are never equal near a clock change, even at the same moment.
+            # `==` finds times of different zones unequal near a clock change, even at one moment.
             return bool(value.tzinfo and back.tzinfo) and value.astimezone(UTC) == back.astimezone(
                 UTC
             )

@@ -10,7 +10,7 @@ from tidewheel.streams.errors import TopologyError
 
 
 class CodecError(Exception):
-    """A value or bytes can't be converted; the text contains no data.
+    """Failed conversion of a value or of bytes; the text contains no data.
 
     >>> raise CodecError("at Order.id: expected long, got str")
     Traceback (most recent call last):
@@ -25,7 +25,7 @@ class SchemaCodec(Protocol):
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any: ...
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the sorted form of a stored key, without a registry request (ADR 14)."""
+        """Return a stored key with sorted map entries, without a registry request (ADR 14)."""
         ...
 
 

@@ -39,11 +39,11 @@ SchemaReference = Mapping[str, Any] | ReferenceObject
 #: Version of a subject; None: the latest.
 SubjectVersion = int | Literal["latest"] | None
 
-# Serdes keep their registry object alive, so its id() stays unique.
+# Cached serdes. Their keys have the registry object's id(), unique because serdes keep it alive.
 _MADE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
 
 
-#: Recipe for another process: format, source, message class, registry.
+#: Data by which another process rebuilds a serde: format, source, message class, registry.
 _Recipe = tuple[str, SchemaSource, type[Any] | None, Registry | None]
 
 
@@ -78,7 +78,7 @@ class _SchemaSerde(Serde[Any]):
         return self._codec.sorted_key(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a recipe, as a codec has connections and locks."""
+        """Return a recipe for the serde: its codec's connections and locks can't be pickled."""
         kind, source, message_type, registry = self._recipe
         if registry is not None:
             registry = registry_formats().travelling(registry)
@@ -110,7 +110,6 @@ def avro_serde(
     version: SubjectVersion = None,
     references: Iterable[SchemaReference] = (),
 ) -> Serde[Any]:
-    """Return the serde of an Avro schema; raises as `Serdes.avro` does."""
     source = _source("Serdes.avro", schema, registry, subject, version, references)
     return _serde("avro", source, None, registry)
 
@@ -121,7 +120,6 @@ def protobuf_serde(
     subject: str | None = None,
     version: SubjectVersion = None,
 ) -> Serde[Any]:
-    """Return the serde of a generated Protobuf class; raises as `avro_serde` does."""
     given = cast("object", message_type)
     descriptor: Any = getattr(given, "DESCRIPTOR", None)
     if not isinstance(given, type) or not hasattr(descriptor, "full_name"):
@@ -141,7 +139,6 @@ def json_schema_serde(
     version: SubjectVersion = None,
     references: Iterable[SchemaReference] = (),
 ) -> Serde[Any]:
-    """Return the serde of JSON validated by a JSON Schema; raises as `avro_serde` does."""
     source = _source("Serdes.json_schema", schema, registry, subject, version, references)
     return _serde("json_schema", source, None, registry)
 
@@ -164,7 +161,7 @@ _SCHEMA_TYPES: Final = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "
 def _serde(
     kind: str, source: SchemaSource, message_type: type[Any] | None, registry: Registry | None
 ) -> Serde[Any]:
-    """Return a cached serde: nodes that share a serde reuse key bytes."""
+    """Return a cached serde, because nodes that share a serde object reuse key bytes."""
     identity = _identity(registry)
     key = (kind, source, message_type, identity)
     if key not in _MADE:
@@ -186,7 +183,7 @@ def _serde(
             raise TopologyError(
                 f"{operator}: {name} is no schema that can be used ({reason}); correct it"
             ) from error
-        # Other processes use the version found here, not a later one.
+        # Other processes must use the subject version found here, not a later one.
         exact = full if full.subject is None else full._replace(text=None)
         recipe = kind, exact, message_type, registry
         made = _SchemaSerde(f"{kind}({name})", codec, message_type, recipe)

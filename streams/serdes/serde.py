@@ -67,13 +67,13 @@ class Serde(Generic[T]):
     def for_keys(self) -> "Serde[T]":
         """Return the serde for keys: this one, unless key and value serdes differ.
 
-        They differ with a schema registry, which has separate subjects. Kafka's
-        `Serde.configure(configs, isKey)`. Must always return the same object.
+        They differ with a schema registry, which has separate subjects. It corresponds to Kafka's
+        `Serde.configure(configs, isKey)`, and must always return the same object.
         """
         return self
 
     def sorted_key(self, topic: str, data: bytes, /) -> bytes | None:
-        """Return the current form of a stored key's bytes; dict order may differ (ADR 14)."""
+        """Return a stored key as written today: old rows may have unsorted dicts (ADR 14)."""
         return self.serialize(topic, self.deserialize(topic, data))
 
     def from_plain(self, value: Any, /) -> Any:
@@ -116,11 +116,11 @@ class Serde(Generic[T]):
             ) from error
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
-        """Return the bytes of many values; raise if any fails."""
+        """Return the bytes of many values; raise `SerializationError` if any fails."""
         return list(map(self.serialize, repeat(topic), values))
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
-        """Return many values; raise if any fails."""
+        """Return the values of many bytes; raise `SerializationError` if any fails."""
         return list(map(self.deserialize, repeat(topic), data))
 
     def __repr__(self) -> str:

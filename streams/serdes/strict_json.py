@@ -36,8 +36,8 @@ def dumps(value: Any, *, sort: bool = False) -> bytes:
 
 def dumps_batch(values: Sequence[Any], *, sort: bool = False) -> list[bytes]:
     try:
-        # `b"%b" %` copies. orjson builds a result in a new kilobyte and shrinks it: a page fault
-        # per kept result. 2,080 ns for each of 10,000 values, 130 ns with the copy.
+        # orjson builds each result in a new kilobyte and shrinks it: a page fault per kept result.
+        # `b"%b" %` copies the result instead: 130 ns for each of 10,000 values, not 2,080 ns.
         if sort:
             option = orjson.OPT_SORT_KEYS
             encoded = [b"%b" % orjson.dumps(value, None, option) for value in values]
@@ -71,8 +71,8 @@ def loads_batch(data: Sequence[bytes]) -> list[Any]:
 def are_plain(values: Sequence[Any], types: frozenset[object] = _JSON_TYPES) -> bool:
     """Return True if all values, at any depth, have exactly these types.
 
-    The collector lists the parts of all containers of a batch in one call: 30 ns per field, 100 ns
-    in a loop.
+    `gc.get_referents` lists the parts of all a batch's containers in one call: 30 ns per field; a
+    loop takes 100 ns.
 
     >>> are_plain([{"a": [1, None]}, "x"]), are_plain([{"a": (1, 2)}])
     (True, False)
@@ -94,7 +94,7 @@ def refuse_hidden_nulls(
     plain: Callable[[Any], Any] | None = None,
     step: PathStep = step_to,
 ) -> None:
-    """Raise `CodecError` if a value became null; `data` is the JSON of the values."""
+    """Raise `CodecError` if JSON made null of a NaN or infinity; `data` is the values' JSON."""
     if _NULL in b"".join(data):
         for value, encoded in zip(values, data, strict=True):
             if _NULL in encoded:
@@ -146,7 +146,7 @@ def _all_finite(values: Iterable[Any]) -> bool:
 
 
 def _inner(value: Any) -> Iterable[Any]:
-    if isinstance(value, float):  # a subclass
+    if isinstance(value, float):  # a subclass of float
         return (float(value),)
     if isinstance(value, Enum):
         return (value.value,)

@@ -32,7 +32,7 @@ NO_SAMPLE: Final = object()
 _MAX_DEPTH: Final = 6
 _MAX_LENGTH: Final = 1000
 
-# Simple values: a serde that rounds times to seconds passes here and fails when it writes.
+# Simple values: they don't detect a serde that rounds times to seconds; that fails when it writes.
 _SAMPLES: Final[dict[object, object]] = {
     str: "a",
     int: 1,
@@ -202,12 +202,12 @@ def has_own_equality(python_type: Any) -> bool:
     if issubclass(python_type, msgspec.Struct):
         return equals is not msgspec.Struct.__eq__ or not python_type.__struct_config__.eq
     if is_dataclass(python_type):
-        if _allows_extra(python_type):  # ignored by a dataclass's `==`
+        if _allows_extra(python_type):  # a dataclass's `==` ignores extra fields
             return True
         code = getattr(equals, "__code__", None)
         generated = code is not None and code.co_filename == "<string>"
         return not generated or not all(field.compare for field in fields(python_type))
-    return True  # attrs has options per field
+    return True  # attrs: options may exclude fields from `==`
 
 
 def declared_names(python_type: Any) -> frozenset[str]:
@@ -253,7 +253,7 @@ def is_recursive(python_type: Any) -> bool:
     return any(part is python_type for hint in hints for part in inner_types(hint))
 
 
-#: Subclasses whose `==` compares all fields.
+#: Subclasses already checked: their `==` compares all fields.
 _TRUSTED: Final[WeakSet[type[Any]]] = WeakSet()
 
 
@@ -271,7 +271,7 @@ def have_sly_subclasses(classes: Iterable[type[Any]]) -> bool:
 
 
 def sample(python_type: Any, depth: int = 0) -> Any:
-    """Return a value of a type, or `NO_SAMPLE`.
+    """Return an example value of a type, to test its serde, or `NO_SAMPLE`.
 
     >>> sample(dict[str, list[int]])
     {'a': [1]}
@@ -403,7 +403,7 @@ def _sample_object(python_type: Any, depth: int) -> Any:
 
 def _settable_fields(python_type: Any) -> list[str]:
     if is_pydantic_class(python_type):
-        # Defaults of excluded fields come back.
+        # Leave out excluded fields: they are not written, so their defaults are read back.
         return [
             name
             for name, field in pydantic_fields(python_type).items()

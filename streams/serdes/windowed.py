@@ -115,8 +115,6 @@ class TimeWindowedSerde(WindowedSerde[K]):
 
 
 class SessionWindowedSerde(WindowedSerde[K]):
-    """Serde of session keys."""
-
     def __init__(self, inner: SerdePort) -> None:
         super().__init__(inner, "session_windowed", _SESSION.size)
 
