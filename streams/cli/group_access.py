@@ -274,11 +274,12 @@ class GroupAccess:
             for each in wanted
             if each.topic in there and each.partition < there[each.topic].partitions
         )
-        while True:
-            self._transactions.note(admin.open_transactions(partitions), time.monotonic())
-            if not (self.looks_once and self._transactions.is_unsure):
-                return self._transactions.standing
+        begun_s = time.monotonic()
+        self._transactions.note(admin.open_transactions(partitions), begun_s)
+        while self.looks_once and self._transactions.is_unsure(begun_s):
             self.pause(_LOOK_AGAIN_S)
+            self._transactions.note(admin.open_transactions(partitions), time.monotonic())
+        return self._transactions.standing
 
     def _with_ranges(self) -> Surroundings:
         try:

@@ -31,10 +31,17 @@ class StandingTransactions:
         """Return the transactions that stay, in the order of partitions."""
         return tuple(each for _, each in sorted(self._found.items()) if self._stands(each))
 
-    @property
-    def is_unsure(self) -> bool:
-        """Return whether a transaction is open of which it can't be told yet whether it stays."""
-        return any(not self._stands(each) for each in self._found.values())
+    def is_unsure(self, since_s: float) -> bool:
+        """Return True if a transaction is open since this time or earlier, but not yet for STANDING_S.
+
+        Later transactions do not count: a busy application always has a new one.
+        """
+        return any(
+            self._since(each) <= since_s and not self._stands(each) for each in self._found.values()
+        )
 
     def _stands(self, each: OpenTransaction) -> bool:
-        return self._now_s - self._since_s[each.partition, each.start] >= STANDING_S
+        return self._now_s - self._since(each) >= STANDING_S
+
+    def _since(self, each: OpenTransaction) -> float:
+        return self._since_s[each.partition, each.start]

@@ -15,12 +15,12 @@ def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> No
     """What is open now may be an ordinary commit."""
     seen = StandingTransactions()
     seen.note({LOG: _open(5)}, 100.0)
-    assert seen.is_unsure
+    assert seen.is_unsure(100.0)
     assert seen.standing == ()
     seen.note({LOG: _open(5)}, 104.9)
     assert seen.standing == ()
     seen.note({LOG: _open(5)}, 105.0)
-    assert not seen.is_unsure
+    assert not seen.is_unsure(100.0)
     assert seen.standing == (_open(5),)
 
 
@@ -30,6 +30,7 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
     for second in range(60):
         seen.note({LOG: _open(second)}, float(second))
         assert seen.standing == ()
+        assert seen.is_unsure(0.0) == (second == 0), "only the first one was open at that time"
 
 
 def test_F3_one_that_has_ended_is_forgotten() -> None:
@@ -37,5 +38,5 @@ def test_F3_one_that_has_ended_is_forgotten() -> None:
     seen = StandingTransactions()
     seen.note({LOG: _open(5)}, 0.0)
     seen.note({}, 9.0)
-    assert not seen.is_unsure
+    assert not seen.is_unsure(0.0)
     assert seen.standing == ()
