@@ -1,4 +1,4 @@
-"""Runs the tests: five modules at a time, then those that need the machine for themselves (`make test`).
+"""Runs the tests: five modules at a time, then alone those that need the machine for themselves (`make test`).
 
 Arguments go to pytest, in both rounds. Five at a time keep two cores busy, because tests with a broker mostly wait for
 it, one that all of them share (`checks/shared_broker.py`). Tests marked `alone` measure how a worker behaves under kills and a steady feed; beside all the others on two cores
@@ -17,7 +17,7 @@ from checks.spark_classes import archived_spark
 
 #: Modules go out in the order of their tests, which begins with those marked `first`.
 _TOGETHER = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
-_ALONE = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
+_ALONE = ("-n", "1", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
 #: Brokers of tests don't live long enough for Java's second compiler to pay: without it a start costs half the time.
 _JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 #: Hundreds of Pythons are started, and where this is set each of them compiles all that it imports, four times even the tests.
