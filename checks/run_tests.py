@@ -1,4 +1,4 @@
-"""Runs the tests for `make test`: five modules in parallel, then those marked `alone`.
+"""Runs the tests for `make test`: five modules in parallel, then those marked `alone`, one by one.
 
 Both rounds pass the arguments to pytest. Five keep two cores busy, because tests with a broker
 mostly wait for the one they share (`checks/shared_broker.py`). Tests marked `alone` measure a
@@ -17,7 +17,7 @@ from checks.spark_classes import archived_spark
 
 #: Tests marked `first` come first.
 _TOGETHER = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
-_ALONE = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
+_ALONE = ("-n", "1", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
 #: Test brokers live briefly: without Java's second compiler a start takes half the time.
 _JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 #: With this set, each of hundreds of Pythons would compile its imports.

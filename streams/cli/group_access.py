@@ -249,11 +249,12 @@ class GroupAccess:
             for partition in wanted
             if partition.topic in there and partition.partition < there[partition.topic].partitions
         )
-        while True:
-            self._transactions.update(admin.open_transactions(partitions), time.monotonic())
-            if not (self.looks_once and self._transactions.is_undecided):
-                return self._transactions.stalled
+        begun_s = time.monotonic()
+        self._transactions.update(admin.open_transactions(partitions), begun_s)
+        while self.looks_once and self._transactions.is_undecided(begun_s):
             self.pause(_LOOK_AGAIN_S)
+            self._transactions.update(admin.open_transactions(partitions), time.monotonic())
+        return self._transactions.stalled
 
     def _with_ranges(self) -> BrokerFacts:
         try:

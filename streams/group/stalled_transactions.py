@@ -32,9 +32,18 @@ class StalledTransactions:
             if self._is_stalled(transaction)
         )
 
-    @property
-    def is_undecided(self) -> bool:
-        return any(not self._is_stalled(transaction) for transaction in self._open.values())
+    def is_undecided(self, since_s: float) -> bool:
+        """Return True if a transaction has been open since then or earlier, but not for STALLED_S.
+
+        Later ones do not count: a busy application always has a new one.
+        """
+        return any(
+            self._since(transaction) <= since_s and not self._is_stalled(transaction)
+            for transaction in self._open.values()
+        )
 
     def _is_stalled(self, transaction: OpenTransaction) -> bool:
-        return self._now_s - self._since_s[transaction.partition, transaction.start] >= STALLED_S
+        return self._now_s - self._since(transaction) >= STALLED_S
+
+    def _since(self, transaction: OpenTransaction) -> float:
+        return self._since_s[transaction.partition, transaction.start]

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from tests.integration.cluster import PATIENCE_S
 from tests.integration.processes import WorkerProcess
 from tests.streams.processes.watchdog.playing import hello
 from tidewheel.rebalance.group import replay
@@ -29,8 +30,6 @@ JOINS_PER_S: Final = 100 / 120
 LIFE_MIN_S: Final = 1.0
 LIFE_MAX_S: Final = 5.0
 _HEARTBEAT_MS: Final = 500
-#: A member not accepted in its time stays until it is, for at most this long.
-_PATIENCE_S: Final = 30.0
 _TURN_S: Final = 0.05
 
 
@@ -119,7 +118,8 @@ class PassersBy(threading.Thread):
     def _is_over(self, visit: _Visit, now_s: float) -> bool:
         if now_s < visit.end_s:
             return False
-        assert now_s < visit.end_s + _PATIENCE_S, "nobody takes a passer-by in"
+        # A member that the group has not admitted yet stays until it is.
+        assert now_s < visit.end_s + PATIENCE_S, "the group does not admit a new member"
         return visit.is_in()
 
     def _come(self, now_s: float) -> _Visit:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from benchmarks.progress import CommitRecord
-from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.parallel_run import (
     Call,
     Life,
@@ -282,7 +282,7 @@ def _output(command: str, run: ParallelRun, *arguments: str) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode in (0, 1), done.stderr  # 1: there are alarms
     return done.stdout

@@ -14,12 +14,12 @@ def _open(start: int) -> OpenTransaction:
 def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> None:
     seen = StalledTransactions()
     seen.update({LOG: _open(5)}, 100.0)
-    assert seen.is_undecided
+    assert seen.is_undecided(100.0)
     assert seen.stalled == ()
     seen.update({LOG: _open(5)}, 104.9)
     assert seen.stalled == ()
     seen.update({LOG: _open(5)}, 105.0)
-    assert not seen.is_undecided
+    assert not seen.is_undecided(100.0)
     assert seen.stalled == (_open(5),)
 
 
@@ -28,11 +28,12 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
     for second in range(60):
         seen.update({LOG: _open(second)}, float(second))
         assert seen.stalled == ()
+        assert seen.is_undecided(0.0) == (second == 0), "only the first one was open at that time"
 
 
 def test_F3_one_that_has_ended_is_forgotten() -> None:
     seen = StalledTransactions()
     seen.update({LOG: _open(5)}, 0.0)
     seen.update({}, 9.0)
-    assert not seen.is_undecided
+    assert not seen.is_undecided(0.0)
     assert seen.stalled == ()

@@ -1,5 +1,6 @@
 """`tidewheel status`: output and exit codes."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.rebalance.leader.group_logs import scale_out, two_members
-from tests.streams.group.fake_group import APP, FakeGroup, beat, use
+from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, beat, use
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.records import encode_record, record_key
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
@@ -22,6 +23,7 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset
 
 
@@ -134,6 +136,28 @@ def test_only_what_is_committed_counts(
     producer.commit(APP, {})
     assert main(["status", "shop", "--json"]) == ExitCode.FAILED
     assert json.loads(capsys.readouterr().out)["phase"] == "NOT_READY"
+
+
+def test_F3_status_ends_although_transactions_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A busy exactly_once application has a new transaction open at every check."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms, "a", "b")
+    use(monkeypatch, group, book.now_ms)
+    log = TopicPartition(state_topic(APP), 0)
+    starts = itertools.count()
+
+    def busy(_: object, __: object) -> dict[TopicPartition, OpenTransaction]:
+        start = next(starts)
+        assert start < 100, "the command must not check for ever"
+        return {log: OpenTransaction(partition=log, start=start, end=start + 1)}
+
+    monkeypatch.setattr(GroupAdmin, "open_transactions", busy)
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    assert not json.loads(capsys.readouterr().out)["alarms"]
 
 
 def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
