@@ -26,7 +26,7 @@ from tidewheel.state_stores.layout.stored_values import StoredValues, key_hash
 from tidewheel.state_stores.ports import Database, SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Immutable types, so one object may be shared.
+#: Immutable types: buffer and user code may share one object.
 _SHAREABLE = frozenset(
     {
         int, float, bool, str, bytes, complex, decimal.Decimal, uuid.UUID,
@@ -36,13 +36,13 @@ _SHAREABLE = frozenset(
 
 _TEXTS = frozenset({str, bytes})
 
-#: Longer values are kept serialised, so that memory is counted exactly.
+#: Values with more bytes (or characters) are kept serialised: their memory is counted exactly.
 _LARGE = 256
 
 #: Memory of a dictionary entry without its bytes (tracemalloc, rounded up).
 _ENTRY_OVERHEAD_BYTES = 200
 
-#: Up to this many new dirty keys are inserted one by one; above it, sorting all is faster.
+#: Up to this many new dirty keys, a scan inserts them one by one; beyond, sorting all is faster.
 _FEW_KEYS = 64
 
 _TIMESTAMPS_END = 1 << 63
@@ -57,11 +57,11 @@ class Drained:
     """Changes of a store since the last commit, in key order.
 
     Attributes:
-        disk_rows: Rows for the database where they differ from keys and values.
+        disk_rows: Rows for the database; None if they are the wrapped keys and values.
         delete_range: Expired range, (first key, end); deleted before the rows are written.
-        notes: Values stored next to the positions, by name.
+        notes: Values that the database stores next to positions, by name, such as the store's time.
         row_headers: Headers per changelog record; None if the store keeps none.
-        all_count: True if earlier changes of a key count too.
+        all_count: True if the changelog needs all changes of a key, not only the last.
     """
 
     keys: list[bytes]
@@ -135,7 +135,7 @@ class CommitBuffer:
         self._serde: SerdePort = StoredValues(spec.value_serde, spec.name)
         self.topic = topic
         self._keep_bytes = keep_bytes
-        #: Decoded shareable values; None is a known absence. No key is also in `_raw`.
+        #: Decoded shareable values; None: the database lacks the key. No key is also in `_raw`.
         self.values: dict[bytes, Any] = {}
         #: Timestamps of known values and of uncommitted deletes.
         self.timestamps: dict[bytes, int] = {}
@@ -157,7 +157,7 @@ class CommitBuffer:
         if all(map(self.values.__contains__, keys)):
             return
         missing = set(keys).difference(self.values)
-        if self._raw:  # a second argument would be iterated in full
+        if self._raw:  # `_raw` as second argument above would be iterated in full
             missing = missing.difference(self._raw)
         if not missing:
             return
@@ -236,7 +236,7 @@ class CommitBuffer:
         self.newest_ms = max(self.newest_ms, *timestamps)
 
     def peek(self, key: bytes) -> Any:
-        """Return the value or None, ignoring expiry and use; mutable values are new objects."""
+        """Return the value or None, ignoring expiry and LRU order. Mutable values are copies."""
         value = self.values.get(key, _ABSENT)
         if value is not _ABSENT:
             return value
@@ -379,7 +379,7 @@ class CommitBuffer:
     def put_all(
         self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
     ) -> bool:
-        """Put many rows in order; return False, unchanged, if they need single puts."""
+        """Put many rows in order; return False, without a change, if the caller must use `put`."""
         if not {int}.issuperset(map(type, timestamps)) or min(timestamps, default=0) < -1:
             return False
         if max(timestamps, default=0) >= _TIMESTAMPS_END:
@@ -466,7 +466,7 @@ class CommitBuffer:
         return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
 
     def has_changes(self) -> bool:
-        """Return True if a commit has rows to write; may expire rows first."""
+        """Return True if a commit has rows to write; with a TTL, delete expired rows first."""
         return bool(self.dirty)
 
     def drain(self) -> Drained:
@@ -521,7 +521,7 @@ class CommitBuffer:
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
             return
-        # Used entries return from `_old` by one lookup; the rest is dropped.
+        # A read moves an entry from `_old` back; the next time here drops all others.
         self._old = Generation(self.values, self._raw, self.timestamps)
         self._forget()
 

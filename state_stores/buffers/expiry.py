@@ -20,15 +20,15 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def time_at(spec: StoreSpec, position_ms: int) -> int:
-    """Return the minimum store time at the stream time `position_ms`, -1 for no position.
+    """Return the lowest store time at the stream time `position_ms`; -1 if that is unknown.
 
-    A record at that time can be in windows that began one window length earlier.
+    Store times are window starts: windows of a record may start one window size earlier.
     """
     return max(position_ms - spec.window_size_ms, -1)
 
 
 def slowest_time(spec: StoreSpec, position_ms: int | None) -> int | None:
-    """Return the time up to which a restore may expire rows."""
+    """Return the store time by which a restore expires rows; None: the rows' own times."""
     if position_ms is None or spec.kind not in SEGMENTED_KINDS:
         return None
     return time_at(spec, position_ms)
@@ -44,7 +44,7 @@ class StoreExpiry:
         self._first = -1
 
     def extras(self, drained: Iterable[Drained], position_ms: int) -> RestoreExtras:
-        """Return the expired range and the store's time.
+        """Return the task commit's additions: expired rows to delete, and the store's time.
 
         `position_ms` is the stream time before the first unfinished record of any range.
         """
@@ -64,7 +64,7 @@ class StoreExpiry:
         if dead <= self._first:
             return None
         first = next(segments_on_disk(self._database, self._spec.name, self._layout), None)
-        if first is None:  # the next rows may have any time
+        if first is None:  # the store is empty, and its next rows may have any time
             return None
         if first >= dead:
             self._first = dead

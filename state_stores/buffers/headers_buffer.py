@@ -49,7 +49,7 @@ class HeadersBuffer(CommitBuffer):
         return None if stored is None else stored.value
 
     def are_decoded(self, keys: Any) -> bool:  # noqa: ARG002 - the signature of any buffer
-        """Return False: values here include headers."""
+        """Return False, so callers don't use `values` directly: they include headers."""
         return False
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
@@ -66,7 +66,7 @@ class HeadersBuffer(CommitBuffer):
         values: Sequence[Any],  # noqa: ARG002 - as above
         timestamps: Sequence[int],  # noqa: ARG002 - as above
     ) -> bool:
-        """Return False: each row has the headers of its own record."""
+        """Return False to demand single puts: each row has the headers of its own record."""
         return False
 
     def with_record_headers(

@@ -29,7 +29,7 @@ def on_top(
     *,
     reverse: bool,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield rows with lower <= key < upper in one order; `top` wins over `below`.
+    """Yield rows of both with lower <= key < upper in key order; `top` hides equal keys `below`.
 
     >>> rows = {b"a": b"new", b"c": None}
     >>> list(on_top(([b"a", b"c"], rows), iter([(b"b", b"1"), (b"c", b"2")]), None, None, reverse=False))
@@ -83,7 +83,7 @@ class InFlightView(DatabaseView):
         self._added: Mapping[str, int] = {}
 
     def show(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
-        """Show the rows of a commit in flight; `added` counts keys of the new rows only."""
+        """Show all rows of the commit in flight; `added` counts keys added since the last call."""
         before = self._added
         self.hide()
         self._changes = dict(changes)

@@ -1,7 +1,7 @@
 """Commit buffer of a store with an entry limit (Kafka Streams' MemoryLRUCache).
 
 A put beyond `max_entries` deletes the least recently used key, in the changelog too. `get` and
-`put` count as use; after a restart, keys are in timestamp order.
+`put` count as use; a restart replaces the order of use by that of timestamps.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ class LruBuffer(CommitBuffer):
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
         assert spec.max_entries is not None, "made for stores with a maximum"
         self._most = spec.max_entries
-        #: Keys with a value, least recently used first; None before the first read.
+        #: Keys with a value, least recently used first; None until read from the database.
         self._used: dict[bytes, None] | None = None
 
     def _by_use(self) -> dict[bytes, None]:
@@ -43,7 +43,7 @@ class LruBuffer(CommitBuffer):
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:  # noqa: ARG002 - the signature of any buffer
-        """Return False: direct access would not count as use."""
+        """Return False, so callers don't use `values` directly: that would not count as use."""
         return False
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
@@ -64,7 +64,7 @@ class LruBuffer(CommitBuffer):
         values: Sequence[Any],  # noqa: ARG002 - as above
         timestamps: Sequence[int],  # noqa: ARG002 - as above
     ) -> bool:
-        """Return False: each put may delete a less recently used key."""
+        """Return False to demand single puts: each may delete a less recently used key."""
         return False
 
     def approximate_num_entries(self) -> int:

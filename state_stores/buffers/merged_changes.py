@@ -10,7 +10,7 @@ from tidewheel.state_stores.layout.headers import Headers
 
 
 def merge_changes(changes: Sequence[Drained]) -> Drained:
-    """Return the changes, in drain order, merged: the last of each key, in key order.
+    """Merge changes, given in drain order, into one: the last of each key, in key order.
 
     With `Drained.all_count` all changes stay, in order.
     """
@@ -77,7 +77,7 @@ def _merged_rows(changes: Sequence[Drained]) -> SortedRows | None:
         return None
     stored: dict[bytes, bytes | None] = {}
     for change in changes:
-        if change.delete_range is not None:  # also of rows drained earlier
+        if change.delete_range is not None:  # it also covers rows drained earlier
             first, end = change.delete_range
             for key in [key for key in stored if first <= key < end]:
                 del stored[key]

@@ -30,7 +30,7 @@ _key = itemgetter(0)
 
 
 class RowReader(Protocol):
-    """Rows of a store in key order; None is an uncommitted delete."""
+    """Reader of a store's rows in key order; a value of None is an uncommitted delete."""
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -56,7 +56,7 @@ class Page(NamedTuple):
 
 class QuerySource(Protocol):
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
-        """Request a row; return a function that waits for its value (None: absent) and the time."""
+        """Request a row; return a function that waits for (value or None, store's time)."""
         ...
 
     def pages(self, scan: QueryScan) -> Iterator[Page]: ...
@@ -69,7 +69,7 @@ class QuerySource(Protocol):
 def clipped(
     lower: bytes | None, upper: bytes | None, past: bytes | None, *, reverse: bool
 ) -> tuple[bytes | None, bytes | None]:
-    r"""Return the part of a key range after `past`.
+    r"""Return the part of a key range that a scan still has to read after key `past`.
 
     >>> clipped(b"a", b"z", b"m", reverse=False), clipped(b"a", b"z", b"m", reverse=True)
     ((b'm\x00', b'z'), (b'a', b'm'))
@@ -134,7 +134,7 @@ def not_running(store: str) -> InvalidStateStoreError:
 class UncommittedRows:
     """Uncommitted rows of a store or key range, including those of a commit in flight.
 
-    Only the owner thread uses it.
+    Only the thread that owns the buffer uses it.
     """
 
     def __init__(self, buffer: CommitBuffer, view: DatabaseView) -> None:
@@ -186,7 +186,7 @@ def _ordered(keys: Sequence[bytes], *, reverse: bool) -> Iterator[bytes]:
 
 
 class AskOwners(Protocol):
-    """Sends functions to the owner threads of uncommitted rows, one per key range."""
+    """Callable: runs a function in the thread of the uncommitted rows, once per key range."""
 
     def __call__(self, function: Callable[[UncommittedRows], T], /) -> Callable[[], list[T]]: ...
 
@@ -247,7 +247,7 @@ class ReadUncommitted:
         return answer
 
     def pages(self, scan: QueryScan) -> Iterator[Page]:
-        """Yield consistent pages; each is newer than the one before."""
+        """Yield pages, each consistent in itself; a later page shows a later state."""
         return self._pages(scan, self._ask(partial(_top, scan, None)))
 
     def _pages(self, scan: QueryScan, answers: Callable[[], list[_Top]]) -> Iterator[Page]:

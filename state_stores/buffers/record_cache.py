@@ -13,7 +13,7 @@ _FEW_CHANGES: Final = 1_000
 class RecordCache:
     """Changed keys, in the order of their last change.
 
-    A row created and deleted between two forwards needs no tombstone.
+    A row that is created and deleted before it is forwarded needs no tombstone downstream.
     """
 
     def __init__(self, buffer: CommitBuffer) -> None:
@@ -23,10 +23,10 @@ class RecordCache:
         #: True if a batch changed keys already cached: they kept their old place in `_keys`.
         self._disordered = False
         self._new: set[bytes] = set()
-        #: Keys cached before the last commit wrote them: clean, so they may be evicted.
+        #: Keys still cached after the last commit: the buffer may drop their rows.
         self._left: set[bytes] = set()
         self._key_bytes = 0
-        #: Runs of changed keys in order; the least recent key is searched only on demand.
+        #: Changed keys, call by call; `_by_last_change` sorts them only on demand.
         self._changes: list[Sequence[bytes]] = []
         self._change_count = 0
         #: Last forwarded value per row, for all operators of the store.
@@ -48,9 +48,9 @@ class RecordCache:
         self._track((data,))
 
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
-        """Track changes before they are made; load and return keys not cached yet.
+        """Track changes before the caller makes them; load and return keys not cached yet.
 
-        Keys left over by a flush are returned once, too.
+        Also return keys in `_left`, once, because a commit came in between.
         """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))

@@ -1,7 +1,7 @@
 """In-memory index of a window or session store's rows by key; avoids disk scans.
 
-It is complete for segments created after the index; in older ones it knows the searched keys. Over
-its budget it drops the oldest segments.
+It is complete for segments created after the index; in older ones it has only keys searched before.
+Over its budget it drops the oldest segments.
 """
 
 import struct
@@ -11,7 +11,7 @@ from typing import Final
 
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
 
-#: Bytes in memory of a row beyond its disk key, and of a key.
+#: Memory of an index entry besides its disk key, and of a key.
 _ROW_BYTES = 64
 _KEY_BYTES = 250
 
@@ -19,7 +19,7 @@ _KEY_BYTES = 250
 _TIME: Final = struct.Struct(">Q")
 _pack_time: Final = _TIME.pack
 
-#: Keys with more rows in a segment are scanned instead.
+#: A key with more rows in one segment is not indexed: its reads scan the disk.
 _ROWS_MAX = 4_096
 
 
@@ -61,7 +61,7 @@ class _Segment:
     __slots__ = ("complete", "many", "rows", "scanned", "size_bytes")
 
     def __init__(self, *, complete: bool) -> None:
-        #: True if keys not in `rows` have no rows.
+        #: True if keys not in `rows` have no rows in this segment.
         self.complete = complete
         self.rows: dict[bytes, list[bytes]] = {}
         self.scanned: set[bytes] = set()
@@ -72,7 +72,7 @@ class _Segment:
 class RowIndex:
     """Disk keys of a store's rows by segment and key.
 
-    `find(segment, key, limit)` returns a key's disk keys.
+    `find(segment, key, limit)` reads up to `limit` disk keys of a key from the store.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RowIndex:
         number = int.from_bytes(prefix)
         segment = self._segments.get(number)
         if segment is None:
-            # The segment was not on disk at the start, and only this process writes.
+            # Complete: it was not on disk at the start, and only this process writes.
             segment = self._segments[number] = _Segment(complete=True)
             insort(self._order, number)
         return segment
@@ -131,7 +131,7 @@ class RowIndex:
             segment.size_bytes += size_bytes
             grown += size_bytes
         self._size_bytes += grown
-        # Removals go last, so that replacing a key's only row keeps the key in place.
+        # Removals go last: a key whose only row is replaced stays in the dictionary.
         for disk_key in gone:
             self.remove(disk_key)
 
@@ -161,7 +161,7 @@ class RowIndex:
         self._size_bytes += size_bytes
 
     def of(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return disk keys with low <= time <= high in order; None if there are too many."""
+        """Return disk keys with low <= time <= high in order; None if the key is not indexed."""
         order, interval, time = self._order, self._layout.interval_ms, self._time
         lowest, highest = low // interval, high // interval
         rows: list[bytes] = []
@@ -187,7 +187,7 @@ class RowIndex:
     def of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
     ) -> Sequence[list[bytes] | None]:
-        """Apply `of` to at least one key; times are >= 0."""
+        """Return `of` for each key; `keys` must not be empty, and times must be >= 0."""
         order, interval = self._order, self._layout.interval_ms
         first, last = min(lows) // interval, max(highs) // interval
         numbers = order[bisect_left(order, first) : bisect_right(order, last)]
@@ -250,7 +250,7 @@ class RowIndex:
         if not self.is_full:
             return
         for number in self._order:
-            # Drop no more: rows of recent segments would be searched again, key by key.
+            # Three quarters suffice: dropped segments are searched again, key by key.
             if self._size_bytes <= self._budget_bytes * 3 // 4:
                 return
             self._size_bytes -= self._segments[number].size_bytes

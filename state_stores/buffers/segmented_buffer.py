@@ -61,7 +61,7 @@ class SegmentedBuffer(TimedBuffer):
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False, expired: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return a key's rows in time order; `expired` includes expired ones."""
+        """Return a key's rows in time order; with `expired`, also expired ones."""
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
@@ -86,7 +86,7 @@ class SegmentedBuffer(TimedBuffer):
         return self._merged(changed, disk, reverse=reverse)
 
     def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return a key's disk keys in order, expired ones included; None if too many."""
+        """Return a key's disk keys in order, even expired ones; None if it is not indexed."""
         return self._row_index().of(key, low, high)
 
     def _row_index(self) -> RowIndex:
@@ -100,7 +100,7 @@ class SegmentedBuffer(TimedBuffer):
         return rows
 
     def rows_of(self, key: bytes, low: int, high: int) -> list[bytes]:
-        """Return a key's disk keys, expired ones included; some may have no value."""
+        """Return a key's disk keys, even expired ones; some may be deleted already."""
         high = min(high, TIME_MAX)
         if high < low:
             return []
@@ -190,7 +190,7 @@ class SegmentedBuffer(TimedBuffer):
         length: int | None = None,
     ) -> Iterator[SegmentRow]:
         hidden = frozenset(changed)
-        # Opened immediately, to show the current rows.
+        # Opened now, not when the first row is read, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         return (
             (disk_key, *self._decode(disk_key, data))
@@ -287,7 +287,7 @@ class SegmentedBuffer(TimedBuffer):
         self._forget_disk()
         first = self.layout.first_restored(self.observed_stream_time_ms, slowest_ms)
         delete_range = self._delete_range(self.layout.prefix(first))
-        self._forget_disk()  # the restored rows are not on disk yet
+        self._forget_disk()  # read again later: restored rows are not on disk yet
         return RestoreExtras(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:

@@ -1,6 +1,6 @@
 """Commit buffer of a store whose rows expire.
 
-The store's time is the largest one it has seen. Each commit stores it next to the positions.
+The store's time is the largest that `observe` got. Each commit stores it next to the positions.
 """
 
 import struct
@@ -68,7 +68,7 @@ class TimedBuffer(CommitBuffer):
         return self._latest_time()[0]
 
     def divide(self) -> None:
-        """Behave as one key range: the next records were processed by some ranges already."""
+        """Behave as one key range: faster ranges have processed some of the next records."""
         self.in_range = True
         self.load_time()
 

@@ -13,7 +13,7 @@ from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: A commit's sweep reads this many rows, and more for each row the commit writes.
+#: Rows read by a commit's sweep, and further rows for each row that the commit writes.
 _SWEPT: Final = 1_000
 _SWEPT_PER_ROW: Final = 4
 
@@ -42,7 +42,7 @@ class TtlBuffer(TimedBuffer):
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:  # noqa: ARG002 - the signature of any buffer
-        """Return False: a directly read value may have expired."""
+        """Return False, so callers don't use `values` directly: they may have expired."""
         return False
 
     def exists(self, key: bytes) -> bool:
@@ -73,7 +73,7 @@ class TtlBuffer(TimedBuffer):
         values: Sequence[Any],  # noqa: ARG002 - as above
         timestamps: Sequence[int],  # noqa: ARG002 - as above
     ) -> bool:
-        """Return False: each row's timestamp advances the time."""
+        """Return False to demand single puts: each row's timestamp advances the time."""
         return False
 
     def has_changes(self) -> bool:
@@ -96,7 +96,7 @@ class TtlBuffer(TimedBuffer):
             return
         self._cursor = None
         self._due_ms = self._oldest_ms + self._ttl_ms
-        # Rows put since the last commit are on disk when the next sweep begins.
+        # Reset: the next sweep also finds rows that were put since the last commit.
         self._oldest_ms = _NEVER
 
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:

@@ -65,7 +65,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
         self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
         self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
-        #: Latest timestamp of some keys, -1 if none.
+        #: Latest timestamp of some keys; -1 for a key without versions.
         self._latest: dict[bytes, int] = {}
         self._cursor: bytes | None = None
         self._swept: list[bytes] = []
@@ -96,7 +96,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         changed = disk_keys[bisect_left(disk_keys, lower) : bisect_left(disk_keys, upper)]
         hidden = frozenset(changed)
         length = len(key) + TAIL
-        # Opened immediately, to show the current rows.
+        # Opened now, not when the first row is read, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         disk = (
             (disk_key, self._decode(disk_key, data)[0])
@@ -112,7 +112,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         )
 
     def put_version(self, key: bytes, value: Any, timestamp: int) -> int | None:
-        """Set a version (None: deletion); return the next newer timestamp."""
+        """Set a version (None: deletion); return the next newer version's timestamp, or None."""
         latest = self.latest_timestamp(key)
         following = None
         if latest > timestamp:
@@ -121,8 +121,8 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         if following is None:
             self._latest[key] = timestamp
         else:
-            # Compaction keeps the last record of a key: the latest version must follow the late
-            # one.
+            # Write the latest version again, after the older one: compaction keeps only the
+            # last record of a key.
             disk_key = version_key(key, latest)
             self.fetch((disk_key,))
             self.mark_changed((disk_key,), self.timestamps[disk_key])
@@ -166,11 +166,11 @@ class VersionedBuffer(_ByKey, TimedBuffer):
     def _ended(
         self, rows: Sequence[tuple[bytes, bytes]], horizon: int, *, complete: bool
     ) -> list[bytes]:
-        """Return the versions of one key (newest first) that no read can reach."""
+        """Return disk keys of one key's versions (newest first) that no read can reach."""
         old = [row for row in rows if time_of(row[0]) <= horizon]
         if not old:
             return []
-        # The newest of them is valid at the horizon; a deletion there has no effect.
+        # The newest old version is valid at the horizon; if a deletion, it has no effect.
         (last, data), *before = old
         ended = [disk_key for disk_key, _ in before]
         if complete and versions.value_of(unwrap_value(data)[0]) is None:

@@ -17,7 +17,7 @@ class StoredRow:
     """Visible row of a store; `place` is its disk key, which defines the order.
 
     Attributes:
-        timestamp: That of its record (ms since the epoch).
+        timestamp: Timestamp of its record (ms since the epoch).
         end: End of the window, session or version; None for the latest version.
         seq: Sequence number of a window store's duplicate.
     """
@@ -73,7 +73,7 @@ def _segment_rows(
 
 
 def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Iterator[StoredRow]:
-    #: Timestamp of the next newer version; rows of longer keys can lie between a key's rows.
+    #: Timestamp of each key's next newer version. Rows of longer keys can be between a key's rows.
     newer: dict[bytes, int] = {}
     for disk_key, data in stored:
         key, timestamp = disk_key[: -versions.TAIL], versions.time_of(disk_key)

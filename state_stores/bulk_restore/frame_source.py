@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSource:
-    """Source of a frame.
+    """File, URL or table to read as a Spark frame.
 
     Attributes:
         source: A path, URL or table name.

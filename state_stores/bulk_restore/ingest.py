@@ -27,7 +27,7 @@ _ROWS_PER_WRITE: Final = 20_000
 @runtime_checkable
 class BulkDatabase(Protocol):
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Ingest sorted files, later over earlier; moves them. Durable on return."""
+        """Move sorted files into a store; later ones replace rows. Durable on return."""
         ...
 
     def make_durable(self) -> None: ...
@@ -48,8 +48,9 @@ def ingest_runs(
     """Ingest runs into a store.
 
     The owner of a buffer on the store must call `buffer.discard()` afterwards. Files (at most
-    `MOST_RUNS`, in offset order) are moved. `position` is None if their end never was the log's
-    end. `from_nothing` clears the store first. `also_forget` names other notes to clear.
+    `MOST_RUNS`, in offset order) are moved. `position` is None if the runs' end never was the log's
+    end. `from_nothing` clears the store first. `also_forget` names entries to clear with the
+    position.
 
     Raises:
         StateStoreError: Ingestion failed; the store has no position then.

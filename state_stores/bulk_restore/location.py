@@ -32,13 +32,13 @@ from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
 _log = logging.getLogger(__name__)
 
 _MANIFEST_NAME: Final = re.compile(r"(\d{10})-[0-9a-f]{16}\.json")
-#: The id begins with the creation time.
+#: Name of a run file; its id begins with the creation time (ms), as 12 hex digits.
 _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 DAY_MS: Final = 86_400_000
-#: Snapshots of other changelogs are deleted at this age.
+#: Age (ms) at which snapshots of other changelog topics (such as recreated ones) are deleted.
 _OTHERS_MS: Final = 30 * DAY_MS
 
 

@@ -19,13 +19,13 @@ from tidewheel.state_stores.names import check_application_id, check_store_name
 from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Later versions are rejected.
+#: Manifests of other versions are rejected.
 FORMAT_VERSION: Final = 1
 
-#: Ten thousand partitions with sixteen runs each take about 60 MiB.
+#: Largest manifest read: 10,000 partitions with 16 runs each take about 60 MiB.
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 
-#: More overlapping files slow reads (measured: 60 files, a quarter of the speed).
+#: Most runs ingested into a store: more overlapping files slow reads (60 files: to a quarter).
 MOST_RUNS: Final = 16
 
 _TOPIC_ID_BYTES: Final = 16
@@ -75,11 +75,11 @@ class PartitionRuns(
     """The runs of one partition, in offset order.
 
     Attributes:
-        to_offset: All earlier records are in the runs.
-        log_start: First offset in the log when the newest run was read.
+        to_offset: Offset after the last record in the runs.
+        log_start: The log's first offset when the newest run was read.
         caught_up_at_ms: Time at which `to_offset` was the log's end (ms since the epoch).
         complete_from_zero: The runs begin at the log's start, so they fill an empty store.
-        expired_by_ms: Time up to which expired rows were left out, if earlier than `time`.
+        expired_by_ms: Store time by which expired rows were left out; None: `time`.
     """
 
     partition: int
@@ -106,7 +106,7 @@ class PartitionRuns(
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that `fold` depends on besides the kind; 0 for other kinds of stores."""
+    """Settings that `fold` uses besides the store's kind; 0 for a kind without the setting."""
 
     segment_interval_ms: int
     kept_ms: int
@@ -268,7 +268,7 @@ def validate(  # noqa: PLR0911 - a list of rules, each with its answer
 def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
     """Return the reason why later records can't be applied on top of the runs, or None.
 
-    All later records must exist, deletes included.
+    The log must still have all later records, deletes included.
     """
     assert previous.partition == facts.partition, "facts of another partition"
     if not previous.complete_from_zero:

@@ -14,7 +14,7 @@ from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
     """Merge runs, in offset order, into one file; return None, without a file, if no row is left.
 
-    `drop_deletes` means that nothing lies below the runs.
+    `drop_deletes` leaves out deletes: there must be no older rows below the runs.
 
     Raises:
         SnapshotRefused: The rows of a file differ from its run.
@@ -40,7 +40,8 @@ def limit_runs(
     start = 0
     for number in range(most):
         stop = start + each + (number < longer)
-        # Nothing lies below the first group, or if all earlier groups had only deletes.
+        # The first group has no rows below it; later groups neither, if those before had only
+        # deletes.
         below = not complete_from_zero or bool(merged_files)
         name = f"merged-{files[start].run.from_offset}-{files[stop - 1].run.to_offset}-{number}.sst"
         merged = merge_runs(files[start:stop], directory / name, drop_deletes=not below)
@@ -51,7 +52,7 @@ def limit_runs(
 
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:
-    """Yield the last run's row per key, in key order."""
+    """Yield each key's row from the latest run with this key, in key order."""
     before: bytes | None = None
     for key, _, value in merge(*(_ranked(file, -age) for age, file in enumerate(files))):
         if key != before:

@@ -40,7 +40,7 @@ class RestorePlan:
 
     Attributes:
         kind: Start of the restore. Except for POSITION the store is cleared first.
-        in_runs: True if there are enough records to build runs.
+        in_runs: True if so many records are to be read that sorted runs are faster than a replay.
         refused: Reason why an existing snapshot can't be used, or None.
     """
 

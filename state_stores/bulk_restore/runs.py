@@ -27,7 +27,7 @@ RUN_BYTES: Final = 384 * 1024 * 1024
 
 #: Memory of a row besides its bytes (tracemalloc on Python 3.11, rounded up).
 _ROW_OVERHEAD_BYTES: Final = 220
-#: The same for a record folded later.
+#: The same for a record that `fold` turns into a row only when the run ends.
 _RECORD_OVERHEAD_BYTES: Final = 450
 
 _KEY_VALUES: Final = frozenset({StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE})
@@ -72,7 +72,7 @@ class RunBuilder:
     ) -> None:
         assert next_offset >= self._position, "records come in the order of their offsets"
         self._position = next_offset
-        if self._spec.ttl_ms is not None:  # the time depends on all records, not only the last ones
+        if self._spec.ttl_ms is not None:  # overwritten records count for the store's time, too
             self._time = self._time.later(StoreTime.of(self._spec, keys, timestamps))
         self._last.add(keys, values, timestamps)
         if self._last.bytes_at_most > self._max_bytes:
@@ -159,7 +159,7 @@ class _LastRecords:
         self._spec = spec
         self._slowest_ms = slowest_ms
         self._by_time = spec.kind is StoreKind.VERSIONED
-        # Two dictionaries keep no tuples that the garbage collector would visit repeatedly.
+        # Two dictionaries, not one of tuples, which the garbage collector would visit repeatedly.
         self._values: dict[Any, bytes | None] = {}
         self._timestamps: dict[Any, int] = {}
         self.bytes_at_most = 0

@@ -94,7 +94,7 @@ def _dumped(function: Callable[..., Any]) -> bytes:
 class _Pickler(cloudpickle.Pickler):
     """PySpark's pickler, without classes that would be pickled by value.
 
-    A copy is another class: a msgspec Struct loses its fields.
+    They raise StreamsError: an executor's copy is another class, and a Struct loses its fields.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -141,9 +141,9 @@ def placed_rows(
     more: Callable[[Item, Counted], Iterable[PlacedRow]],
     items: Sequence[Item],
 ) -> Generator[Placed]:
-    """Yield a frame's rows in one sorted Spark partition per place, kept on executors' disks.
+    """Yield a frame's rows in a sorted Spark partition per target partition, on executors' disks.
 
-    `encode` runs on executors.
+    `encode` runs on executors; so does `more`, which yields further rows for each of `items`.
     """
     context = frame.sparkSession.sparkContext
     counter = context.accumulator(0)
@@ -248,7 +248,7 @@ def run_on_places(
 ) -> list[Result]:
     """Return the function's results in partition order; each partition is a Spark task.
 
-    `StreamsError` is raised without a retry. `what` is shown, so it must hold no secret.
+    Spark does not retry after `StreamsError`. Errors show `what`, so it must hold no secret.
     """
     counter = placed.rows.context.accumulator(0)
     tasks = placed.rows.mapPartitionsWithIndex(

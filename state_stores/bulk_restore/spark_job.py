@@ -46,7 +46,7 @@ Counted = Callable[[int], None]
 
 LOCAL_MASTER: Final = "local[*]"
 
-#: Set by spark-submit; its master and settings apply then.
+#: Environment variable that spark-submit sets; its master and settings apply then.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 _PYTHON: Final = "PYSPARK_PYTHON"
@@ -60,10 +60,10 @@ _PROGRESS_S: Final = 0.5
 #: Java exceptions contain the Python traceback; its last line has the reason.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-#: Spark's own error conditions; the innermost is last.
+#: Spark's error conditions in a Java stack trace; that of the innermost cause is last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
-#: Executors whose Python does not start or lacks our modules.
+#: Error texts of executors whose Python does not start or lacks our modules.
 _OTHER_PYTHON: Final = re.compile(
     r"pyspark\.daemon|Cannot run program|PYTHON_VERSION_MISMATCH"
     r"|No module named '(?:tidewheel|pyspark|msgspec|rocksdict)"
@@ -90,7 +90,7 @@ def spark_session(
 ) -> Generator[SparkSession]:
     """Yield the caller's session unchanged, or a new one, which is stopped afterwards.
 
-    `settings` override ours.
+    `settings` override those of `_own_settings`.
 
     Raises:
         StreamsError: Spark could not start.
@@ -143,7 +143,7 @@ def _own_settings(master: str | None) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # A speculative copy would only read everything again.
+        # Spark's speculative copy of a slow task would only read everything again.
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
@@ -202,8 +202,8 @@ def run_on_executors(
 ) -> list[Result]:
     """Return the results of `function` in the order of the items; each is a Spark task.
 
-    Spark may run it twice per item. `on_progress` runs in another thread. `what` is shown, so it
-    must hold no secret.
+    Spark may run it twice per item. `on_progress` gets the count in another thread. Errors show
+    `what`, so it must hold no secret.
 
     Raises:
         StreamsError: A task raised one, or Spark abandoned a task.
@@ -301,7 +301,7 @@ def _rows(
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return the traceback's last line, Spark's error condition, or the first line; no secrets.
+    r"""Return an error's traceback's last line, Spark's condition or first line, without secrets.
 
     >>> reason_of(ValueError("thrown\nTraceback (most recent call last):\n  File x\n    f()\nOSError: disk full\n"))
     'OSError: disk full'

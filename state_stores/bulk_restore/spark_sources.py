@@ -47,7 +47,7 @@ _FORMATS: Final = {
     ".orc": "orc",
 }
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".snappy", ".lz4")
-#: Paths without a file extension are folders.
+#: File extension; a path without one is a folder.
 _NAME_END: Final = re.compile(r"\.[a-z0-9]{1,7}$")
 
 #: Incomplete rows are errors. Spark's default fills gaps with nulls and drops the rest.
@@ -59,7 +59,7 @@ _CSV_OPTIONS: Final = {
     "multiLine": "true",
     "columnPruning": "false",
     "enforceSchema": "false",
-    # Quoted empty fields are texts; no file contains the `nullValue` text.
+    # Quoted empty fields are empty texts, not nulls: no file contains the `nullValue` text.
     "nullValue": "\ufdd0",
     "emptyValue": "",
     **_STRICT,
@@ -67,14 +67,14 @@ _CSV_OPTIONS: Final = {
 _UTF_8: Final = frozenset({"utf-8", "utf8"})
 _REPLACEMENT: Final = "\ufffd"
 
-#: Canonical values; `\z` because `$` also matches before a final line feed.
+#: Texts of canonical values; `\z` because `$` also matches before a final line feed.
 _INTEGER: Final = r"\A(?:0|-?[1-9][0-9]*)\z"
 #: At most 15 significant digits, which a double keeps.
 _DECIMAL: Final = (
     r"\A(?!-?[0.]*[1-9](?:[.]?[0-9]){15})(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]{1,30})\z"
     r"|\A(?:NaN|-?Infinity)\z"
 )
-#: Decimals whose texts differ only if their numbers do: `1` and `1.5`, or `1.0` and `1.5`.
+#: Styles in which different texts are different decimals: `1` and `1.5`, or `1.0` and `1.5`.
 _DECIMAL_STYLES: Final = (
     r"\A(?:[^.]*|.*[.][0-9]*[1-9])\z",
     r"\A(?:.*[.][0-9]*[1-9]|.*[.]0|.*[a-z])\z",
@@ -270,7 +270,7 @@ def _given_types(how: FrameSource, names: Sequence[str], shown: str) -> dict[str
 
 
 def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
-    """Return the columns that the key uses.
+    """Return the input columns from which `select` computes the key.
 
     >>> sorted(_key_columns(["concat(shop, id) AS key", "price"], ["id", "shop", "price"]))
     ['id', 'shop']
@@ -348,7 +348,7 @@ def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: st
 
 
 def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
-    """Raise StreamsError if invalid bytes of another charset were replaced."""
+    """Raise StreamsError if Spark replaced bytes that are invalid in the given charset."""
     if how.encoding is None or how.encoding.lower() in _UTF_8:
         return
     texts = [each.name for each in frame.schema if isinstance(each.dataType, StringType)]
@@ -358,7 +358,7 @@ def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
 
 
 def _check_documents(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
-    """Raise StreamsError for several documents in a file: Spark reads only the first."""
+    """Raise StreamsError if a file has several documents: Spark reads only the first."""
     if how.encoding is not None and how.encoding.lower() not in _UTF_8:
         return
     texts = session.read.text(source, wholetext=True).rdd

@@ -15,7 +15,7 @@ from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
 from tidewheel.state_stores.bulk_restore.urls import shown_url
 from tidewheel.state_stores.private_files import create_private, make_private_directory
 
-#: Block size of remote reads. Defaults of up to 50 MiB seem dead on a slow line.
+#: Block size of remote reads. fsspec's defaults, up to 50 MiB, seem to hang on a slow line.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -97,7 +97,7 @@ class Directory:
         self._publish(aside, name)
 
     def put(self, local: Path, name: str) -> None:
-        """Copy a local file, because ingestion changes a file in place."""
+        """Copy a local file; a hard link won't do, because ingestion changes files in place."""
         aside = self._aside(name)
         with local.open("rb") as source, create_private(aside) as file:
             shutil.copyfileobj(source, file)

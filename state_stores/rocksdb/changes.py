@@ -26,9 +26,9 @@ class Piece(NamedTuple):
 
 
 def split_writes(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list[Piece]]:
-    """Yield the pieces of each write: at most `limit_bytes`, or one larger row.
+    """Yield the pieces of each write batch: at most `limit_bytes`, or a single larger row.
 
-    Later rows of a key stay after earlier ones.
+    Rows with the same key keep their order.
 
     >>> [[list(piece.rows) for piece in write] for write in split_writes({"a": [(b"2", b"y"), (b"1", b"x")], "b": []}, 1)]
     [[[(b'1', b'x')]], [[(b'2', b'y')]]]

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
 
-#: RocksDB rejects a write because flushes can't keep up (`no_slowdown`).
+#: Error of a write with `no_slowdown`, when flushes can't keep up.
 _STALL: Final = "Write stall"
 _CORRUPT: Final = ("Corruption:", "While opening a file for sequentially reading")
 _LOCKED: Final = ("While lock file", "lock hold by current process")

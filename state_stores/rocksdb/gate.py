@@ -38,7 +38,7 @@ class Gate:
         return self._closed
 
     def close(self) -> bool:
-        """Return False if it was closed before."""
+        """Wait until no call is inside; return False if the gate was closed before."""
         with self._condition:
             if self._closed:
                 return False

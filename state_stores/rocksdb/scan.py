@@ -4,7 +4,7 @@ The caller serialises `read` and `close`.
 
 Facts of rocksdict 0.3.29:
 
-- An iterator keeps its database open and locked until released, so scans are registered.
+- An iterator keeps its database open and locked, so `TaskDatabase` tracks scans to close them.
 - `set_iterate_lower_bound` sets the *upper* bound, so this class checks lower bounds.
 - An iterator's upper bound lives in its `ReadOptions`, which must live as long.
 - `items()` ends silently at a damaged block, so this class checks `RdictIter.status`.
@@ -15,7 +15,7 @@ from typing import Final
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-#: Rows per read: few at first, because most scans are short.
+#: Rows of the first `read`, few because most scans are short; later ones grow to `_MOST_ROWS`.
 _FIRST_ROWS: Final = 16
 _MOST_ROWS: Final = 1024
 
@@ -60,7 +60,7 @@ class Scan:
                 rows.append((row_key, value()))
                 step()
         finally:
-            # A traceback keeps this frame alive; it must not keep the database open.
+            # A traceback keeps this frame alive; its iterator would keep the database open.
             del iterator, step, valid, key, value
         self._rows = min(self._rows * 4, _MOST_ROWS)
         return rows

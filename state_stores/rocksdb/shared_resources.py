@@ -20,8 +20,8 @@ from rocksdict import (
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.rocksdb.options import MIN_OPEN_FILES, RocksDBOptions
 
-#: Allocation unit of memtables. With RocksDB's 1 MiB, a hundred almost empty databases would use up
-#: any budget and flush at every write; 64 KiB is no slower.
+#: Allocation unit of memtables. With RocksDB's 1 MiB, a hundred almost empty databases would fill
+#: the memtable budget and flush at every write; 64 KiB is no slower.
 _ARENA_BYTES: Final = 64 * 1024
 
 _LEAST_FAMILY_BUFFER_BYTES: Final = 1024 * 1024
@@ -30,10 +30,10 @@ _LEAST_FAMILY_BUFFER_BYTES: Final = 1024 * 1024
 #: cut a read from 2.6 to 1.5 µs; larger ones gained nothing.
 _WRITE_BUFFER_FILTER: Final = 0.02
 _LEAST_WRITE_BUFFER_FILTER: Final = 0.01
-#: An empty memtable has its filter already, so all filters together have this share at most.
+#: Largest share of the memtable budget for filters, which even empty memtables allocate.
 _FILTERS_OF_BUDGET: Final = 1 / 8
 
-#: Smaller memtables have no filter: an empty one would take a whole allocation unit.
+#: Smaller memtables get no filter: a filter takes a whole allocation unit, even if empty.
 _LEAST_FILTERED_BYTES: Final = _LEAST_FAMILY_BUFFER_BYTES
 
 _KEPT_LOG_FILES: Final = 3
@@ -53,7 +53,7 @@ class SharedResources:
 
     @classmethod
     def create(cls, options: RocksDBOptions, *, databases: int = 1) -> "SharedResources":
-        """Create cache and budget, and raise the soft limit of open files to the hard one.
+        """Create cache and memtable budget; raise the soft limit of open files to the hard one.
 
         Raises:
             StateStoreError: `max_open_files` is not set, and the limit of open files is too low.
@@ -75,7 +75,7 @@ class SharedResources:
     def database_options(self, options: RocksDBOptions, *, filtered: int = 0) -> Options:
         """Return the native options of a database or a family.
 
-        `filtered` counts a database's families read by single keys; their memtables get filters.
+        `filtered`: number of the database's families whose memtables get bloom filters; 0: none.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)
@@ -98,7 +98,7 @@ class SharedResources:
         table = BlockBasedOptions()
         table.set_block_cache(self.block_cache)
         table.set_block_size(options.block_bytes)
-        # Older layouts have slower filters.
+        # Files of older format versions have slower filters.
         table.set_format_version(5)
         if options.bloom_filter_bits_per_key:
             table.set_bloom_filter(options.bloom_filter_bits_per_key, False)

@@ -26,7 +26,7 @@ _MAGIC: Final = 0x88E241B785F4CFF7
 _FOOTER_BYTES: Final = 53
 _FOOTER_END: Final = struct.Struct("<IQ")
 _COUNT: Final = struct.Struct("<I")
-#: After every key: its type and a sequence number (0).
+#: Bytes after every key: row type (put or delete) and sequence number, here 0.
 _KEY_TAIL: Final = 8
 _DELETE: Final = 0
 _PUT: Final = 1
@@ -38,9 +38,9 @@ _UNSORTED: Final = "strict ascending order"
 
 
 def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) -> int:
-    """Write rows (None: a delete) in strictly ascending key order; return their number, at least 1.
+    """Write rows (value None: a delete) in strictly ascending key order; return their number.
 
-    The file is durable on return. Raises `StateStoreError`.
+    The file is durable on return. Raises `StateStoreError`, also without any row.
     """
     count = 0
     try:
@@ -53,7 +53,7 @@ def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) ->
                 writer[key] = value
         writer.finish()
     except Exception as error:
-        if type(error) is not Exception:  # not RocksDB's
+        if type(error) is not Exception:  # an error of `rows`, not of RocksDB
             raise
         what = f"write sorted file {path.name}"
         if _UNSORTED in str(error):
@@ -87,7 +87,7 @@ def read_sorted_file(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def bounds_of(path: Path) -> tuple[bytes, bytes]:
-    """Return the smallest and largest key; reads two blocks. Raise `StoreCorruptedError`."""
+    """Return a file's smallest and largest key; raise `StoreCorruptedError` if damaged."""
     with _viewed(path) as view:
         blocks = _blocks(path, view)
         (first, first_size), (last, last_size) = blocks[0], blocks[-1]

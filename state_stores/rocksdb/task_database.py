@@ -49,16 +49,16 @@ from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.scan import Scan, empty
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
-#: Store names start with a letter or a digit, so none collides.
+#: Column family of positions; store names start with a letter or digit, so none is equal.
 _POSITIONS: Final = "_positions"
 
 #: RocksDB always has this family; a store may have the same name.
 _DEFAULT: Final = "default"
 
-#: Files kept open to read only positions: a larger table would open files of all stores.
+#: Limit of open files while reading positions; with more, RocksDB opens all stores' files.
 _FILES_FOR_POSITIONS: Final = 16
 
-#: One write of this size holds the GIL for at most about 10 ms.
+#: Largest write batch: it holds the GIL for at most about 10 ms.
 _WRITE_BYTES: Final = 1024 * 1024
 
 _FIRST_STALL_SECONDS: Final = 0.002
@@ -105,7 +105,7 @@ class TaskDatabase:
     ) -> Self:
         """Open or create the database in a directory.
 
-        Families of stores that the topology no longer has are kept.
+        Column families of stores that the topology no longer has are kept.
 
         Raises:
             StoreCorruptedError: Files are damaged or missing.
@@ -154,7 +154,7 @@ class TaskDatabase:
                 return _read_positions(native)
             finally:
                 native.close()
-                del native  # as in `open`
+                del native  # a traceback's frame must not keep the database open
 
     @staticmethod
     def destroy(path: Path) -> None:
@@ -276,7 +276,7 @@ class TaskDatabase:
                 batch.put(name.encode(), position)
             return batch
         finally:
-            del batch  # see `Scan.read`
+            del batch  # a traceback's frame must not keep the database open
 
     def clear(self, family: str) -> None:
         last = next(self.iterate(family, None, None, reverse=True), None)
@@ -296,7 +296,7 @@ class TaskDatabase:
             del batch
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Ingest sorted files, later over earlier; write the position afterwards, never before."""
+        """Ingest sorted files, later over earlier; the caller writes the position afterwards."""
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
             ingestion.set_move_files(True)
@@ -322,7 +322,7 @@ class TaskDatabase:
                 positions.flush()
             finally:
                 positions.close()
-                del positions  # a live frame would flush it later (see `Scan.read`)
+                del positions  # kept alive by a traceback's frame, it would flush positions later
 
     def close(self) -> None:
         """Wait for calls, end all scans, flush, release files and lock; idempotent.
@@ -336,7 +336,7 @@ class TaskDatabase:
             for scan in self._scans:
                 scan.close()
         with contextlib.ExitStack() as closing:
-            # Runs in reverse order: handles, stores' families, database.
+            # The stack runs in reverse order: stores' families first, then the database.
             closing.enter_context(_Translated(self.path, "flush and close the database"))
             closing.callback(self._native().close)
             for family in self._families.values():
@@ -390,7 +390,7 @@ class _Translated:
     ) -> None:
         if error is None:
             return
-        # RocksDB's errors are bare `Exception`; a bug of ours has its own class.
+        # RocksDB's errors are bare `Exception`; bugs in this package have other classes.
         if kind is Exception or isinstance(error, (DbClosedError, OSError)):
             raise failure(error, self._path, self._doing) from error
 

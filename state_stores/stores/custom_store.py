@@ -45,8 +45,8 @@ class StateStoreContext(ABC):
     def state_dir(self) -> Path:
         """Return a directory for this store alone, created on first use.
 
-        It is deleted before the store starts empty; unless the store manages offsets, at each
-        opening.
+        Tidewheel deletes it before the store starts empty: at each opening, unless the store
+        manages offsets.
         """
 
     @abstractmethod
@@ -116,18 +116,18 @@ class StateStore(ABC):
         """
 
     def commit(self, offsets: Mapping[tuple[str, int], int]) -> None:  # noqa: B027 - may be left as it is
-        """Accept that all changes up to now, and only these, are committed.
+        """Handle a completed commit: all changes up to now, and only these, are committed.
 
         It is called after Kafka's commit, and after a restore. A store that manages offsets makes
         its changes and these offsets durable here in one atomic step, never before.
 
         Args:
-            offsets: The store's offset in its changelog by topic and partition; it replaces the
-                earlier one. Empty without a changelog and in the test driver.
+            offsets: Next changelog offset by topic and partition; it replaces the earlier one.
+            Empty without a changelog and in the test driver.
         """
 
     def committed_offset(self, topic: str, partition: int) -> int | None:  # noqa: ARG002 - for stores that override it
-        """Return the offset of the last `commit`, also of an earlier process, or None.
+        """Return the offset from the last `commit`, also of an earlier process; None without one.
 
         Called after `init`.
         """

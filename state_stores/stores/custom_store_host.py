@@ -1,6 +1,6 @@
-"""Slot of a custom store in its task.
+"""Host of a custom store in its task.
 
-The user's object receives the changelog's records, and each completed commit.
+It passes changelog records and completed commits to the user's object.
 """
 
 import secrets
@@ -25,7 +25,7 @@ from tidewheel.state_stores.stores.custom_store import (
     StateStoreContext,
 )
 
-#: Interval of the note on disk with the topic and time of the user's offset.
+#: Interval (ms) between writes of the file with the topic id and time of the user's offset.
 _NOTE_EVERY_MS: Final = 60_000
 
 _DIRECTORY_MODE: Final = 0o700
@@ -77,10 +77,10 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 class CustomStore:
-    """A user's own store.
+    """A custom store, as its task sees it.
 
     Attributes:
-        users: The user's object; replaced after the store is cleared.
+        users: The user's object; a new one replaces it after a rollback or a clear.
     """
 
     cache: Final = None
@@ -109,11 +109,11 @@ def user_object(store: Any) -> Any:
 
 
 class CustomStoreHost:
-    """Slot of one custom store in one task, owned by one thread at a time.
+    """Host of one custom store in one task, owned by one thread at a time.
 
     Attributes:
-        position: Position of its data in the changelog; None if unknown.
-        identity: Id of the current data; changes when the store is cleared.
+        position: Changelog position of its data; None if unknown.
+        identity: Random id of the user's object: a new object, such as after a clear, has another.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CustomStoreHost:
         self._note_path = self._root / "position"
         self._noted: Position | None = None
         self._closed = False
-        #: True while the task itself calls the user's object.
+        #: True while the task calls the user's object, which may not log changes then.
         self._in_call = False
         self.position: Position | None = None
         self.identity = ""
@@ -193,7 +193,8 @@ class CustomStoreHost:
     def _wipe(self) -> None:
         self._noted = None
         with self._translated("emptying its directory"):
-            self._note_path.unlink(missing_ok=True)  # first: the note must not outlive its data
+            # First: this file must not outlive the data whose offset it describes.
+            self._note_path.unlink(missing_ok=True)
             if self._root.exists():
                 shutil.rmtree(self._root)
 
@@ -242,7 +243,7 @@ class CustomStoreHost:
             self._keep_note(position)
 
     def _keep_note(self, position: Position) -> None:
-        """Store the topic of the user's offset at intervals, never later than that offset."""
+        """Write the file at `_note_path` if due; its offset must not pass the user's own."""
         noted = self._noted
         if not self.store.users.manages_offsets or (
             noted is not None

@@ -131,10 +131,10 @@ def make_query_store(
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
-    """Return a store over several tasks; `sources` is called for every query.
+    """Return a read-only store over several tasks; every query calls `sources` for their rows.
 
     Raises:
-        InvalidStateStoreError: It is a custom store, or keeps no headers.
+        InvalidStateStoreError: It is a custom store, or lacks the headers asked for.
     """
     spec = replace(spec, value_serde=StoredValues(spec.value_serde, spec.name))
     if with_headers:

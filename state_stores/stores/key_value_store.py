@@ -33,7 +33,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
-#: Below every timestamp.
+#: Expiry time below every timestamp: no row has expired.
 _NEVER: Final = -2
 
 _NOT_GIVEN: Final[Any] = object()
@@ -137,8 +137,8 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
     ) -> Iterator[tuple[K, V]]:
         """Yield (key, value) of keys with this prefix in their bytes; None raises `ValueError`.
 
-        The default `prefix_serde` is the key serde, which fits if a key's beginning is also that of
-        its bytes, as for text.
+        The default `prefix_serde` is the key serde. It fits keys such as text, whose prefixes
+        serialise to prefixes of their bytes.
         """
         serde = self._key_serde if prefix_serde is None else prefix_serde
         if not hasattr(serde, "serialize"):
@@ -217,7 +217,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     ) -> None:
         super().__init__(buffer.spec, buffer.topic)
         self._attach(buffer, now, is_cached=is_cached)
-        #: A store with expiry needs the current time before each read.
+        #: Buffer of a store with a TTL: each read first advances its time to the record's.
         self._timed = buffer if isinstance(buffer, TimedBuffer) else None
 
     def _get(self, key: bytes) -> V | None:
@@ -251,7 +251,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     def erase(self, key: bytes, tail: int = 0) -> int:
         buffer = self.buffer
         rows = [key] if not tail else self._rows_with_tail(key, tail)
-        # Not `exists`: expired rows stay on disk until a sweep.
+        # Not `exists`, which hides expired rows: they are on disk until a sweep.
         existing = [row for row in rows if buffer.peek(row) is not None]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()
@@ -265,7 +265,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         return [row for row, _, _ in rows if len(row) == len(key) + tail]
 
     def put(self, key: K, value: V | None) -> None:
-        """Set a value; None deletes it. An invalid value raises `SerializationError`."""
+        """Set a key's value; None deletes it. An invalid value raises `SerializationError`."""
         self._set(key, value, self._now())
 
     def delete(self, key: K) -> V | None:
@@ -479,7 +479,7 @@ class CommittedKeyValueStore(QueryKeyValueStore[K, V]):
         return databases
 
     def _get(self, key: bytes) -> V | None:
-        # Processors read global stores once per record.
+        # No `QuerySource`: processors read global stores per record, so this path must be fast.
         for database in self._opened():
             (data,) = database.get_many(self.name, [key])
             if data is not None:

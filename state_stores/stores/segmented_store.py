@@ -37,7 +37,7 @@ class Segments(Protocol):
 
 
 class SegmentedReads(Generic[K, V]):
-    """Reads of a window or session store; `sources` is called for every read."""
+    """Reads of a window or session store; every read calls `sources` for the tasks' rows."""
 
     def __init__(
         self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Segments]]
@@ -98,13 +98,13 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
         return self.buffer.observed_stream_time_ms
 
     def observe(self, stream_time_ms: int) -> None:
-        """Advance the store's time; rows older than it less the retention expire immediately."""
+        """Advance the store's time; rows older than this time minus the retention expire now."""
         self.buffer.observe(stream_time_ms)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
         assert not tail, "the keys of windows and sessions are not windowed themselves"
         buffer = self.buffer
-        # `put` would reject expired rows, and ignore None where duplicates are retained.
+        # Not `put`: it rejects expired rows, and ignores None in stores with duplicates.
         rows = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()

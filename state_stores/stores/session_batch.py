@@ -7,7 +7,7 @@ from typing import Any
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
 from tidewheel.state_stores.layout.segments import TIME_MAX
 
-#: Marks a mutable value that is serialised in the buffer.
+#: Stands for a value that only the buffer has, serialised; `find` reads it from there.
 _STORED: Any = object()
 
 
@@ -19,7 +19,7 @@ class SessionBatch:
 
     Attributes:
         rows, starts, ends, values: Sessions set or deleted (value None), in order.
-        owners: Index of the record of each change.
+        owners: For each change, the index of the record that made it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SessionBatch:
         rows = [*chain.from_iterable(self._rows)]
         buffer.fetch(rows)
         self._sessions: Iterator[Session] = iter(())
-        #: True if their values are loaded; else each is read at its record's turn.
+        #: True if the sessions' values are decoded; else `find` reads them record by record.
         self._are_known = buffer.are_decoded(rows)
         if self._are_known:
             starts, ends = self._layout.sessions_of(rows)
@@ -50,7 +50,7 @@ class SessionBatch:
         self._stored = 0
 
     def find(self, index: int, latest_start: int) -> list[Session]:
-        """Return the sessions for the record at `index`, earliest first; call it in record order."""
+        """Return the sessions that record `index` joins, earliest first; call in record order."""
         rows = self._rows[index]
         before = list(islice(self._sessions, len(rows))) if rows else []
         live = self._live.get(self._keys[index])
@@ -87,7 +87,7 @@ class SessionBatch:
     def replace(
         self, index: int, found: Iterable[Session], start: int, end: int, value: Any
     ) -> None:
-        """Replace the found sessions of a record by one; if the serde raises, nothing changes."""
+        """Replace the sessions that a record joins by one session."""
         key, buffer = self._keys[index], self._buffer
         live = self._live.get(key)
         if live is None:

@@ -12,7 +12,7 @@ B = TypeVar("B", bound=CommitBuffer)
 
 
 class TaskStore(Generic[B]):
-    """Store of a task; `cache` is None until an operator requests it."""
+    """Store of a task; `cache` (record cache) is None until an operator opens it."""
 
     buffer: B
 
@@ -24,7 +24,7 @@ class TaskStore(Generic[B]):
         self._now = now
 
     def open_cache(self) -> RecordCache | None:
-        """Return the record cache, which the first caller flushes; None without a cache."""
+        """Return the record cache; None if caching is off. The first caller must flush it."""
         if self._is_cached and self.cache is None:
             self.cache = RecordCache(self.buffer)
         return self.cache
@@ -60,7 +60,7 @@ class TaskStore(Generic[B]):
             self.buffer.unite()
 
     def times(self) -> tuple[int, ...]:
-        """Return the stream time for the commit metadata; () without one."""
+        """Return the stream time for the commit metadata; () if the store has no time."""
         buffer = self.buffer
         return (buffer.observed_stream_time_ms,) if isinstance(buffer, TimedBuffer) else ()
 

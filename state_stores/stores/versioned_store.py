@@ -2,7 +2,8 @@
 
 Rules are those of Kafka Streams' RocksDBVersionedStore. A version is valid from its timestamp
 (inclusive) to that of the next newer one (exclusive). A deletion is a version. Puts older than the
-history are ignored; reads of that time find only the latest version of a key, which never expires.
+history retention are ignored. Reads of that time find only a key's latest version, which never
+expires.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from tidewheel.state_stores.stores.windowed import fully_frozen
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Result of `put` for an ignored version older than the history.
+#: Result of `put` for a version that is older than the history retention, and so ignored.
 NOT_PUT: Final = -2
 
 
@@ -85,7 +86,7 @@ def version_as_of(
 def version_history(
     versions: Versions, key: bytes, from_ms: int, to_ms: int
 ) -> Iterator[tuple[Any, int, int | None]]:
-    """Yield (value, timestamp, valid_to) of versions valid in the interval, newest first."""
+    """Yield (value, timestamp, valid_to) of versions valid at any time of it, newest first."""
     valid_to: int | None = None
     horizon = versions.horizon_ms
     for timestamp, value in versions.newest_first(key):
@@ -119,7 +120,7 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     def get(self, key: K, as_of: int | None = None) -> VersionedRecord[V] | None:
         """Return the version of a key valid at `as_of`, or its latest one; None if there is none.
 
-        Before the history, only a key's latest version is found, if it is that old.
+        At times before the history retention, it finds only a latest version that is that old.
         """
         data = self._key_bytes(key)
         if as_of is not None:

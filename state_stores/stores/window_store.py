@@ -170,9 +170,10 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def add_all(
         self, keys: Sequence[bytes], values: Sequence[Any], starts: Sequence[int]
     ) -> list[bytes] | None:
-        """Add at least one value to this store of duplicates; return the rows' keys in `buffer`.
+        """Add values to a store that retains duplicates; return the disk keys of their rows.
 
-        Timestamps are the starts. If a row has expired or is None, do nothing and return None.
+        Each timestamp is the window's start. If the store is cached, or a value is None or
+        expired, do nothing and return None. `values` must not be empty.
         """
         assert self._retains_duplicates, "only such a store adds"
         buffer = self.buffer

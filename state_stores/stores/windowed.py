@@ -14,8 +14,8 @@ K = TypeVar("K")
 def fully_frozen(cls: type[T]) -> type[T]:
     """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
-    In Python 3.11 attributes that are no fields raise TypeError, and `typing` sets one on instances
-    of parametrised classes.
+    In Python 3.11 attributes that are no fields raise TypeError. `typing` sets one on instances of
+    `Windowed[str]`, and ignores only an AttributeError, as `FrozenInstanceError` is.
 
     >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)

@@ -187,7 +187,7 @@ class TopologyTestDriver:
 
         if self._plan.global_stores:
             self._global_stores = self._open_global_stores(directory / "global", open_database)
-        # A task that waits for an input must not block other tasks.
+        # One arrival queue for all tasks, unless a task that waits for an input would block others.
         shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
         factory = TaskFactory(
             plan=self._plan,
@@ -330,7 +330,7 @@ class TopologyTestDriver:
         """
         self.check_open()
         if self._global_stores is not None:
-            self._global_stores.commit(known_ms=self._now_ms)  # changes made by the test
+            self._global_stores.commit(known_ms=self._now_ms)  # changes that the test itself made
         if self._is_global(topic):
             self._apply_global(topic, records)
         else:
@@ -367,7 +367,7 @@ class TopologyTestDriver:
         )
 
     def _settle(self, limit: int = _UNLIMITED_BYTES) -> None:
-        """Process and commit runs of at most `limit` records until no record is left."""
+        """Process and commit at most `limit` records at a time until no record is left."""
         while True:
             while (task := self._next_task()) is not None:
                 task.process(limit)
@@ -424,9 +424,9 @@ class TopologyTestDriver:
         self._settle(1)
 
     def get_state_store(self, name: str) -> Any:
-        """Return a store for reading and writing; of a table the timestamped one.
+        """Return a store for reading and writing; for a table, its timestamped store.
 
-        Raises `StreamsError` if missing.
+        Raises `StreamsError` if there is no such store.
         """
         self.check_open()
         stores = self.get_all_state_stores()

@@ -19,7 +19,7 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 
 class RunningGlobalStores:
-    """Global stores that follow their topics until the stack closes."""
+    """Global stores of a process; after `restore` they follow their topics."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RunningGlobalStores:
         return None if watch is None else watch.call
 
     def restore(self, stack: ExitStack, stopped: threading.Event) -> bool:
-        """Restore all stores; return False if stopped before."""
+        """Restore all stores, then update them until `stack` closes; False if stopped before."""
         stack.callback(self._updater.close)
         self._updater.start()
         return self._updater.wait(stopped)

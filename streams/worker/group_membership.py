@@ -34,10 +34,10 @@ _INCOMPATIBLE: Final = "INCOMPATIBLE"
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """Mode in which a worker leaves.
+    """Mode in which a worker leaves its group.
 
     Attributes:
-        rejoin: The group keeps the tasks: the worker comes back soon.
+        rejoin: The worker comes back soon, so the group keeps its tasks for it.
         drain_ms: Longest time to keep processing while tasks move to other members.
     """
 
@@ -46,10 +46,10 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembership:
-    """Connection of a worker to its member; used by one thread.
+    """Connection of a worker to its member in the watchdog process; used by one thread.
 
     Args:
-        woken: Set whenever an order has arrived.
+        woken: Set whenever an order of the group has arrived.
         on_shutdown: Called with the reason when another member ends the application.
     """
 
@@ -128,7 +128,7 @@ class GroupMembership:
         self._link.progress()
 
     def show_call(self, since_ns: int) -> None:
-        """Report the start of the loop's present call of user code."""
+        """Report the start (monotonic ns) of the loop's present call of user code; 0: no call."""
         self._link.show_call(since_ns)
 
     def lease_left_s(self) -> float:

@@ -17,7 +17,7 @@ _GOODBYE_S: Final = 5.0
 
 
 class HostWatchdog:
-    """Connection point of a program's workers to their watchdog.
+    """Connection of a program's workers to their watchdog, the process that sends heartbeats.
 
     Args:
         intake_fd: Inherited watchdog socket, owned by this object; None starts a watchdog here.
@@ -46,7 +46,7 @@ class HostWatchdog:
             if self._intake is not None:
                 try:
                     return connect_worker(self._intake).detach()
-                except OSError:  # dead: this program starts its own
+                except OSError:  # the inherited watchdog is dead: this program starts its own
                     self._intake.close()
                     self._intake = None
             if self._process is not None and not self._process.is_alive():

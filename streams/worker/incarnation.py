@@ -67,7 +67,7 @@ _REASON_MAX: Final = 1_000
 
 
 class WorkerLife:
-    """One life of a worker; `outdated` if it ended for a new plan."""
+    """One life of a worker; `outdated` if it ended because the cluster's topics changed."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class WorkerLife:
         return self._appeared if self.worker is None else self.worker.appeared
 
     def depart(self, departure: Departure) -> None:
-        """Leave the group as ordered; without a group stop immediately."""
+        """Leave the group in the given mode; without a group stop immediately."""
         with self._lock:
             self._departure = departure
             membership = self.membership
@@ -229,7 +229,7 @@ class WorkerLife:
             every_ms=refresh_interval_ms(config.consumer),
         )
         ports = worker_ports(application, clients, admin, slot, plan, self._global_call)
-        # Before joining: brokers may answer late.
+        # Before joining: brokers may answer late, and a member must not hang.
         recommit_ms = recommit_interval(admin)
         if assigned is None:
             transactional_id = self._join(stack, plan, slot, ports, admin)
@@ -267,9 +267,9 @@ class WorkerLife:
         return None if self.globals is None else self.globals.call
 
     def _show_progress(self) -> None:
-        """Report progress while the loop itself waits for the cluster: such a wait is no hang.
+        """Report progress while the loop waits for the cluster: such a wait is no hang.
 
-        The loop may hang while another thread waits.
+        Waits of other threads don't count, because the loop may hang meanwhile.
         """
         if self.membership is not None and threading.current_thread() is self._loop_thread:
             self.membership.progress()
@@ -298,7 +298,7 @@ class WorkerLife:
     ) -> str | None:
         """Join the group; return the transactional id, or None if stopped before.
 
-        The producer is initialised before the group knows its id, so any later fencing applies to it.
+        The producer is initialised before the group knows its id, so a later fencing applies to it.
         """
         application = self._application
         on_disk = state_on_disk(
@@ -414,9 +414,10 @@ class WorkerLife:
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
 ) -> str | None:
-    """Show the brokers that a fixed worker lives, until the stack closes.
+    """Show other processes that a worker with fixed assignment lives, until the stack closes.
 
-    Returns its transactional id, or None without inputs.
+    It joins a consumer group, which brokers list. Returns its transactional id, or None if there
+    is no input topic to subscribe.
     """
     topics = [
         topic

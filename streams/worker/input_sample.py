@@ -15,9 +15,9 @@ _RECORDS: Final = 1_000
 
 
 def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck, list[str]]:
-    """Return the check of the first records of joined topics, and their names.
+    """Check the keys of joined topics' first records; return the check and the topics.
 
-    Raises `MissingSourceTopicError`, `CopartitioningError`, or `StreamsError` without an answer.
+    Raises `MissingSourceTopicError`, `CopartitioningError`, or `StreamsError` if no broker answers.
     """
     clients = make_clients(config)
     admin = clients.admin()

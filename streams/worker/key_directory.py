@@ -26,10 +26,10 @@ from tidewheel.tasks.processing.api.topology_spec import Partitioner
 
 
 class FollowedLog(Protocol):
-    """Group log read by position."""
+    """Reader of a group log that continues at its last position."""
 
     def to_end(self, *, decided: bool = False) -> Sequence[LogEntry | RejectedRecord]:
-        """Return new entries; `decided`: up to the last stable offset."""
+        """Return new entries up to the end of the log, or to the last stable offset (`decided`)."""
         ...
 
     def fetched(self) -> Sequence[LogEntry | RejectedRecord]:
@@ -42,7 +42,7 @@ class FollowedLog(Protocol):
 class GroupDirectory:
     """State of the group as read from its log, for any thread.
 
-    The first question reads the whole log (a few round trips). Later ones read only entries that the
+    The first call reads the whole log (a few round trips). Later ones read only entries that the
     client has already fetched, and cost microseconds.
     """
 

@@ -18,11 +18,11 @@ class TaskInfo:
     """One task of this process.
 
     Attributes:
-        role: "active" processes records; "standby" and "learner" are copies. A learner will take over.
+        role: "active" processes records. "standby" and "learner" are copies; a learner takes over.
         state: CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED. Of a copy: RESTORING or READY.
         positions: Next offset by input partition ("topic-0"); of a copy, by changelog.
         lag: Unprocessed records by input partition, as known to the client; of a copy, by changelog.
-        key_ranges: 1 at a parallelising factor of 1.
+        key_ranges: Parts that run in parallel; 1 at a parallelising factor of 1.
 
     >>> TaskInfo(task_id="0_1", role="active", state="RUNNING", positions={"in-1": 7}, lag={"in-1": 0}).key_ranges
     1
@@ -37,7 +37,7 @@ class TaskInfo:
 
 
 def task_infos(workers: Iterable[StreamWorker]) -> list[TaskInfo]:
-    """Return tasks by task id, the active one first."""
+    """Return all tasks sorted by task id; of one id, the active task first."""
     infos: list[TaskInfo] = []
     for worker in workers:
         lags = worker.lags()
@@ -104,7 +104,7 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
     counters = [worker.metrics for worker in workers]
     updaters = [worker.updater for worker in workers if worker.updater is not None]
     lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
-    # A copy in one step: the loops add and remove tasks concurrently.
+    # `list` copies in one step: the workers' loops add and remove tasks concurrently.
     tasks = {task_id: task for worker in workers for task_id, task in list(worker.tasks.items())}
     processed = sum(counter.processed for counter in counters)
     times = [counter.commit_times for counter in counters]

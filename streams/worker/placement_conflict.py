@@ -7,7 +7,7 @@ brokers (`streams/kafka/consumers/fixed_claim.py`). Of two that start concurrent
 later one sees the other.
 
 A member counts as dead if it sends nothing for two session timeouts while this worker listens.
-Clocks of two machines are never compared (hole H22).
+Clocks of two machines may differ, so they are never compared (H22).
 """
 
 import logging
@@ -30,7 +30,7 @@ from tidewheel.streams.worker.application.application import Application
 
 _log: Final = logging.getLogger("tidewheel")
 
-#: Time for brokers to show a new fixed worker.
+#: Seconds to wait until brokers list this fixed worker; beyond, its start continues.
 _SHOWN_S: Final = 10.0
 _ASK_S: Final = 0.05
 
@@ -46,7 +46,7 @@ class StopSignal(Protocol):
 
 
 class PlacementCheck:
-    """Check for workers with the other kind of assignment."""
+    """Check for workers with the other kind of assignment (fixed or by a group)."""
 
     def __init__(
         self,
@@ -60,28 +60,28 @@ class PlacementCheck:
         self._admin = admin
         self._ending = ending
         self._open_topics = open_topics or _open_topics
-        #: Incarnations of the log that sent nothing while this worker listened.
+        #: Incarnations in the group log that sent nothing while this worker listened: dead ones.
         self._silent: frozenset[str] = frozenset()
 
     def check(self) -> None:
-        """Raise `IncompatibleMemberError` if such workers are alive."""
+        """Raise `IncompatibleMemberError` if workers of the other kind are alive."""
         if self._application.is_fixed:
             refuse_fixed_worker(self._app, self._live_members())
         else:
             refuse_member(self._app, self._fixed_workers(logging.WARNING))
 
     def check_as_member(self) -> None:
-        """Check a second time, now that the log has this worker."""
+        """Check a second time, now that the group log shows this worker to others."""
         refuse_member(self._app, self._fixed_workers(logging.DEBUG))
 
     def check_as_fixed(self, transactional_id: str | None) -> None:
-        """Check a second time once brokers show this worker; None: it has no tasks."""
+        """Check a second time, once brokers list this worker; without an id they don't list it."""
         if transactional_id is not None:
             self._wait_until_shown(transactional_id)
         refuse_fixed_worker(self._app, self._live_members())
 
     def _fixed_workers(self, level: int) -> Mapping[str, str]:
-        """Return live workers; none if brokers don't answer: fencing decides then."""
+        """Return live fixed workers. Without an answer return none: fencing resolves a conflict."""
         try:
             return self._admin.fixed_workers(self._app)
         except StreamsError as error:

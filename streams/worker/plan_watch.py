@@ -1,4 +1,4 @@
-"""Topic watch: finds new topics of patterns and added partitions while a worker runs (N8, N12)."""
+"""Topic watch: finds new topics of patterns and added partitions while a worker runs."""
 
 import logging
 import threading
@@ -11,10 +11,10 @@ from tidewheel.tasks.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 
-#: Topics by source and partition counts by topic, by sub-topology.
+#: Of each sub-topology: topics by source, and partition counts by topic.
 Inputs = dict[int, tuple[Mapping[str, tuple[str, ...]], Mapping[str, int]]]
 
-#: Overridden by the consumer property, as in Kafka's clients.
+#: Default interval of checks (ms); the consumer property `_PROPERTY` overrides it.
 _EVERY_MS: Final = 5_000
 
 #: Seconds until the second check of a missing topic.
@@ -57,7 +57,7 @@ class PlanWatch:
         self._every_s = every_ms / 1000
         self._closed = threading.Event()
         self._asked = threading.Event()
-        #: Inputs of the last plan if it lacked current topics.
+        #: Inputs of the last plan if it lacked topics of the current one, else None.
         self._less: Inputs | None = None
         self._misfit: StreamsError | None = None
         self._thread = threading.Thread(target=self._run, name="tidewheel-topics", daemon=True)
@@ -89,7 +89,7 @@ class PlanWatch:
             _log.warning("could not list the cluster's topics: %s", error)
             return
         except MissingSourceTopicError as error:
-            # A starting broker may report topics as missing. If one is, the consumer raises.
+            # A starting broker may report topics as missing. If one really is, the consumer raises.
             _log.warning("%s", error)
             return
         except StreamsError as error:

@@ -99,7 +99,7 @@ def _sources(
 
 
 def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
-    """Return known lags by store and partition (changelog offsets), without restoring tasks."""
+    """Return known lags (changelog offsets) by store and partition, except of restoring tasks."""
     lags: dict[str, dict[int, int]] = {}
     for worker in [thread.worker for thread in threads if thread.worker is not None]:
         for task_id, copy in list(worker.copies.items()):

@@ -31,7 +31,7 @@ def restore_helpers(config: StreamsConfig, options: RunOptions) -> RestoreHelper
 
 
 def _readers(cores: int, workers: int) -> int:
-    """Return the limit of helpers per worker process: two fill a broker's connection.
+    """Return the most helper processes per worker; two already saturate a broker's connection.
 
     >>> _readers(8, 1), _readers(2, 1), _readers(2, 2), _readers(1, 1)
     (2, 2, 1, 1)

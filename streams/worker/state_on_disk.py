@@ -36,7 +36,7 @@ def state_on_disk(
     read_positions: PositionsReader,
     now_ms: int,
 ) -> tuple[DiskCopy, ...]:
-    """Return the state of stateful tasks; their databases must be closed."""
+    """Return positions of stateful tasks in this slot; their databases must be closed."""
     here = [task for task in map(TaskId.parse, slot.tasks()) if task in shapes]
     stateful = [task for task in here if shapes[task].stateful]
     if not stateful:
@@ -55,7 +55,7 @@ def _copy(
     read_positions: PositionsReader,
     now_ms: int,
 ) -> DiskCopy | None:
-    """Return the state of a task; None if a restore would start from the beginning."""
+    """Return a task's positions; None if a restore would start from the beginning."""
     path = slot.task_directory(str(task))
     if not any(path.iterdir()):
         return None
@@ -65,7 +65,7 @@ def _copy(
         _log.warning("can't read the positions of task %s: %s", task, error)
         return None
     if not stored:
-        return DiskCopy(task=str(task))  # custom stores with files of their own
+        return DiskCopy(task=str(task))  # only custom stores, with files of their own
     positions: dict[str, int] = {}
     for name in shape.changelogs:
         topic = topics.get(name)

@@ -32,7 +32,7 @@ Answer = Literal["replace_thread", "shutdown_client", "shutdown_application"]
 
 
 class ThreadListener(Protocol):
-    """Listener that the thread calls."""
+    """Callbacks from a stream thread to its application."""
 
     def on_running(self) -> None: ...
 
@@ -71,7 +71,7 @@ class StreamThread:
         self.error: BaseException | None = None
         self._answered: tuple[BaseException, Answer] | None = None
         self._rejoin_wait_s = _REJOIN_WAIT_S
-        #: The next life rebuilds the global stores; time of the last rebuild.
+        #: True if the next life rebuilds the global stores; and the time of the last rebuild.
         self._wipe_globals = False
         self._wiped_globals_s = -_WIPE_AGAIN_S
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -93,13 +93,13 @@ class StreamThread:
         return self._ending.is_set()
 
     def wait_for_end(self, timeout_s: float, close_s: float) -> bool:
-        """Wait; after `timeout_s` stop without the group, and wait `close_s` more."""
+        """Wait for the end; after `timeout_s` stop without the group, and wait `close_s` more."""
         if not self.join(timeout_s):
             self.stop()
         return self.join(close_s)
 
     def depart(self, departure: Departure) -> None:
-        """Commit, release tasks as the group orders, close. Only the first call counts."""
+        """Make the worker commit, release tasks as the group orders, and close; only once."""
         with self._lock:
             if self._departure is not None:
                 return
@@ -148,7 +148,7 @@ class StreamThread:
 
     def _begin(self) -> WorkerLife:
         if self.life is not None and self.life.slot is not None:
-            self._wanted_slot = self.life.slot  # this slot has its state
+            self._wanted_slot = self.life.slot  # this slot has the worker's local state
         with self._lock:
             self.life = life = WorkerLife(
                 self._application,
@@ -174,7 +174,7 @@ class StreamThread:
         self._listener.on_running()
 
     def _continues(self, error: BaseException, *, lived_s: float) -> bool:
-        """Log the end of a life, wait if due; return True if another follows."""
+        """Log the error that ended a life, and wait; return True if another life follows."""
         if isinstance(error, FencedError) and not (self._application.is_fixed or error.final):
             return self._rejoins(error, lived_s)
         _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
@@ -189,7 +189,7 @@ class StreamThread:
         return not self._ending.wait(_REPLACE_WAIT_S)
 
     def _ends_all(self, error: BaseException) -> bool:
-        """Return True if the application is to end; asked before the life closes."""
+        """Return True if this error must end the whole application, on all members."""
         if isinstance(error, GlobalStoreDamagedError):
             return False  # the next life rebuilds the stores without asking the user
         return self._answer_to(error) == "shutdown_application"
@@ -237,7 +237,7 @@ class StreamThread:
         return not self._ending.wait(wait_s)
 
     def _may_wipe_globals(self) -> bool:
-        """Return False if they were just restored: the disk may be broken."""
+        """Return True if a rebuild is due; not soon after another: the disk may be broken."""
         now_s = self._application.clock.monotonic_s()
         again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
         self._wiped_globals_s = now_s

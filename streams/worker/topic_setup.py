@@ -36,7 +36,7 @@ _NAME_MAX = 249
 
 
 def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
-    """Return the topology as an application with these settings runs it.
+    """Return the specification of a topology under these settings.
 
     Raises `TopologyError` if an internal topic's name is too long, or if a sink writes to one.
     """
@@ -85,8 +85,8 @@ def prepare_topics(
 ) -> ApplicationPlan | None:
     """Return the plan once all topics exist, or None if stopped while waiting.
 
-    Raises `MissingSourceTopicError`, and `StreamsError` for internal topics of another shape and for
-    deleted changelogs.
+    Raises `MissingSourceTopicError`, and `StreamsError` for deleted changelogs and internal topics
+    with other partition counts.
     """
     topics = _source_topics(spec, admin, options, stopped, clock)
     if topics is None:
@@ -144,7 +144,7 @@ def plan_with_topics(
 def _with_limits_of_inputs(
     plan: ApplicationPlan, config: StreamsConfig, admin: Admin, topics: Mapping[str, int]
 ) -> ApplicationPlan:
-    """Return the plan with its inputs' record limits; warn of smaller existing topics."""
+    """Return the plan with its inputs' record size limits (bytes); warn of lower existing ones."""
     names = {topic.name for topic in (*plan.repartition_topics, *plan.changelog_topics)}
     inputs = {
         topic
@@ -186,7 +186,7 @@ def _check_deleted(
     """Raise if changelogs are missing although this topology has committed after creating them.
 
     Recreated changelogs would be empty, but the committed offsets would skip the input they came
-    from. Only commits of the changelog's sub-topology count: a pattern without matches never commits.
+    from. Only commits of the changelog's own sub-topology count; one without input never commits.
     """
     missing: dict[str, set[str]] = {}
     for subtopology in plan.subtopologies.values():

@@ -41,7 +41,7 @@ def make_hello(
     alone: bool,
     on_disk: tuple[DiskCopy, ...],
 ) -> Hello:
-    """Return the first message of a worker; `incarnation` must never have been used."""
+    """Return a worker's first message to the watchdog; `incarnation` must be a new id."""
     config = application.config
     return Hello(
         join=fitting(_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone)),
@@ -115,7 +115,7 @@ def _join(
 
 
 def fitting(join: JoinGroup) -> JoinGroup:
-    """Return a join within the size limit of the inbox (H23), with less of `on_disk` if needed.
+    """Return a join that fits the inbox's message limit (bytes), with less of `on_disk` if needed.
 
     `on_disk` only improves the assignment. Raises `ConfigError` if the tasks alone are too many.
     """

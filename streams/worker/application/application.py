@@ -24,12 +24,12 @@ class SystemClock:
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """Running application.
+    """Program, settings and shared state of a running application.
 
     Attributes:
         topology_hash: Identifies the topology in commits and in the group.
         on_restore: Called by the restoring thread, like `on_standby_update`.
-        runs: Makes sorted runs for stores that are far behind.
+        runs: Builds sorted files for stores that are far behind, instead of a replay.
     """
 
     spec: TopologySpec
@@ -45,7 +45,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fixed(self) -> bool:
-        """Return True if the user places tasks instead of a group (N13)."""
+        """Return True if the user, not a group, assigns the tasks."""
         options = self.options
         return options.fixed or options.tasks is not None or self.config.task_assignor == "fixed"
 

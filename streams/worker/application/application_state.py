@@ -87,7 +87,7 @@ class ApplicationState:
             self._current = state
             self._unreported.append((state, old))
             self._changed.notify_all()
-        # Reported without the lock. The thread that already reports also reports later transitions.
+        # Reported without the lock, by one thread at a time, which also reports later transitions.
         while self._unreported and self._reporting.acquire(blocking=False):
             try:
                 while self._unreported:

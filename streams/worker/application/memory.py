@@ -8,7 +8,7 @@ from typing import Final
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
-#: One `malloc_trim` takes 1 to 6 ms, in a thread of its own and without the GIL.
+#: Interval of `malloc_trim`, which takes 1 to 6 ms in its own thread, without the GIL.
 _EVERY_S: Final = 10.0
 
 
@@ -22,7 +22,7 @@ class ProcessMemory:
         self._resources: SharedResources | None = None
 
     def resources(self, databases: int) -> SharedResources:
-        """Return the resources; created again only for more databases."""
+        """Return the resources; create new ones only for more databases than before."""
         with self._lock:
             if self._resources is None or databases > self._databases:
                 self._databases = databases
@@ -31,7 +31,7 @@ class ProcessMemory:
 
 
 def give_back() -> bool:
-    """Return free pages to the system; return False if the C library can't (glibc's `malloc_trim`).
+    """Give free pages back to the system; return False if the C library lacks `malloc_trim`.
 
     >>> give_back() in (True, False)
     True

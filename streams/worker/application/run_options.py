@@ -20,7 +20,7 @@ class RunOptions:
         process_id: Name of the host program in its group.
         create_topics: Create missing source topics with the cluster's default partition count.
         on_record: Called with (partition, offset) before each record, and (None, -1) after the last;
-            set after a worker died silently. None processes in batches.
+        set after a worker died without an error, to find the record. None processes batches.
 
     >>> RunOptions(slot=1, workers=4).wait_for_topics
     False

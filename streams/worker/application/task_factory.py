@@ -29,8 +29,8 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     """Factory of an application's tasks.
 
     Attributes:
-        record_by_record: The oracle of tests.
-        factor: Most key ranges per task.
+        record_by_record: Process records singly; tests compare batches with it.
+        factor: Most key ranges (parallel parts) per task.
     """
 
     plan: ApplicationPlan
@@ -50,7 +50,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
         policy: ErrorPolicy,
         stores: StateManager | None = None,
     ) -> Task:
-        """Return an unrestored task, which adopts open `stores`, if given."""
+        """Return a task that is not restored yet; it takes over open `stores`, if given."""
         plan = self.plan.subtopologies[task_id.subtopology]
         count = sum(
             len(other.spec.stores) * other.partitions for other in self.plan.subtopologies.values()

@@ -47,7 +47,7 @@ class KafkaTopics:
 
     def _ask(self, topic: str) -> TopicDescription:
         now_s = time.monotonic()
-        # A user function may return a missing topic for every record.
+        # Not asked again now: a user function may return a missing topic for every record.
         if now_s - self._missed_s.get(topic, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
             raise _missing(topic)
         descriptions = self._admin.describe_topics([topic], config=[_LIMIT])

@@ -29,12 +29,12 @@ from tidewheel.tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, rec
 
 _log = logging.getLogger("tidewheel")
 
-#: A commit opens this early: the producer's records reach the brokers by the deadline.
+#: Most milliseconds before its deadline at which a commit opens, so records reach brokers by then.
 EARLY_MS = 25
 
 
 def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
-    """Return the client factory; `on_wait` runs while a producer waits."""
+    """Return the client factory; `on_wait` is called while a producer waits for brokers."""
     # Consumers read from brokers of the same rack. The user's properties win.
     rack = {} if config.rack_id is None else {"client.rack": config.rack_id}
     return KafkaClients(
@@ -48,7 +48,7 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
 
 
 def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> StateDirectory:
-    """Acquire a slot until the stack closes; None: the lowest free one."""
+    """Acquire slot `wanted` (None: the lowest free one) until the stack closes."""
     slot = StateDirectory.acquire(
         Path(config.state_dir),
         config.application_id,
@@ -75,19 +75,19 @@ def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[Ta
 
 
 def fixed_transactional_id(config: StreamsConfig, slot: int) -> str:
-    """Return the producer's id by slot: a restart fences its predecessor."""
+    """Return a slot's transactional id, always the same: a restart fences its predecessor."""
     instance = "" if config.group_instance_id is None else f"{config.group_instance_id}-"
     return f"{config.application_id}-fixed-{instance}{slot}"
 
 
 def range_threads(config: StreamsConfig) -> int:
-    """Return the number of range threads; 1: the loop's own."""
+    """Return the number of threads for key ranges; 1: the loop's thread does all."""
     threads = config.num_stream_threads
     return config.parallelising_factor if threads == "auto" else threads
 
 
 def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
-    """Raise `ConfigError` for custom stores with range threads, which run ahead of commits."""
+    """Raise `ConfigError` for custom stores if threads for key ranges run ahead of commits."""
     for store in (
         spec_store for subtopology in spec.subtopologies for spec_store in subtopology.stores
     ):
@@ -143,7 +143,7 @@ def worker_settings(
 
 
 def recommit_interval(admin: Admin) -> int:
-    """Return the interval (ms) between commits of idle partitions."""
+    """Return the interval (ms) of commits of idle partitions: brokers expire offsets."""
     try:
         retention_ms = admin.offsets_retention_ms()
     except StreamsError as error:
