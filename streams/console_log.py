@@ -38,7 +38,7 @@ def configure_logging(
 
 
 def configured_format() -> LogFormat | None:
-    """Return the chosen format, for helper processes; None before that."""
+    """Return the format that `configure_logging` chose, for helper processes; None before."""
     for handler in logging.getLogger().handlers:
         if any(isinstance(log_filter, _SlotFilter) for log_filter in handler.filters):
             return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
@@ -51,7 +51,7 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
         handler = logging.StreamHandler(out)
         handler.setFormatter(JsonFormatter())
     elif out.isatty():
-        # Workers and watchdogs, started next to running tasks, rarely have a terminal.
+        # Imported only for terminals: workers and watchdogs rarely have one, so they start faster.
         from rich.console import Console  # noqa: PLC0415 - costs 40 ms of CPU
         from rich.logging import RichHandler  # noqa: PLC0415 - likewise
 
@@ -69,7 +69,7 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
     return handler
 
 
-#: Extra fields of log calls: record position and states.
+#: Extra fields of log calls that JSON lines include: a record's place, node and state.
 _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
@@ -96,7 +96,7 @@ class JsonFormatter(TextFormatter):
         if slot is not None:
             line["slot"] = slot
         line |= {name: record.__dict__[name] for name in _EXTRA if name in record.__dict__}
-        # False if a caller wrote `exc_info=<condition>`.
+        # `exc_info` is False if a caller passed a false condition.
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["trace"] = self.formatException(record.exc_info)
@@ -110,7 +110,7 @@ class _SlotFilter(logging.Filter):
         self._prefix = "" if slot is None else f"[{slot}] "
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the slot, unless the record names another worker's."""
+        """Add the worker's slot to a log record, unless the record names another worker."""
         worker: int | None = record.__dict__.setdefault("worker", self._slot)
         record.slot = self._prefix if worker == self._slot else f"[{worker}] "
         return True

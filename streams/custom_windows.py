@@ -20,8 +20,8 @@ _REMEMBERED: Final = 4_096
 
 _DAY_MS: Final = 86_400_000
 
-#: Probes: the first milliseconds, then times across a hundred years, at all times of day and
-#: weekdays.
+#: Timestamps that test `of` at creation: the first milliseconds, then a hundred years, at all times
+#: of day and weekdays.
 _PROBES: Final = tuple(
     chain(range(0, 100, 7), range(1_000, 36_525 * _DAY_MS, 91 * _DAY_MS + 12_345_678))
 )
@@ -75,7 +75,7 @@ class CustomWindows(FixedWindows):
             )
         object.__setattr__(self, "of", of)
         object.__setattr__(self, "grace_ms", window_ms("CustomWindows", grace, "grace"))
-        # Caches: each window is checked once, and records of a batch often share a timestamp.
+        # Cache both: each window is checked once, and records of a batch often share a timestamp.
         object.__setattr__(self, "_spans", lru_cache(_REMEMBERED)(self._ask))
         object.__setattr__(self, "_checked", lru_cache(_REMEMBERED)(self._check))
         given = None
@@ -97,16 +97,16 @@ class CustomWindows(FixedWindows):
 
     @property
     def longest_ms(self) -> int:
-        """Return the maximum length."""
+        """Return the maximum window length (ms)."""
         return self._longest_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return maximum length plus grace."""
+        """Return maximum length plus grace (ms)."""
         return self._longest_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return ascending starts; raise `StreamsError` for a broken law."""
+        """Return the starts of a timestamp's windows, ascending, or raise for a broken law."""
         spans = self._spans(timestamp)
         for start, end in spans:
             self._checked(start, end)
@@ -192,7 +192,7 @@ class CustomWindows(FixedWindows):
         return start, end
 
     def _check(self, start: int, end: int) -> None:
-        """Check the first, a middle and the last timestamp of a window."""
+        """Raise if a window is not returned for its first, a middle and its last timestamp."""
         for timestamp in (start, (start + end) // 2, end - 1):
             if (start, end) not in self._spans(timestamp):
                 raise self._broken(

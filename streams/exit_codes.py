@@ -77,8 +77,8 @@ _MEANINGS: Final = {
     ExitCode.INTERRUPTED: "a second Ctrl-C ended it immediately",
 }
 
-#: Crashes that a restart can't cure. A lock is not among them: its holder may be a worker that is
-#: just ending without its supervisor.
+#: Crashes that a restart can't cure. A locked state directory is not among them: its holder may be
+#: a worker whose supervisor is gone and that ends soon.
 _FINAL: Final = frozenset(
     {
         ExitCode.USAGE,
@@ -128,7 +128,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Compare names, so commands without Kafka need not load its client."""
+    """Compare librdkafka's error names, so commands without Kafka need not import its client."""
     cause = error.__cause__
     if cause is None or not cause.args:
         return False

@@ -1,4 +1,4 @@
-"""Function sources: operations as text that is equal in every Python version."""
+"""Function sources as text that is equal in every Python version, to detect changed functions."""
 
 import ast
 import linecache
@@ -16,13 +16,13 @@ _WITHOUT_EFFECT: Final = frozenset(
 
 
 class FunctionSources:
-    """Cache of parsed files."""
+    """Cache of parsed source files."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[list[_Node], frozenset[CodeType]]] = {}
 
     def of(self, function: FunctionType) -> object | None:
-        """Return the parameters and operations of a function, without comments and annotations.
+        """Return a function's parameters and operations for `==`, without comments and annotations.
 
         None: the source is missing, differs from the running code, or lacks the function.
 
@@ -42,7 +42,7 @@ class FunctionSources:
             found = [(_words(node.args), _words(_body(node))) for node in nodes]
         except (SyntaxError, ValueError, RecursionError):
             return None
-        # In Python 3.12 the code of `lambda: 0` has no columns.
+        # Several nodes must be equal: in Python 3.12 the code of `lambda: 0` has no columns.
         return found[0] if found and all(text == found[0] for text in found) else None
 
 
@@ -79,7 +79,7 @@ def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
         if line and end_line and column is not None and end_column
     ]
     found = [node for node in found if _holds(node, spans)]
-    # An inner lambda follows the start of the outer one.
+    # The last lambda is the innermost: it starts after the outer ones.
     return found[-1:] if spans else found
 
 

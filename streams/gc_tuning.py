@@ -13,7 +13,7 @@ _PYTHONS_OWN: Final = (700, 2_000)
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Disable the garbage collector, which scans new objects several times.
+    """Disable the garbage collector in the block, because it scans new objects several times.
 
     Reference counting still frees objects without cycles. A disabled collector stays disabled.
 
@@ -36,7 +36,7 @@ def collection_paused() -> Generator[None]:
 def permanent_objects() -> Generator[None]:
     """Disable the collector while definitions are created, then move them to the oldest generation.
 
-    Two scans of all of them would cost a tenth of a worker's start.
+    Two scans of all these objects would take a tenth of a worker's start time.
 
     >>> import gc
     >>> with permanent_objects():
@@ -47,7 +47,7 @@ def permanent_objects() -> Generator[None]:
     is_outermost = gc.isenabled()
     with collection_paused():
         yield
-        # Unfreezing would also move the user's frozen objects to the oldest generation.
+        # Not if the user froze objects: `unfreeze` would thaw those too.
         if is_outermost and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()

@@ -56,9 +56,9 @@ K = TypeVar("K")
 #: ends all workers of the group, other answers end this process's workers.
 UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
-#: Time for the group to release a leaving worker after its drain.
+#: Time for the group to let a drained worker leave.
 _RELEASE_S: Final = 3.0
-#: Close time limit after the drain, slightly below the supervisor's.
+#: Time to close after the drain, slightly below the supervisor's limit, which kills.
 _CLOSE_MS: Final = 4_500
 
 
@@ -479,7 +479,7 @@ class KafkaStreams:
             self._state.move_to(
                 KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING
             )
-            if self._all_run() is running:  # an older report may arrive after ours
+            if self._all_run() is running:  # else a thread changed meanwhile: repeat
                 return
 
     def _all_run(self) -> bool:
@@ -487,7 +487,7 @@ class KafkaStreams:
             return bool(self._threads) and all(thread.running for thread in self._threads)
 
     def answer_to(self, error: BaseException) -> Answer:
-        """Return the user handler's answer."""
+        """Return the user handler's answer to an error; default: "shutdown_client"."""
         handler = self._exception_handler
         answer = None if handler is None else handler(error)
         match answer:
@@ -497,7 +497,7 @@ class KafkaStreams:
                 return "shutdown_client"
 
     def on_shutdown(self, reason: str) -> None:
-        """Commit, leave, and record the error of another member."""
+        """Close this process: another member's handler ended the whole application."""
         if self._state.stopping.is_set():
             return  # already closing
         with self._lock:
@@ -509,7 +509,7 @@ class KafkaStreams:
         self._begin_to_close(Departure())
 
     def on_end(self, thread: StreamThread) -> None:
-        """Handle an end: the last thread ends the application, a failed one all others."""
+        """Handle a worker's end: the last one ends the application, a failed one all others."""
         with self._lock:
             self._threads.remove(thread)
             self._ended = thread

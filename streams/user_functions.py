@@ -31,7 +31,7 @@ class FunctionKind(StrEnum):
 
 
 class UserFunction(msgspec.Struct, frozen=True):
-    """A user's callable and its form.
+    """A user's callable and the parameters that it takes.
 
     Attributes:
         takes_key: True if the key comes first, as in `call(key, value)` or `call(key, left, right)`.
@@ -85,8 +85,8 @@ _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
 
-#: As imported, not resolved: in the repository this folder is a link, and frames have the link's
-#: path.
+#: Path of Tidewheel's frames. Not resolved: in the repository this folder is a link, and frames
+#: have the link's path.
 _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 
@@ -106,10 +106,10 @@ class _Signature(msgspec.Struct, frozen=True):
 def adapt(
     function: object, *, kind: FunctionKind | str, node: str, location: str = ""
 ) -> UserFunction:
-    """Return the function with the form of its signature.
+    """Return the function with the parameter form (`_FORMS`) that its signature fits.
 
-    Positional parameters without a default are counted. `*args`, C callables whose parameters all
-    have defaults (`float`, `list`) and unreadable signatures get the shortest form.
+    The number of positional parameters without default decides. `*args`, C callables whose
+    parameters all have defaults (`float`, `list`) and unreadable signatures get the shortest form.
 
     Args:
         node: Operator name ("map_values").
@@ -196,7 +196,7 @@ def caller_location() -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return "file:line" of the user code that raised, if possible not of a library, or ""."""
+    """Return "file:line" of the user code that raised, else of a library, else ""."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_relative(error.filename)}:{error.lineno}"
     frames = [

@@ -18,7 +18,7 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-#: Each update, or one final result per window.
+#: Emit each update of a window, or one final result after its close.
 EmitStrategy = Literal["on_window_update", "on_window_close"]
 
 CalendarUnit = Literal["day", "week", "month"]
@@ -41,9 +41,9 @@ class Windows(ABC):
 
     grace_ms: int
 
-    #: A store expires a row in the millisecond in which its retention ends. Sessions and sliding
-    #: windows are still open then, and the window before a sliding window's first record is still
-    #: read.
+    #: Extra retention. A store expires a row in the millisecond in which its retention ends.
+    #: Sessions and sliding windows are still open then, and the window before a sliding window's
+    #: first record is still read.
     _longer_ms: ClassVar[int] = 2
 
     @abstractmethod
@@ -69,15 +69,15 @@ class FixedWindows(Windows):
 
     @abstractmethod
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return ascending starts."""
+        """Return the starts of a timestamp's windows, ascending."""
 
     @abstractmethod
     def end_of(self, start: int) -> int:
-        """Return the exclusive end."""
+        """Return the exclusive end of the window with this start."""
 
     @property
     def longest_ms(self) -> int:
-        """Return the maximum length."""
+        """Return the maximum window length (ms)."""
         return self.retention_ms - self.grace_ms
 
     @abstractmethod
@@ -99,7 +99,7 @@ def window_ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 
 
 
 def refused_windows(windows: str, reason: str) -> TopologyError:
-    """Return the error with the user's line."""
+    """Return the `TopologyError` for bad windows, with the user's file and line."""
     location = caller_location()
     return TopologyError(
         f"{windows} ({location}): {reason}" if location else f"{windows}: {reason}"
@@ -220,12 +220,12 @@ class SlidingWindows(Windows):
         return end + self.grace_ms + 1
 
     def end_of(self, start: int) -> int:
-        """Return the inclusive end."""
+        """Return the inclusive end of the window with this start."""
         return start + self.difference_ms
 
     @property
     def longest_ms(self) -> int:
-        """Return the length."""
+        """Return the window length (ms): the difference."""
         return self.difference_ms
 
     @property
@@ -266,7 +266,7 @@ class SessionWindows(Windows):
 class UnlimitedWindows(FixedWindows):
     """One endless window from `start` (ms since the epoch); earlier records are in no window.
 
-    It never closes, so it has no result on close. Raises `TopologyError` for a negative start.
+    It never closes, so it never has a final result. Raises `TopologyError` for a negative start.
 
     >>> list(UnlimitedWindows(start=1_000).starts_for(999)), list(UnlimitedWindows().starts_for(999))
     ([], [0])
@@ -445,19 +445,19 @@ class JoinWindows:
 
     @property
     def size_ms(self) -> int:
-        """Return both sides together."""
+        """Return `before` plus `after`: the join window's length (ms)."""
         return self.before_ms + self.after_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return both sides plus grace."""
+        """Return `before` plus `after` plus grace (ms)."""
         return self.size_ms + self.grace_ms
 
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
-#: Since 1970 no clock was set back by more than a day.
+#: Maximum window lengths: since 1970 no clock was set back by more than a day.
 _LONGEST_MS: Final = {"day": 2 * _DAY_MS, "week": 8 * _DAY_MS, "month": 32 * _DAY_MS}
 
 _STEP_MS: Final = _HOUR_MS // 4
@@ -516,7 +516,7 @@ def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
     """Return the first time (ms) at which a date's clock shows this time or later."""
     local = datetime.combine(day, at, zone)
     moment = (local - _EPOCH) // _MILLISECOND
-    # If a clock change skips it, `fold` selects the clock before or after.
+    # If a clock change skips this time, `fold` selects the clock before or after the change.
     earlier = (local.replace(fold=1) - _EPOCH) // _MILLISECOND
     if earlier >= moment:
         return moment

@@ -11,7 +11,7 @@ from tidewheel.tasks.processing.api.app_configs import AppConfigs
 
 
 def app_configs(config: StreamsConfig) -> AppConfigs:
-    """Return every option by name; keys of tables follow a dot.
+    """Return all options in one flat mapping; a table's keys follow its name and a dot.
 
     >>> config = StreamsConfig(application_id="shop", consumer={"sasl.password": "xyz", "fetch.min.bytes": 1})
     >>> configs = app_configs(config)

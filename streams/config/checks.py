@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol
 
 from tidewheel.streams.config.explain import labelled
 
-#: With fewer, one lost heartbeat would count as a death.
+#: Minimum heartbeats per session timeout: with fewer, one lost heartbeat counts as a death.
 _HEARTBEATS_PER_SESSION: Final = 3
 
 

@@ -155,7 +155,7 @@ def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
 
 
 def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any]:
-    """Return a read-only copy with callbacks as importable names.
+    """Return a read-only copy of the properties, with callbacks as importable names.
 
     Raise ValueError for a bad property.
     """

@@ -32,7 +32,7 @@ PropertiesOption = Mapping[str, Any]
 
 
 class StreamsOptions(TypedDict, total=False):
-    """Options by keyword."""
+    """Keyword arguments of `StreamsConfig`."""
 
     # --- generated: options
     application_id: str

@@ -17,7 +17,7 @@ from tidewheel.streams.errors import ConfigError
 #: Replacement of hidden values.
 HIDDEN: Final = "***"
 
-#: Harmless librdkafka properties: whole names, or prefixes ending in a dot.
+#: librdkafka properties shown in full, because they can't be secret.
 _HARMLESS_NAMES: Final = frozenset({
     "acks", "allow.auto.create.topics", "auto.offset.reset", "batch.num.messages", "batch.size", "broker.address.family",
     "broker.address.ttl", "broker.version.fallback", "check.crcs", "client.dns.lookup", "client.id", "client.rack",
@@ -44,11 +44,11 @@ _FILE_NAMES: Final = frozenset({
     "ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.engine.location",
     "ssl.key.location", "ssl.keystore.location",
 })  # fmt: skip
-#: `location` values that are not files: librdkafka searches system paths.
+#: `location` values that name no file: with them librdkafka searches system paths.
 _NO_FILE: Final = frozenset({"probe"})
 
 _REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.*", re.DOTALL)
-#: Larger files can't be a password or key (or are endless).
+#: Larger secret files are refused: they are no password or key, or are endless.
 _SECRET_MAX_BYTES: Final = 1024 * 1024
 
 
@@ -64,7 +64,7 @@ def shown(key: str, value: Any) -> Any:
 
 
 def is_reference(value: str) -> bool:
-    """Return True if a value refers to a secret.
+    """Return True if a value is a reference (`env:`, `file:/`), not the secret itself.
 
     >>> is_reference("file:/run/secrets/kafka"), is_reference("hunter2")
     (True, False)
@@ -73,7 +73,7 @@ def is_reference(value: str) -> bool:
 
 
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:
-    # Keys may be non-text in messages about malformed tables.
+    # `str`, because malformed tables, shown in errors, may have other keys.
     return {key: shown(str(key), value) for key, value in properties.items()}
 
 
@@ -85,7 +85,7 @@ def redacted_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # not a URL: content unknown
+    except ValueError:  # not a URL: may contain secrets
         return HIDDEN
     _, user, host = parts.netloc.rpartition("@")
     netloc = f"{HIDDEN}@{host}" if user else parts.netloc

@@ -23,7 +23,7 @@ PREFIX: Final = "TIDEWHEEL_"
 FILE_VARIABLE: Final = "TIDEWHEEL_CONFIG_FILE"
 #: Settings file in the working directory, read if it exists.
 FILE_NAME: Final = "tidewheel.toml"
-#: Variables of other tools of this distribution.
+#: Tidewheel's variables that are not options, ignored here.
 OTHER_VARIABLES: Final = frozenset({
     FILE_VARIABLE,
     "TIDEWHEEL_CACHE_DIR",
@@ -32,8 +32,8 @@ OTHER_VARIABLES: Final = frozenset({
 })  # fmt: skip
 #: Prefix of variables for tests and benchmarks.
 TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
-#: Suffixes of variables that Kubernetes injects for each service (`enableServiceLinks`), here one
-#: named `tidewheel` or `tidewheel-…`.
+#: Suffixes of variables that Kubernetes injects for each service (`enableServiceLinks`), ignored if
+#: a service is named `tidewheel` or `tidewheel-…`.
 _SERVICE_LINK: Final = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -43,7 +43,7 @@ _CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
 _log = logging.getLogger(__name__)
 
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
-#: Tables with dotted keys; environment variable names have no dots.
+#: Tables with dotted keys; in names of environment variables underscores replace the dots.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
 TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
@@ -52,7 +52,7 @@ DEFAULT: Final = "default"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Unchecked values, and the origin of each ("option", and "option.key" in tables)."""
+    """Unchecked values, and their origins by "option" and, in tables, "option.key"."""
 
     values: dict[str, Any]
     origins: dict[str, str]
@@ -73,7 +73,7 @@ def collect(
     environment = _from_environment(known, os.environ if environ is None else environ)
     from_file = _from_file(known, file) if file is not None else iter(())
     for source in (_from_keywords(known, keywords), environment, from_file):
-        # A whole table from one source hides the table of later sources.
+        # An option that is no dict is complete: it hides the values of later sources.
         closed = {
             option
             for option, value in settings.values.items()
@@ -116,8 +116,8 @@ def _from_keywords(known: Collection[str], keywords: Mapping[str, Any]) -> Itera
 
 
 def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
-    # Sorted: TIDEWHEEL_CONSUMER (JSON) and TIDEWHEEL_CONSUMER__X then have one meaning; longer
-    # names set one key, come first and win.
+    # Longer names first, so TIDEWHEEL_CONSUMER__X, which sets one key, wins over
+    # TIDEWHEEL_CONSUMER (JSON).
     names = [name for name in environ if name.upper().startswith(PREFIX)]
     for name in sorted(names, key=lambda name: (-len(name), name)):
         text = environ[name]
@@ -163,7 +163,7 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
             f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path, which --config or {FILE_VARIABLE} gives"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # The error has line and column and quotes at most one character.
+        # Shows no secrets: the error quotes at most one character.
         raise ConfigError(f"settings file {str(file)!r} is not TOML: {error}; correct it") from None
     for option, value in content.items():
         origin = f"{file}, key {option}"

@@ -332,7 +332,7 @@ class StreamsConfig(BaseModel, frozen=True):
         try:
             super().__init__(**collected.values)
         except ValidationError as error:
-            # Not chained: pydantic's text quotes values.
+            # `from None`: pydantic's text quotes values, perhaps secrets.
             raise explained(error, collected, _defaults()) from None
         self._origins.update(collected.origins)
         problems = contradictions(self, collected.origins)
@@ -359,7 +359,7 @@ class StreamsConfig(BaseModel, frozen=True):
     def replace(self, **changes: Unpack[StreamsOptions]) -> Self:
         """Return a checked copy with changed options.
 
-        Sources are not read again; tables are replaced whole.
+        Environment and file are not read again; a given table replaces the whole old one.
         """
         changed = collect(type(self).model_fields, changes, None, environ={})
         values = {name: getattr(self, name) for name in self.model_fields_set} | changed.values

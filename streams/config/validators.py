@@ -45,8 +45,8 @@ _UNIT_BYTES: Final = {
 }  # fmt: skip
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
-#: `s3:/bucket` and `file:/path` would be read as directories. `simplecache::s3://bucket` is a whole
-#: URL.
+#: Matches `s3:/bucket` and `file:/path`, which would be read as directories, but not
+#: `simplecache::s3://bucket`.
 _HALF_A_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//|:)")
 _FILE_OF_A_HOST: Final = re.compile(r"file://[^/]")
 _LABEL_CHARACTERS_MAX: Final = 255
@@ -220,7 +220,7 @@ def check_endpoint(value: object) -> str:
 def check_directory(value: object) -> Path:
     """Return an absolute path."""
     if isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
-        # Absolute: helper processes and later `chdir`s must use the same directory.
+        # Absolute, so helper processes and later `chdir` calls don't change the directory.
         return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     raise ValueError("must be the path of a directory")
 
@@ -239,7 +239,7 @@ def check_location(value: object) -> str:
         raise ValueError(
             "must have three slashes if it is a file URL, as 'file:///snapshots': the part after two slashes is a host"
         )
-    # Absolute: Spark executors work in their own folders.
+    # Absolute, because Spark executors have other working directories.
     return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
 
 
@@ -256,7 +256,7 @@ def check_replicas(value: object) -> int:
 def check_tags(value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("must be a table of texts, as {'zone': 'a'}")  # noqa: TRY004 - pydantic reports ValueError
-    # Both are sent in heartbeats and compared as text.
+    # Check both: heartbeats send names and tags as text.
     return MappingProxyType({check_name(key): check_label(tag) for key, tag in value.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - a mapping of anything, checked here
 
 
