@@ -24,11 +24,11 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: Period of storing positions again, also without changes: old ones are not trusted after a crash.
+#: Seconds between writes of unchanged store positions: after a crash old ones are not trusted.
 _REFRESH_S: Final = 3_600.0
-#: Wait for key ranges to seal their work, by the machine's clock.
+#: Seconds to wait for key ranges to seal (hand over) work for a commit; the rest joins the next.
 _SEAL_S: Final = 0.02
-#: Wait of a clean stop for the markers of its last transaction, and its polling period.
+#: Seconds that a clean stop waits for the markers of its last transaction.
 _MARKERS_S: Final = 5.0
 _MARKERS_POLL_S: Final = 0.01
 
@@ -86,12 +86,12 @@ class CommitRound:
 
     Attributes:
         epochs: Epoch of each task's ownership; 0 under fixed assignment.
-        offsets: Position of each partition when work was last collected.
+        offsets: Position in each input partition when work was last collected.
         reached: Position of each changelog after the last commit.
         written: Number of records in the last commit, for each changelog.
         unknown: Changelogs whose position the cluster has not reported.
         forwarded: Number of keys of cached stores in the last extended commit.
-        twice: Number of those keys that changed in both parts.
+        twice: Number of those keys that changed in its early part and in its extension.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CommitRound:
         self._clock = clock
         self._topology_hash = settings.topology_hash
         now_s = clock.monotonic_s()
-        #: Brokers delete offsets after their retention (H17).
+        #: Unchanged offsets are committed again, because brokers delete old ones (H17).
         self._recommit_s = settings.recommit_ms / 1000
         self._next_recommit_s = now_s + self._recommit_s
         self._next_refresh_s = now_s + _REFRESH_S
@@ -142,7 +142,7 @@ class CommitRound:
         topic_ids: Mapping[str, bytes],
     ) -> None:
         self.epochs[task.task_id] = epoch
-        self.unknown.difference_update(task.stores.changelogs)  # restored to their ends
+        self.unknown.difference_update(task.stores.changelogs)  # the restore read to their ends
         self.topic_ids.update(topic_ids)
         self._facts |= {
             partition: replaced(start.origin.facts, **self._operators).encode()
@@ -156,7 +156,7 @@ class CommitRound:
         self.sequence.number = max([self.sequence.number, *earlier])
 
     def former_ids(self, task: Task) -> set[str]:
-        """Return the transactional ids that committed for a task before; "" if unknown."""
+        """Return the transactional ids of a task's commits before its start; "" if unknown."""
         return self._former[task.task_id]
 
     def remove_task(self, task: Task) -> dict[TopicPartition, int]:
@@ -229,7 +229,7 @@ class CommitRound:
         self.committer.prepare(commit, background, opens=opens)
         self._prepared = _Prepared(work, commit, is_early=opens)
         for task in work.tasks:
-            if not isinstance(task, ParallelTask):  # a range already reads the rows that it sealed
+            if not isinstance(task, ParallelTask):  # key ranges already read their sealed rows
                 with task.stores.trusted():
                     task.stores.stage(work.drained[task.task_id])
 
@@ -259,7 +259,7 @@ class CommitRound:
         return True
 
     def complete(self) -> float:
-        """Wait until the commit is durable, write it to the databases, return its seconds."""
+        """Wait until the commit is durable, write it to the databases, return its duration."""
         prepared, self._prepared = self._prepared, None
         assert prepared is not None, "prepare a commit before completing it"
         self._write(prepared, self.committer.complete())
@@ -340,7 +340,7 @@ class CommitRound:
                 task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
-        """Rewrite the positions of quiet stores, else they are too old to be trusted after a crash.
+        """Rewrite the positions of unchanged stores: after a crash old ones are not trusted.
 
         This worker could commit, so no other worker has written: the positions are still valid.
         """
@@ -352,7 +352,7 @@ class CommitRound:
     # -- a clean stop ----------------------------------------------------------------------------
 
     def finish(self, tasks: Sequence[Task], admin: Admin) -> None:
-        """Commit for the last time, and store positions after which nothing has to be restored."""
+        """Commit for the last time, and store positions so the next start restores nothing."""
         self._commit(tasks)
         ends = self._settled_ends(tasks, admin)
         if not ends:

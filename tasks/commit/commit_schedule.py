@@ -6,18 +6,19 @@ from typing import Final, Protocol
 
 #: An early commit starts at most this share of an interval before its deadline.
 _EARLY: Final = 0.25
-#: Largest first part of an early commit: its rows are merged with those of the extension.
+#: With more uncommitted bytes a commit is not early: merging its rows with later ones costs time.
 _EARLY_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Minimum time for which the loop may process during a commit; else the interval.
+#: Minimum seconds for which the loop processes on before it waits for a commit's answer.
 _AHEAD_S: Final = 0.1
 #: A commit shorter than this share of the interval does not delay the next deadline.
 _SHORT: Final = 0.5
-#: Delay of a start that does not delay the next deadline either.
+#: A commit may start this many seconds late without delaying the next deadline.
 _LATE_S: Final = 0.005
-#: Share of keys that caches may forward twice, and smallest number of keys to judge by.
+#: Early commits pause if caches forward a larger share of keys twice for them.
 _TWICE: Final = 0.05
+#: Fewer forwarded keys count as this many.
 _KEYS_MIN: Final = 100
-#: Commit intervals of a pause.
+#: Length of that pause, in commit intervals.
 _PAUSE_COMMITS: Final = 100
 
 
@@ -31,7 +32,7 @@ class CommitState(Enum):
     OPEN = "open"
     #: Nothing can be added; the brokers have not answered.
     COMMITTING = "committing"
-    #: Completing it waits for no broker.
+    #: The brokers have answered: completing it waits for none.
     ANSWERED = "answered"
 
 
@@ -95,7 +96,7 @@ class EarlyCommitLimit:
             self._keys, self._twice = 0, 0
 
     def pause(self, now_s: float) -> None:
-        """Pause: an early commit completed alone, so the next commit forwards its keys again."""
+        """Pause early commits, also after one that was never extended: caches forward twice."""
         self._paused_until_s = now_s + _PAUSE_COMMITS * self._interval_s
         self._keys, self._twice = 0, 0
 
@@ -108,7 +109,8 @@ class CommitSchedule:
     """Deadlines of one worker's commits, and the table of steps. Outlives restarts of the tasks.
 
     Attributes:
-        due_s: Deadline of the next commit; infinite during a whole commit, unless another is requested.
+        due_s: Deadline of the next commit; infinite while a commit that can't be extended is in
+            progress, unless another is requested.
         ahead_until_s: Time from which the loop waits for the commit in progress. Without it, each
             commit of a busy worker is longer than the one before.
     """
@@ -134,7 +136,7 @@ class CommitSchedule:
     def decide(  # noqa: PLR0911 - one row of the table each
         self, now_s: float, state: CommitState, work: PendingWork
     ) -> Step:
-        """Return the next step: the first row that applies (ARCHITECTURE.md has the table)."""
+        """Return the step of the first table row that applies (ARCHITECTURE.md)."""
         is_due = now_s >= self.due_s
         match state:
             case CommitState.NONE if is_due or work.must_commit:
@@ -155,7 +157,7 @@ class CommitSchedule:
                 return Step.WAIT
 
     def wait_s(self, now_s: float, state: CommitState, work: PendingWork) -> float:
-        """Return the seconds until a deadline; infinite where only the brokers' answer counts."""
+        """Return the seconds until a step is due; infinite if only brokers can cause it."""
         if state is CommitState.OPENING:
             return math.inf
         if state is CommitState.NONE and self._may_be_early(now_s, work):

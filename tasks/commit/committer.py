@@ -4,14 +4,13 @@
         -> transaction committed -> databases written, positions last
 
 Before "transaction committed" everything may fail and be sent again; none of it is visible. After
-it, a crash loses only database writes, which the changelog restores. So the disk never leads the
-changelog, and outputs, changelog and offsets are committed atomically.
+it, a crash loses only database writes, which the changelog restores.
 
 `prepare` hands a commit to the client. Background threads wait for the brokers while the loop
 processes. `complete` handles all errors in the loop's thread.
 
-`extend` may add work to an early commit. Its offsets are already sent, and the background thread
-commits without an extension after 0.1 s: no transaction stays open for slow user code.
+`extend` may add work to an early commit. After 0.1 s the background thread commits without it: no
+transaction stays open for slow user code.
 """
 
 import logging
@@ -45,17 +44,18 @@ from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_c
 
 _log = logging.getLogger(__name__)
 
-#: Retry limit of an aborted or unknown transaction: Kafka Streams' `task.timeout.ms`.
+#: Seconds for retries of an aborted or unknown transaction: Kafka Streams' `task.timeout.ms`.
 _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
 
-#: Period of `on_wait` during a commit.
+#: Seconds between calls of `on_wait` while a commit waits for brokers.
 _TICK_S = 0.5
-#: Client calls take 30 s together, 15 s for early offsets, and 30 s for an abort; then it is stuck.
+#: Seconds until a commit counts as stuck in the client, whose own time-outs sum to 75 s.
 _STUCK_S = 90.0
 
+#: Seconds that a commit's thread waits for an extension.
 _OPEN_S = 0.1
-#: Wait of the loop for the sending thread: without it, that thread waits for the interpreter lock.
+#: Seconds that the loop sleeps for the commit's thread, which else would wait for the GIL.
 _SENDING_S = 0.004
 
 Answer = TypeVar("Answer")
@@ -68,7 +68,7 @@ def run_in_thread(work: Callable[[], Answer]) -> Future[Answer]:
     42
     """
     future: Future[Answer] = Future()
-    # A daemon: it may wait for brokers that are down when the interpreter ends.
+    # A daemon thread, else brokers that are down could delay the interpreter's exit.
     threading.Thread(target=_run, args=(work, future), name="tidewheel-commit", daemon=True).start()
     return future
 
@@ -116,7 +116,7 @@ class Commit:
     outputs: list[OutputColumns]
     changelogs: dict[TopicPartition, list[Drained]]
     offsets: dict[TopicPartition, CommittedOffset]
-    #: Local work during the broker calls; may be called more than once.
+    #: Local work to do while brokers work; may be called more than once.
     meanwhile: Callable[[], None] = lambda: None
 
     @property
@@ -142,7 +142,7 @@ class _InFlight:
         self.commit = commit
         self.give_up_s = give_up_s
         self.attempt: Future[Positions] = Future()
-        #: Guards the producer of an open commit.
+        #: Held by the thread that uses the producer of an open commit.
         self.lock = threading.Lock()
         self.is_open = is_open
         #: Set when no extension can follow.
@@ -232,8 +232,7 @@ class Committer:
     def _await_extension(self, in_flight: _InFlight) -> None:
         """Send the offsets so far, and wait for an extension.
 
-        Later offsets replace them. The transaction has then registered the group, so the second request
-        is cheaper.
+        Its offsets replace these, in a cheaper request: the transaction has registered the group.
         """
         with in_flight.lock:
             if in_flight.is_open:
@@ -245,7 +244,7 @@ class Committer:
         in_flight.whole.wait(_OPEN_S)
 
     def extend(self, more: Commit) -> bool:
-        """Add to the open commit and close it; return False if it is closed or `OPENING`.
+        """Add work to the open commit, then close it; return False if closed or `OPENING`.
 
         Raises `FencedError` or `StreamsError`; errors that need a retry surface in `complete`.
         """
@@ -299,10 +298,10 @@ class Committer:
             attempt = partial(self._transact, commit)
 
     def abandon(self, *, find_out: bool) -> Positions | None:
-        """Wait for the commit in progress, without a retry; None if it is not known to be durable.
+        """Wait for the commit in progress, without a retry; None unless it is durable.
 
-        `find_out` reads an unknown outcome back, because the tasks restart here. Otherwise the next owner
-        reads the committed offsets. Raises `FencedError` or `StreamsError`.
+        With `find_out`, an unknown outcome is read from the group, because the tasks restart here.
+        Otherwise the next owner reads the committed offsets. Raises `FencedError` or `StreamsError`.
         """
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is None:
@@ -430,7 +429,10 @@ class Committer:
     def _find_out(
         self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
     ) -> Positions:
-        """Retire the producer and read back whether the transaction committed (hole H8)."""
+        """Replace the producer, then read from the group if its transaction committed (H8).
+
+        A late request of the old producer could end its next transaction.
+        """
         _log.warning(
             "outcome of a transaction is unknown (%s); reading it back with a new producer", error
         )
@@ -449,11 +451,11 @@ class Committer:
             _log.info("the transaction had not committed; restarting from the committed offsets")
             raise RolledBackError(str(error)) from error
         _log.info("the transaction had committed")
-        # All its records were acknowledged. Current end offsets may be another worker's.
+        # All its records were acknowledged. End offsets may include another worker's records.
         return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
 
     def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
-        """Retry `ask` until brokers are back and have ended the transaction."""
+        """Retry `ask` until brokers answer; after `give_up_s`, raise their error."""
         while True:
             try:
                 return ask()

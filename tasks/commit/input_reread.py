@@ -14,14 +14,14 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _log = logging.getLogger(__name__)
 
-#: Polls for a record: 5 s together, far less than `worker_hang_timeout_ms`.
+#: Maximum polls for a record: 5 s together, far less than `worker_hang_timeout_ms`.
 _POLLS: Final = 50
 _POLL_S: Final = 0.1
 
-#: Records per poll, cached: records that fail together are mostly neighbours.
+#: Records that one poll reads and caches: those that fail together are mostly neighbours.
 _RECORDS: Final = 1_000
 
-#: Pause after a time-out, because many failing records would each wait.
+#: Seconds without rereads after a time-out, else each of many failing records would wait.
 _REST_S: Final = 60.0
 
 

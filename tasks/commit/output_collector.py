@@ -25,15 +25,15 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 #: Upper bound of a record's overhead bytes in a batch (varints, batch header; KIP-98).
 RECORD_OVERHEAD_BYTES = 96
 
-#: Memory overhead of a staged record.
+#: Approximate memory of a staged record besides key and value, in bytes.
 _STAGED_OVERHEAD_BYTES = 150
 
-#: Wait for the dead letter of a record that ends the worker.
+#: Seconds to wait until the dead letter of a record that ends the worker is sent.
 _LETTER_S: Final = 10.0
 
 
 class TopicInfo(Protocol):
-    """Cached facts of topics."""
+    """Cached partition counts and size limits of output topics."""
 
     def partition_count(self, topic: str) -> int:
         """Raise `MissingOutputTopicError` if the topic does not exist."""
@@ -42,7 +42,7 @@ class TopicInfo(Protocol):
     def message_bytes_max(self, topic: str) -> int: ...
 
     def message_bytes_max_now(self, topic: str) -> int:
-        """Return a fresh value (read at most about once a second)."""
+        """Return the limit as read from the cluster now, at most about once a second."""
         ...
 
 
@@ -57,7 +57,7 @@ class OutputCollector:
     ) -> None:
         self._topics = topics
         self._inputs = None if make_input_reader is None else InputAgain(make_input_reader)
-        #: None in exactly_once.
+        #: None in exactly_once, where all outputs are transactional.
         self.sink_producer = sink_producer
         self.staged: list[OutputColumns] = []
         self.staged_bytes = 0
@@ -71,7 +71,7 @@ class OutputCollector:
         if not len(columns):
             return
         self.produced += len(columns)
-        # A sink producer buffers its records until the flush.
+        # Sent records count too: the sink producer buffers them until the flush.
         self.staged_bytes += size + len(columns) * _STAGED_OVERHEAD_BYTES
         if internal or self.sink_producer is None:
             self.staged.append(columns)
@@ -87,7 +87,7 @@ class OutputCollector:
 
     @contextmanager
     def apart(self) -> Generator[Callable[[], list[OutputColumns]]]:
-        """Stage the block's outputs separately; yields a function that drains them."""
+        """Stage outputs of a `with` block separately; yield a function that drains them."""
         before, size = self.staged, self.staged_bytes
         self.staged, self.staged_bytes = [], 0
         try:
@@ -130,8 +130,8 @@ class OutputCollector:
     ) -> str:
         """Pass one output record to the production handler, with its raw input record.
 
-        Without the input record, a dead letter has the output's own key and value. Returns "continue", or
-        "retry" if the record is `retriable`, or raises.
+        If that can't be read, a dead letter has the output's own key and value. Returns "continue",
+        or "retry" if the record is `retriable`, or raises.
         """
         assert self.policy is not None
         key, value = columns.keys[index], columns.values[index]
@@ -184,7 +184,7 @@ class OutputCollector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Close the clients; wait for the dead letter of a failed record, which is sent once."""
+        """Close the clients; first wait for the dead letter of a record that ends the worker."""
         if self.policy is not None:
             self.policy.drops.report(at_end=True)
         if self._inputs is not None:
@@ -205,7 +205,7 @@ def record_bytes(columns: OutputColumns, index: int) -> int:
 
 
 def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
-    """Yield the ends of runs that fit a batch; a larger record is its own run."""
+    """Yield the end index of each run of records of up to `batch_bytes`, or of one larger record."""
     size = 0
     for index in range(len(columns)):
         more = record_bytes(columns, index)

@@ -14,7 +14,7 @@ from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.ports import FailedDelivery
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
-#: Bytes after the record's key in a row's key: none, time and number (windows), times (sessions).
+#: Possible bytes behind the record's key in a row key: none, windows' times, sessions' times.
 _SUFFIX_BYTES = (0, 12, 16)
 
 
