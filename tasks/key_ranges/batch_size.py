@@ -1,19 +1,19 @@
 """Batch size: limits how many records a key range processes per unit of work. Pure.
 
-A unit usually takes a few milliseconds, because a commit waits for it; slow records form units of
-one. A function of a **batch** may cost the same for one value as for a thousand, so its units grow.
+A unit usually takes a few milliseconds, because a commit waits for it. A function of a **batch**
+may cost the same for one value as for a thousand, so its units grow.
 """
 
 from typing import Final
 
-#: Target seconds of a unit.
+#: Target seconds of a unit of work: a commit waits for it.
 UNIT_S: Final = 0.005
 _UNIT_RECORDS_MAX: Final = 10_000
-#: Slower records (seconds) are processed singly and sealed more often.
+#: Records that take longer (seconds) are processed singly.
 _SLOW_S: Final = 0.001
 #: Weight of the newest unit in the moving average.
 _NEWEST: Final = 0.25
-#: Target seconds of a unit with a batch function.
+#: Target seconds of a unit if a user's function takes the whole batch.
 _BATCH_S: Final = 0.02
 _BATCH_RECORDS: Final = 64
 #: A larger unit pays off if a record costs less than this part of its cost at half the size.
@@ -21,7 +21,10 @@ _PAYS: Final = 3 / 4
 
 
 class Pace:
-    """Unit size from the duration of earlier units; seal before the next unit if `slow`."""
+    """Number of `records` in the next unit of work, from the duration of earlier units.
+
+    If `slow`, the range seals (hands over finished work for a commit) more often.
+    """
 
     def __init__(self) -> None:
         self.records = 1
@@ -29,7 +32,7 @@ class Pace:
         self.mean_s = 0.0
 
     def note(self, done: int, elapsed_s: float) -> None:
-        """Adapt the size: growth is at most twofold per unit, shrinking is immediate."""
+        """Adapt to a finished unit: grow at most twofold, shrink immediately."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
         fitting = int(UNIT_S / mean_s) + 1

@@ -4,7 +4,7 @@ import msgspec
 
 
 class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """`records` and `bytes` limit the queues of all ranges; `cache_bytes` is per range."""
+    """Limits of a task's `factor` ranges; `cache_bytes` is per range, queue limits for all."""
 
     factor: int
     records: int

@@ -6,9 +6,8 @@ and measures the share of a processor that they want: used time, plus time in th
 share admits all threads. A large share tries twice as many, and keeps them if they use clearly
 more. While ranges wait, or one processor is fully used, the pool measures again, but rarely.
 
-Two threads whose calls wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two
-that only compute use one processor, and four no more: two are enough. Two that wait 4 ms and
-compute 7 ms outside of the interpreter use 1.3, and four use 2: all run.
+Two threads that wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two that
+only compute use one, and four no more: two are enough.
 """
 
 import ctypes
@@ -18,32 +17,32 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-#: Bytes for the three numbers of schedstat.
+#: Buffer size for the three numbers in a thread's schedstat file.
 _SIZE = 80
 
 
-#: Smallest limit: one range computes while the other waits for data.
+#: Smallest limit of ranges at work: one computes while the other waits for data.
 MIN_CONCURRENCY: Final = 2
-#: Below this wanted share, more threads help.
+#: Ranges that together want less of a processor mostly wait, so all threads may run.
 _COMPUTES: Final = 0.5
-#: Twice the threads help if they use this many times the former wanted share.
+#: Twice the threads help if they use more than this multiple of the processor share before.
 _MORE: Final = 1.25
-#: Above this share, functions compute in parallel outside the GIL.
+#: Ranges that use more processors compute outside the GIL, so all threads may run.
 _OUTSIDE: Final = 1.4
 #: Run-queue time counts up to this multiple of used time. A thread that waits longer
-#: gets its processor late after each answer: more threads help there.
+#: gets its processor late after each I/O answer: more threads help there.
 _BESIDE: Final = 4.0
-#: Below this share more threads may run, regardless of earlier trials.
+#: While a worker wants less of a processor, all threads may run, regardless of trials.
 _ROOM: Final = 0.5
-#: Share of a fully used processor.
+#: From this share on, one processor counts as fully used.
 _FULL: Final = 0.85
-#: Seconds of full use, or of waiting ranges, before a new trial.
+#: Seconds of full use, or with ranges waiting for threads, before a new trial of the limit.
 _AGAIN_S: Final = 2.0
-#: Maximum of that time; a trial usually doubles it.
+#: Maximum seconds before a new trial; each trial usually doubles them.
 _AGAIN_MAX_S: Final = 300.0
-#: Seconds per trial; in less time a thread may get no processor by chance.
+#: Measured seconds per trial; in less a thread may get no processor by chance.
 _LOOK_S: Final = 0.1
-#: Seconds until a trial without enough working ranges ends.
+#: Seconds after which a trial ends if too few or too many ranges work.
 _PUT_OFF_S: Final = 0.25
 #: Weight of the newest share in the moving average.
 _NEWEST: Final = 0.1
@@ -51,12 +50,12 @@ _NEWEST: Final = 0.1
 
 @dataclass(slots=True)
 class _Look:
-    """Measurement at one limit.
+    """Trial of one limit: its measurements so far.
 
     Attributes:
-        fewer: Limit that justified this trial; 0 at the smallest limit.
+        fewer: Smaller limit to return to if this one does not help; 0 at the smallest.
         enough: Processor share above which this limit is worth keeping.
-        put_off_s: Time with another number of working ranges than the limit.
+        put_off_s: Seconds with another number of working ranges than the limit.
     """
 
     fewer: int = 0
@@ -88,7 +87,7 @@ class ConcurrencyLimit:
         self._look: _Look | None = _Look()
         #: Limit before the trial, restored if the trial ends early.
         self._before = most
-        #: Seconds with a reason for a trial, and seconds required.
+        #: Seconds with a reason for a new trial, which starts at `_patience_s`.
         self._reason_s = 0.0
         self._patience_s = _AGAIN_S
         self._room_s = 0.0
@@ -106,10 +105,11 @@ class ConcurrencyLimit:
         """Record a measurement of `elapsed_s` seconds and adapt the limit.
 
         Args:
-            ranges: Processor share of the ranges' threads; above 1 for several processors.
-            waited: Their share of time in the run queue.
+            ranges: Processors used by the ranges' threads, such as 0.5 or 2.
+            waited: Time of these threads in the run queue, in the same unit.
             loop: Processor share of the worker's own thread.
-            at_work: Working ranges, the larger number of start and end.
+            at_work: Number of working ranges, at start or end if larger.
+            more_wait: True if further ranges wait for a thread.
         """
         ranges_wanted = ranges + min(waited, _BESIDE * ranges)
         wanted = ranges_wanted + loop
@@ -138,7 +138,7 @@ class ConcurrencyLimit:
             self._reason_s = 0.0
 
     def _counts(self, look: _Look, elapsed_s: float, at_work: int, *, more_wait: bool) -> bool:
-        """Return True if the measurement fits the limit; end a trial postponed too long."""
+        """Return True if a measurement had as many ranges as the limit; end a trial without."""
         if at_work <= self.limit and (more_wait or 0 < look.fewer < at_work):
             return True
         if at_work > self.limit or look.fewer:
@@ -170,7 +170,7 @@ class ConcurrencyLimit:
         self._reason_s = 0.0
 
     def _settle(self, limit: int) -> None:
-        """End a trial; the next comes after twice the time, but soon if few suffice."""
+        """End a trial; the next waits twice as long, or `_AGAIN_S` if the smallest limit wins."""
         if limit == self._narrowest < self._before:
             self._patience_s = _AGAIN_S
         else:

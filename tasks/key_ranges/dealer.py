@@ -21,7 +21,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 #: Outputs of error handlers for undecodable records, by row.
 Letters = Mapping[int, Sequence[OutputColumns]]
 
-#: Memory of a share besides its records.
+#: Approximate bytes of a range's share of records, besides them.
 _SHARE_BYTES = 1_000
 
 
@@ -31,11 +31,11 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Dealer:
-    """Distributor of one task's records.
+    """Distributor of one task's records to its key ranges.
 
     Args:
-        clock: None if no operator uses the time of positions.
-        stream_time_ms: Before the first record, -1 for none.
+        clock: Stream time at each record's position; None if no operator uses it.
+        stream_time_ms: Stream time before the first record, -1 for none.
     """
 
     def __init__(self, ranges: KeyRanges, clock: PositionClock | None, stream_time_ms: int) -> None:
@@ -61,11 +61,11 @@ class Dealer:
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
         """Return the records as a chunk, the ranges' shares, and stream time per record.
 
-        `batch` has the accepted records, `old` a former owner's progress beyond the restart offset.
+        `batch` has the decoded records; `old` marks those that the former owner finished.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
-        # Rows count in `records`; the batch's source may start earlier (records decoded ahead).
+        # Row 0 is the first of `records`; the batch's source may start earlier (decoded ahead).
         rows = batch.rows if first == 0 else [row - first for row in batch.rows]
         stamps = _by_row(batch.timestamps, rows, len(records))
         before_ms, position_before_ms = self.stream_time_ms, self.position_ms
@@ -112,7 +112,7 @@ class Dealer:
         else:
             chosen = self._chosen(records, rows, old)
         whole = len(chosen) == 1 and all(len(mine) == len(batch) for mine in chosen.values())
-        # A stuck range must not keep other ranges' records in memory.
+        # Copy each range's records: a stuck range must not keep others' in memory.
         alone = whole and batch.source is records
         parts = [batch] if alone else batch.apart(list(chosen.values()))
         shares: list[Share] = []
@@ -180,7 +180,7 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
 def noting_passed(
     item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
 ) -> WorkItem:
-    """Set the row up to which the former owner already advanced the range's time."""
+    """Return the item with the row up to which the former owner ran timed callbacks."""
     if old is None:
         return item
     passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))

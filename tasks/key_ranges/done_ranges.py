@@ -14,7 +14,7 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 class OldMap(msgspec.Struct, frozen=True):
-    """Progress of each former range of a partition.
+    """Progress of a partition's key ranges in the commit that a task starts from.
 
     >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
     >>> old.highest
@@ -35,7 +35,7 @@ class OldMap(msgspec.Struct, frozen=True):
         return KeyRanges(tuple(entry.first_hash for entry in self.ranges))
 
     def done_below(self, first_hash: int, end_hash: int) -> int:
-        """Return the offset below which all hashes of an interval are finished.
+        """Return the offset below which all records with hashes of an interval are finished.
 
         >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
         >>> old.done_below(1 << 31, 1 << 32), old.done_below(7, 1 << 32)

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import msgspec
 
-#: Stored with ranges: other hashes must not be mistaken for it.
+#: Name of the hash, stored with ranges: those of another hash must not be used.
 KEY_HASH = "crc32"
 
 HASH_END = 1 << 32
@@ -28,7 +28,7 @@ _OFFSET_BYTES = 8
 
 
 def key_hash(raw_key: bytes | None, offset: int) -> int:
-    """Return the hash of one record; the offset counts only for None, not for an empty key.
+    """Return the hash of a record's key; if it is None (not empty), of its offset.
 
     >>> key_hash(b"alice", 7) == key_hash(b"alice", 8)
     True
@@ -52,7 +52,7 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
 
 
 class KeyRanges(msgspec.Struct, frozen=True):
-    """Ranges of one task; ValueError unless 1 to `RANGES_MAX` first hashes ascend from 0.
+    """Key ranges of one task; ValueError unless 1 to `RANGES_MAX` first hashes ascend from 0.
 
     >>> ranges = KeyRanges.even(2)
     >>> ranges.first_hashes

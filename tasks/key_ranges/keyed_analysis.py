@@ -24,7 +24,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
-#: Row keys of a node: the record's key on its topic, or any key.
+#: Kinds of a node's row keys: the record's key on its topic, or any key.
 _OWN: Final = "same"
 _ANY: Final = "any"
 
@@ -43,7 +43,7 @@ def only_awaits(subtopology: SubtopologySpec) -> bool:
 
 
 class Cutting(msgspec.Struct, frozen=True):
-    """The first reason against key ranges, in node order.
+    """First reason against key ranges of a sub-topology; empty if its tasks can have them.
 
     >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
     ('keyed', 'free: KTABLE-SUPPRESS-4: it holds rows back')
@@ -60,13 +60,13 @@ class Cutting(msgspec.Struct, frozen=True):
 
 
 def keyedness(subtopology: SubtopologySpec) -> Cutting:
-    """Analyse a sub-topology; it creates operators and processors, and initialises none."""
+    """Return the reason against key ranges. Creates operators and processors, initialises none."""
     flows = _flows(subtopology)
     return Cutting(next(_reasons(subtopology, flows), ""))
 
 
 def counted(subtopology: SubtopologySpec) -> Counted | None:
-    """Return the records whose time drives a keyed sub-topology's nodes; None without."""
+    """Return the records that advance time for a keyed sub-topology's operators, if any do."""
     timed = _timed(_flows(subtopology))
     return _counted(timed[0]) if timed else None
 
@@ -83,16 +83,16 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
 
 
 def runs_users_objects(subtopology: SubtopologySpec) -> bool:
-    """Users' objects may schedule callbacks."""
+    """Return True if a node has a user's object, which may schedule callbacks."""
     return any(flow.is_users for flow in _flows(subtopology))
 
 
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """Records that reach and leave a node.
+    """Keys and times of records that reach and leave a node.
 
     Attributes:
-        keys_in: Key kinds of arriving records, one word per path.
-        timed_in: True if all records of its sources arrive with their own times.
+        keys_in: Kinds of arriving records' keys, such as `_OWN`.
+        timed_in: True if all records of its sources arrive, with their own timestamps.
     """
 
     node: ProcessorSpec
@@ -109,7 +109,7 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> frozenset[str]:
-        """Return the key kinds of its store rows: windowed aggregates use windows' rows."""
+        """Return the kinds of keys of the node's store rows; windowed aggregates have windows'."""
         windowed = self.operator is not None and self.operator.keys_out == "windowed"
         return self.keys_out if windowed else self.keys_in
 
@@ -144,7 +144,7 @@ def _keys_out(
         return keys_in if makes_a(FixedKeyProcessor, node.supplier) else frozenset((_ANY,))
     if operator.keys_out == _OWN:
         return keys_in
-    # Windows count as own rows only if their keys are the records' own.
+    # Windowed keys count as such only if records arrive with their own keys.
     return frozenset((operator.keys_out,)) if keys_in == frozenset((_OWN,)) else frozenset((_ANY,))
 
 

@@ -11,8 +11,9 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 
-#: Bytes of one row's offset and times, and fixed bytes of a run.
+#: Bytes of one record's offset and two times.
 _ROW_BYTES = 3 * 8
+#: Further bytes of a run (records distributed together).
 _RUN_BYTES = 1_000
 
 
@@ -22,7 +23,7 @@ class _Run(msgspec.Struct):
 
 
 class RunMemory:
-    """Bytes of offsets and times of all runs that some range still uses.
+    """Memory of offsets and times of distributed records that some key range has not finished.
 
     Keys and values are counted per work item.
     """
@@ -33,7 +34,7 @@ class RunMemory:
         self._done = [0] * ranges
 
     def give(self, rows: int, indexes: Iterable[int]) -> None:
-        """Record a run; `indexes` has one entry per work item of it."""
+        """Count a run of `rows` records; `indexes` has the range of each of its work items."""
         holders = list(indexes)
         if not holders:
             return
@@ -43,7 +44,7 @@ class RunMemory:
             self._waiting[index].append(run)
 
     def let_go(self, index: int, items_done: int) -> None:
-        """Record the total of finished work items of a range.
+        """Release runs; `items_done` is the total of work items that range `index` finished.
 
         >>> memory = RunMemory(2)
         >>> memory.give(10, [0, 1])
@@ -68,8 +69,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition_times_ms: Per row, the partition's largest timestamp up to and including it.
-        positions_ms: Per row, the task's position clock after it.
-        others: Position and largest timestamp of the task's other partitions before the chunk.
+        positions_ms: Per row, the task's stream time after it (`PositionClock`).
+        others: Next offset and largest timestamp of the task's other partitions before the chunk.
     """
 
     partition: TopicPartition
@@ -83,9 +84,9 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct):
-    """Restart point of a range: the range has sealed all its rows before this row.
+    """Restart point of a range, which has sealed (handed over for a commit) all rows before `row`.
 
-    It has a position in each partition, so a restart merges the inputs in the same order.
+    It has an offset in each partition, so a restart merges the inputs in the same order.
     """
 
     chunk: Chunk
@@ -117,7 +118,7 @@ class Open(msgspec.Struct):
 class _Entry(msgspec.Struct, frozen=True):
     """Rows of a chunk that one range received, numbered `begin` to `end`.
 
-    Time had already passed for the range at all rows before `passed`.
+    The range's timed callbacks already ran for all rows before `passed`.
     """
 
     begin: int
@@ -128,11 +129,11 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Received and unsealed rows of one range.
+    """Rows that one range received and has not sealed (handed over for a commit).
 
     Attributes:
-        given: Received rows; a chunk without own rows counts as one.
-        passes: Chunks without own rows.
+        given: Number of received rows; a chunk without rows for the range counts as one.
+        passes: Number of such chunks.
     """
 
     def __init__(self, *, by_time: bool = False) -> None:
@@ -148,7 +149,7 @@ class Ledger:
         self.given = end
 
     def give_time(self, chunk: Chunk, passed: int = 0) -> None:
-        """Record a chunk without own rows; the range knew the rows before `passed`."""
+        """Count a chunk without rows for the range; callbacks ran for its rows before `passed`."""
         last = len(chunk.offsets) - 1
         if passed <= last:
             self._entries.append(_Entry(self.given, self.given + 1, chunk, (last,), passed))
@@ -170,7 +171,7 @@ class Ledger:
         done = max(self.sealed - first.begin, 0)
         if not self._by_time:
             return Open(first.chunk, first.rows[done])
-        # Rows of other ranges in between may have callbacks that are still due.
+        # The time of other ranges' rows in between may still make callbacks due.
         return Open(first.chunk, first.rows[done - 1] + 1 if done else first.passed)
 
 

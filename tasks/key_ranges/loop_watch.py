@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-#: Our coroutines call the users'.
+#: Prefix of our modules, whose coroutines call the users'.
 _OURS: Final = "tidewheel.tasks."
 
 
@@ -47,7 +47,7 @@ class LoopWatch:
         seen, mark = self._seen, self._mark
         if seen is None or mark is None:
             return None
-        # Read the task before the mark.
+        # Read the task first: a mark unset afterwards proves that its step was not over.
         is_there = asyncio.current_task(self._loop) is seen.task
         return seen if is_there and not mark.is_set() else None
 

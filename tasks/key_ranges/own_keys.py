@@ -13,7 +13,7 @@ from tidewheel.state_stores.errors import StreamsError
 
 
 class OwnKeys(msgspec.Struct, frozen=True):
-    """Keys of one range in user processors' stores: record keys, byte for byte.
+    """Rows of one key range in stores (`users`) whose row keys are the record's key bytes.
 
     >>> upper = OwnKeys(1 << 31, 1 << 32, {"counts": ("counter",)})
     >>> upper.holds("counts", b"alice"), upper.holds("counts", b"bob"), upper.holds("other", b"alice")
@@ -28,7 +28,7 @@ class OwnKeys(msgspec.Struct, frozen=True):
         return store in self.users
 
     def holds(self, store: str, key: bytes) -> bool:
-        """Return True for rows of the range, and for all rows of stores without scans."""
+        """Return True for rows of the range, and for all rows of stores not in `users`."""
         return store not in self.users or self.first_hash <= zlib.crc32(key) < self.end_hash
 
     def check(self, store: str, keys: Iterable[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Progress of two splits of the same keys: merging for commits, choice at a start. Pure."""
+"""Progress of old and new key ranges: merged for commits, compared at a start. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,13 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 def first_cut(
     wanted: KeyRanges, before: Sequence[KeyRanges], fitting: int, *, as_before: bool
 ) -> KeyRanges:
-    """Return the first ranges of a task.
+    """Return the key ranges with which a task starts.
 
     Args:
-        before: Ranges of the last commit, of each input with uneven progress.
-        fitting: Maximum ranges whose progress fits into a commit, which stores both splits merged.
-        as_before: True to keep the ranges until they are level: time had passed only for some keys.
+        before: Ranges in the last commit of each input where their progress differs.
+        fitting: Maximum ranges whose progress fits into a commit, which merges old and new ones.
+        as_before: True to keep the old boundaries until progress is equal: timed callbacks ran
+            only for some keys.
 
     >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
     >>> first_cut(thirds, [], 10, as_before=True) == first_cut(thirds, [halves], 10, as_before=False) == thirds
@@ -43,7 +44,7 @@ def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
 def together(
     one: Sequence[RangeProgress], other: Sequence[RangeProgress]
 ) -> tuple[RangeProgress, ...]:
-    """Return per key the larger progress of two splits.
+    """Return per key the larger progress of two divisions into ranges.
 
     >>> together((RangeProgress(0, 7),), (RangeProgress(0, 5), RangeProgress(1 << 31, 9)))
     (RangeProgress(first_hash=0, offset=7), RangeProgress(first_hash=2147483648, offset=9))

@@ -1,8 +1,7 @@
 """Progress of a task in one partition, encoded as metadata of the committed offset. Pure.
 
-The text is base64; numbers are varints. Offsets are relative to the committed one, so lag does not
-affect the size. The checksum includes that offset and rejects a text of another one. Version 1 had
-no facts, and a checksum without the offset.
+The text is base64 of varints. Offsets are relative to the committed one, so lag does not affect the
+size. The checksum includes that offset and rejects a text of another one, except in version 1.
 """
 
 import base64
@@ -23,22 +22,22 @@ _TOPIC_ID_BYTES = 16
 TOPOLOGY_HASH_BYTES = 8
 _CHECKSUM_BYTES = 4
 _OFFSETS_END = 1 << 63
-#: A number has at most 64 bits.
+#: Largest shift of a varint, which has at most 64 bits.
 _SHIFTS_MAX = 63
 
-#: Prefix of Kafka Streams' text.
+#: Start of Kafka Streams' metadata text: a version and a time.
 _THEIR_VERSIONS = (1, 2)
 _THEIR_BYTES = 9
 _THEIR_CHARACTERS = 12
 
-#: Kafka's offset.metadata.max.bytes is 4,096; the rest is reserved for other versions.
+#: Longest text; the rest of Kafka's offset.metadata.max.bytes (4,096) is for later versions.
 METADATA_CHARACTERS_MAX = 3_300
 
 #: Maximum lead (records) of the fastest range over the slowest, after which distribution pauses.
 #: The format has room for twice as much, because records are distributed in batches.
 AHEAD_MAX = 1 << 27
 
-#: Maximum bytes: fixed parts; one operator's time; one range (16 of the widths may take one more).
+#: Maximum bytes of fixed parts, one operator's time, one range (16 ranges may take one more).
 _FRAME_BYTES = (
     2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
 )
@@ -48,7 +47,7 @@ _WIDE_RANGES = 16
 
 
 def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int = 0) -> int:
-    """Return the maximum key ranges per commit text, 1 to `RANGES_MAX`.
+    """Return the number of key ranges whose progress fits a commit's metadata text.
 
     >>> ranges_that_fit("shop-fixed-0", 32)
     256
@@ -61,7 +60,7 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
 
 
 class RangeProgress(msgspec.Struct, frozen=True):
-    """`offset` is the next that the range will process."""
+    """Progress of the range from `first_hash`: the next offset that it will process."""
 
     first_hash: int
     offset: int
@@ -78,8 +77,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
         operator_times_ms: Stream time per windowed operator, in topology order.
         sequence: Commit count of the producer; identifies a transaction of unknown outcome.
-        read_from: Offset to read from if before all ranges, else None. All inputs restart from one
-            moment, so their merge order repeats.
+        read_from: Offset to read from if below all ranges' offsets, else None. All inputs restart
+            from one moment, so their merge order repeats.
         facts: Facts that change only with topology or topics (`tidewheel.tasks.commit_facts`).
     """
 
@@ -251,7 +250,7 @@ def slowest_position_ms(
     """Return the stream time of the slowest range's committed position.
 
     A restore to it must not use later times of faster ranges. None if no range is ahead; -1 if the
-    time is unknown: no commit, or another topology. `may_part`: level ranges may diverge before.
+    time is unknown: no commit, or another topology. `may_part`: equal ranges may differ by then.
     """
     known = [progress for progress in committed if progress is not None]
     level = all(progress.highest_offset == progress.committed_offset for progress in known)

@@ -5,9 +5,6 @@ idlest thread. **While the load is uneven**, the busiest thread then gives the i
 or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow
 them. A task never has more ranges than its factor.
 
-For example, four threads get tasks of load 6, 3 and 3. Each task has its own thread first; then
-the fourth thread takes the upper half of the first task's keys.
-
 The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
 ranges. Load counts as even within a range; the next measurement corrects this for hot keys.
 """
@@ -24,24 +21,24 @@ import msgspec
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 
-#: Allowed difference of threads, as part of the mean load. A new answer pauses the tasks it
-#: splits, so it aims at half of this.
+#: Allowed load difference of threads, as part of the mean. A change pauses the tasks that it
+#: splits, so each aims at half of this and then lasts.
 TOLERANCE: Final = 1 / 4
 
-#: Minimum gain of a move, as part of the mean load.
+#: Load by which a move must at least relieve the busiest thread, as part of the mean load.
 _GAIN: Final = TOLERANCE / 16
 
-#: Divisor of the total load for the minimum weight of idle tasks.
+#: Total load is divided by this, and added evenly to all tasks, so idle ones weigh too.
 _IDLE_SHARE: Final = 16
 
 _EVEN_SHARE: Final = 4
 
-#: Units per load: integers stay exact for small parts.
+#: Integer units per unit of load, so small parts of a range stay exact.
 _UNITS: Final = 1 << 20
 
 
 class RangeLoad(msgspec.Struct, frozen=True):
-    """Load in any unit that all ranges share."""
+    """Load of the range from `first_hash`, in any unit that all ranges share."""
 
     first_hash: int
     load: int = 0
@@ -62,7 +59,7 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRange(msgspec.Struct, frozen=True, order=True):
-    """Threads count from 0."""
+    """Range from `first_hash`, and its thread, numbered from 0."""
 
     first_hash: int
     thread: int
@@ -81,9 +78,9 @@ def assign_ranges(
     """Return the ranges of each task and their threads.
 
     Args:
-        previous: It may name tasks and threads that no longer exist.
-        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all capacity counts as
-            evenly spread, so chance differences between idle threads move nothing.
+        previous: Last answer; it may name tasks and threads that no longer exist.
+        capacity: Maximum load of one thread, 0 if unlimited. A quarter of it is added as even load,
+            so chance differences between idle threads move nothing.
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)
@@ -223,7 +220,7 @@ class _Draft:
         return bool(rest)
 
     def rename_threads(self, previous: Placement) -> None:
-        """Renumber the threads to keep as much load as possible in place."""
+        """Renumber the threads to keep as much load as possible on its previous thread."""
         common: Counter[tuple[int, int]] = Counter()
         for piece in self._all():
             weights = self._weights[piece.task]
@@ -247,7 +244,7 @@ class _Draft:
     def even_out(self, tolerance: float) -> bool:
         """Move load until threads differ by `tolerance` x mean; return True if any moved."""
         changed = False
-        #: (Weight, thread), idlest first, without threads that can give nothing.
+        #: (Load, thread), idlest first, without threads that can move nothing.
         active = self._ranked()
         total = sum(self._busy)
         while len(active) > 1:
@@ -301,14 +298,14 @@ class _Draft:
             if needs_cut and cuts_left <= 0:
                 continue
             piece = pieces[_index_of(pieces, first)]
-            # With few splits left, each part must be larger.
+            # The fewer further ranges the task may have, the larger each part must be.
             part = self._weight(piece) // (max(cuts_left, 0) + 1)
             if self._part_goes(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
                 return True
         return False
 
     def _part_goes(self, piece: _Piece, taker: int, wanted: int) -> bool:
-        """Move hashes of at most `wanted` weight, next to the taker's own if possible."""
+        """Move hashes of at most `wanted` load to `taker`, next to its own if possible."""
         below = self._weights[piece.task].below
         inner = range(piece.first + 1, piece.end)
         if taker in (each.thread for each in self._neighbours_of(piece, below_it=True)):
@@ -376,7 +373,7 @@ class _Draft:
         return min(self._weights[task].task.ranges_max, RANGES_MAX)
 
     def _limit(self, task: TaskId) -> None:
-        """Merge the lightest neighbours down to the maximum number of ranges."""
+        """Merge a task's lightest neighbouring ranges until it has no more than its maximum."""
         pieces = self._pieces[task]
         while len(pieces) > self._limit_of(task) and not self._weights[task].task.fixed:
             pairs = [

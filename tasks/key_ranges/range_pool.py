@@ -18,11 +18,11 @@ from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyL
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
 from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
 
-#: Seconds between measurements for the limit.
+#: Seconds between measurements for the concurrency limit.
 _WINDOW_S: Final = 0.05
-#: Seconds after which a call no longer counts toward the limit.
+#: Seconds after which a call no longer counts toward that limit.
 _LONG_S: Final = 1.0
-#: Busiest threads whose run-queue times represent all threads.
+#: Number of busiest threads whose run-queue times represent all.
 _SAMPLE: Final = 4
 
 
@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
 
 
 class RangePool:
-    """The worker's loop thread creates it."""
+    """Threads that run a worker's key ranges. The worker's loop thread creates the pool."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -46,7 +46,7 @@ class RangePool:
         self._running: dict[RangeWorker, threading.Thread] = {}
         #: Threads of released ranges: they end when their call returns.
         self._left_behind: set[threading.Thread] = set()
-        #: Created for the first range that only awaits.
+        #: Event loop, created for the first range whose functions only await.
         self._shared: SharedLoop | None = None
         self._loops: list[SharedLoop] = []
         self._started = 0
@@ -54,7 +54,7 @@ class RangePool:
         self._crowded = threading.Condition(self._lock)
         self._looks = True
         self._clocks: dict[threading.Thread, int] = {}
-        #: Ranges in long calls, excluded from the limit; none is left behind.
+        #: Ranges in long calls, which do not count toward the limit; none was released.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
         if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
@@ -62,7 +62,7 @@ class RangePool:
             threading.Thread(
                 target=self._adjust_concurrency, name="tidewheel-width", daemon=True
             ).start()
-        else:  # CPU time cannot be measured
+        else:  # at most two threads, or no clock to measure them
             self._concurrency.limit = threads
         for _ in range(threads):
             self._start_thread()
@@ -80,7 +80,7 @@ class RangePool:
                     self._call()
 
     def _queue(self, each: RangeWorker) -> bool:
-        """Return True if a thread must run the range. The lock is held."""
+        """Queue a range; return True if a thread, not its event loop, must run it. Needs the lock."""
         each.scheduling = Scheduling.QUEUED
         if each.awaits and isinstance(each.waiting, Shared):
             each.waiting.turns.begin(each)
@@ -89,14 +89,14 @@ class RangePool:
         return True
 
     def _call(self) -> None:
-        """The lock is held."""
+        """Wake a thread if the limit allows it. Needs the lock."""
         if self._has_place:
             self._work.notify()
         else:
             self._look_soon()
 
     def share(self) -> Shared:
-        """Called from the ranges' threads."""
+        """Return a new part of the shared event loop. Called in ranges' threads."""
         with self._lock:
             if self._shared is None:
                 self._shared = SharedLoop(self._turned)
@@ -131,7 +131,7 @@ class RangePool:
         """Cancel a coroutine; if it blocks the loop, later ranges get a new loop."""
         waiting.cancel()
         if waiting.turns is self._shared and not waiting.turns.is_turning():
-            self._shared = None  # its ranges stay on it
+            self._shared = None  # ranges of the blocked loop stay on it
 
     @property
     def has_free_threads(self) -> bool:
@@ -196,10 +196,10 @@ class RangePool:
         return mine.has_work and self._queue(mine)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
-        """The lock is held."""
+        """Return `before` if other threads can run all others, else the first. Needs the lock."""
         others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
         if before is not None and len(self._ready) - 1 <= others:
-            with suppress(ValueError):  # it has no work
+            with suppress(ValueError):  # `before` has no work
                 self._ready.remove(before)
                 return before
         return self._ready.popleft()
@@ -270,7 +270,7 @@ class RangePool:
         return used_s
 
     def _look_at_width(self, before: _Seen) -> _Seen:
-        """The lock is held."""
+        """Measure since `before` and adapt the limit. Needs the lock."""
         self._note_long()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s

@@ -33,17 +33,17 @@ from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_step
 from tidewheel.tasks.processing.engine.task_processing import TaskProcessing
 from tidewheel.tasks.question import Question
 
-#: Seconds of work between seals: a call that hangs delays at most this much of its own range.
-#: Half the value costs 10 % more per record of 10 ms.
+#: Seconds of work after which a range seals it (hands it over for a commit), so a call that hangs
+#: delays no more. Half the value makes records of 10 ms 10 % slower.
 _SEAL_S: Final = 0.1
-#: Seconds a record may occupy the shared loop; a longer one blocks instead of awaiting.
+#: Seconds that a record may occupy the shared event loop; a longer one counts as blocking it.
 _KEPT_S: Final = 0.002
-#: Memory of a staged output besides its payload.
+#: Approximate bytes of a staged output besides key and value.
 _STAGED_OVERHEAD_BYTES: Final = 150
 
 
 class Scheduling(Enum):
-    """Only the pool changes it, while it holds its lock."""
+    """State of a range in its pool, which alone changes it, under its lock."""
 
     IDLE = "idle"
     QUEUED = "queued"
@@ -97,12 +97,12 @@ class RangeWorker:
 
     Attributes:
         seals: Sealed work that the loop has not received yet.
-        passes_done: Finished rows that represent records of other ranges.
+        passes_done: Number of finished rows that only represent the time of other ranges' records.
         dirty: True if finished work is not sealed.
         commit_requested: A processor requested a commit; its work before that is sealed.
-        busy_percent: Working part of the last interval of `RangePlacement`.
-        cancelled: Its last record was cancelled after a halt; only sealed work counts.
-        unit_since_s: Start of the present unit (`time.monotonic`); None between units.
+        busy_percent: Percent of `RangePlacement`'s last interval in which the range worked.
+        cancelled: True if its last record was cancelled after a halt; only sealed work counts.
+        unit_since_s: Start of the current unit of work (`time.monotonic`); None between units.
     """
 
     kept_s = 0.0
@@ -149,8 +149,9 @@ class RangeWorker:
         self._item: WorkItem | None = None
         #: Finished rows of `_item`.
         self._begun = 0
-        #: Times of the current run, and its first row with unchecked times.
+        #: Stream time per row of the current run (records distributed together).
         self._run_times: Sequence[int] = ()
+        #: First row of the run whose time was not checked for due callbacks.
         self._timed = 0
         self._pace = Pace()
         self._sealed = 0
@@ -165,7 +166,7 @@ class RangeWorker:
 
     @property
     def has_work(self) -> bool:
-        """Also called by the pool."""
+        """Return True if a thread must run the range. Also called by the pool."""
         if self._closing:
             return not self.ended
         if self.error is not None:
@@ -177,7 +178,7 @@ class RangeWorker:
 
     @property
     def slow(self) -> bool:
-        """Return True if units may take long: slow records, or calls for whole batches."""
+        """Return True if units of work may take long: slow records, or calls for whole batches."""
         return self._pace.slow
 
     @property
@@ -186,7 +187,7 @@ class RangeWorker:
 
     @property
     def awaits(self) -> bool:
-        """Return True if the next work belongs on the shared loop: nothing in it blocks."""
+        """Return True if the next work belongs on the shared event loop: nothing in it blocks."""
         if self._shared is None or self._closing or self._punctuate_ms is not None:
             return False
         return self.processing is not None and not len(self.processing.stream_schedules)
@@ -202,7 +203,7 @@ class RangeWorker:
 
     @property
     def goes_by_time(self) -> bool:
-        """Return True if the range needs the time of other ranges' records."""
+        """Return True if the range needs the time of other ranges' records, for callbacks."""
         return self.processing is None or len(self.processing.stream_schedules) > 0
 
     def request_seal(self, barrier: SealBarrier) -> None:
@@ -271,7 +272,7 @@ class RangeWorker:
             self._end()
 
     async def turn_on_loop(self) -> None:
-        """Never raises."""
+        """Work on the shared event loop. Never raises."""
         with self._ending(), self._trusted():
             assert self._shared is not None, "it shares the loop that calls it"
             await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
@@ -306,10 +307,10 @@ class RangeWorker:
         return self.dirty and not self._closing and self.error is None
 
     def _should_seal(self, after_s: float) -> bool:
-        """Return True if work must be sealed because the next call may hang.
+        """Return True if work must be sealed (handed over for a commit) before the next call.
 
-        Slow records and users' objects seal every `after_s` seconds of work. Seals of batches of
-        fast records cost more and wait for a request.
+        That call may hang, so slow ranges and users' objects seal every `after_s` seconds of work.
+        Batches of fast records wait for a request: sealing costs more there.
         """
         if self._seal_barrier is not None or self.processing is None:
             return True

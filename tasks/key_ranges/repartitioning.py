@@ -10,22 +10,22 @@ from typing import Final
 
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 
-#: A queue is short if it takes no longer (seconds), or has one record.
+#: A range's queue is short if it needs at most this many seconds, or has one record.
 _SHORT_S: Final = 0.05
-#: Seconds of a pause, doubled each time, and its maximum.
+#: Seconds for which distribution pauses until queues are empty; doubled after each failure.
 _HELD_S: Final = 0.2
 _HELD_MAX_S: Final = 1.0
-#: Seconds between pauses, doubled each time.
+#: Seconds between two such pauses; doubled after each failure.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
-#: Full queues shrink by this part of a row for each distributed row.
+#: Before a change, each distributed row shortens full queues by this part of a row.
 _LESS: Final = 1 / 4
-#: Rows per range that short queues may have, so no range idles.
+#: Mean rows per range that may always queue while all queues are short, so no range idles.
 _ROWS_MIN: Final = 8
 
 
 class Repartitioning:
-    """Requested change of one task's ranges; `part` of the usual queue length is allowed now."""
+    """Requested change of one task's ranges; until then only `part` of the usual rows may queue."""
 
     def __init__(self) -> None:
         self.wish: KeyRanges | None = None
@@ -45,9 +45,9 @@ class Repartitioning:
             self.part = 1.0
 
     def is_due(self, backlogs: Iterable[tuple[int, float]], *, quiet: bool, now_s: float) -> bool:
-        """Return True if the ranges can change now; else start or end a pause.
+        """Return True if the ranges can change now; else start or end a pause of distribution.
 
-        `backlogs`: unfinished rows and seconds per row of each range. `quiet`: there are none.
+        `backlogs`: unfinished rows and seconds per row of each range. `quiet`: no range has rows.
         """
         if self.wish is None or quiet:
             return quiet and self.wish is not None
@@ -79,9 +79,9 @@ class Repartitioning:
     def is_full(
         self, backlogs: Iterable[tuple[int, float]], waiting: int, used: float, ranges: int
     ) -> bool:
-        """Return True if no more rows may be queued; `used` is relative to the usual length.
+        """Return True if no more rows may queue; `used` is the queues' part of their usual limit.
 
-        While all queues are short, a few rows may exceed a reduced length.
+        While all queues are short, a few rows may exceed a reduced limit.
         """
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
         if few and all(_is_short(*each) for each in backlogs):

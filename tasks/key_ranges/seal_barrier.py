@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 
 
 class SealBarrier:
-    """Barrier of the awaited ranges.
+    """Barrier that opens when all awaited ranges have sealed (handed over) their work.
 
     >>> barrier = SealBarrier({"a", "b"})
     >>> barrier.sealed("a"); barrier.wait(0.0)
@@ -21,7 +21,7 @@ class SealBarrier:
             self._all.set()
 
     def sealed(self, range_: Hashable) -> None:
-        """Called from the ranges' threads."""
+        """Record that a range has sealed. Called in ranges' threads."""
         self._awaited.discard(range_)
         if not self._awaited:
             self._all.set()

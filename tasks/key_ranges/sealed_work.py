@@ -11,16 +11,16 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one range, in order.
+    """Records that the loop gives to one key range, in order.
 
     Attributes:
-        batch: None without accepted records.
-        times_ms: Stream time per row of the run, shared by all ranges.
+        batch: None without decoded records.
+        times_ms: Stream time per row of the run (records distributed together to all ranges).
         rows: Rows of the run that are these records.
-        end: Row that the range reaches with them.
+        end: Row up to which the range's time passes with them.
         size_bytes: Approximate memory, without data shared with other ranges.
         only_time: True without records: one row represents the run, for callbacks that become due.
-        passed: Row up to which the former owner already made the due calls.
+        passed: Row up to which the former owner already ran the due callbacks.
     """
 
     source: str
@@ -42,7 +42,7 @@ class AtHand(NamedTuple):
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """Immutable result of a range since its last seal.
+    """Immutable finished work of a key range since its last seal, for the next commit.
 
     Attributes:
         rows_done: Finished rows since the range started.

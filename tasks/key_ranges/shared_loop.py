@@ -19,7 +19,7 @@ from tidewheel.tasks.processing.api.coroutines import (
     unexpected_cancellation,
 )
 
-#: Seconds that `is_turning` waits for an answer.
+#: Seconds that `is_turning` waits for the event loop to answer.
 _ANSWER_S: Final = 0.1
 #: Seconds that a closing range waits for its background tasks.
 _LEFT_BEHIND_S: Final = 1.0
@@ -36,9 +36,9 @@ class Turning(Protocol):
 
 
 class Shared(CoroutineRunner):
-    """Part of one owner (a key range) in a shared loop.
+    """Runner of one key range's coroutines on the shared loop.
 
-    Turns on the loop await its coroutines; `wait_for` serves its turns in other threads.
+    The range's turns on the loop await them; its turns in other threads use `wait_for`.
     """
 
     def __init__(self, turns: "SharedLoop") -> None:
@@ -51,7 +51,7 @@ class Shared(CoroutineRunner):
         self.context: Context = copy_context()
         self.context.run(_owner.set, self)
         self.begun: WeakSet[asyncio.Task[Any]] = WeakSet()
-        #: Task to cancel with the owner: its turn, or a coroutine another thread waits for.
+        #: asyncio task to cancel with the range: its turn, or a coroutine of `wait_for`.
         self.in_hand: asyncio.Task[Any] | None = None
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -104,16 +104,16 @@ class Shared(CoroutineRunner):
 
 
 class SharedLoop:
-    """Loop and its thread; `done` runs on the loop after each turn of a range."""
+    """Event loop and its thread; `done` runs on the loop after each turn of a range."""
 
     def __init__(self, done: Callable[[Any], None]) -> None:
         self._done = done
         self._ready: deque[Turning] = deque()
         self._woken = False
         self._closed = False
-        #: Unanswered probe of a blocked loop; it is not repeated.
+        #: Last probe of `is_turning`; while a blocked loop does not answer, none is added.
         self._asked: threading.Event | None = None
-        #: Strong references: the loop has only weak ones.
+        #: Running turns: asyncio itself has only weak references to them.
         self._turns: set[asyncio.Task[None]] = set()
         self._runner = asyncio.Runner(loop_factory=new_loop)
         self.loop = self._runner.get_loop()

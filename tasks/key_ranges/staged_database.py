@@ -14,12 +14,12 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import Database
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 
-#: Rows of the running commit, and later rows.
+#: Layers of sealed rows per family: those of the commit in progress, and later ones.
 _LAYERS_MAX: Final = 2
 
 
 class _Layer:
-    """Sealed rows; seal `number` is the last one."""
+    """Rows of consecutive seals; seal `number` is the last."""
 
     __slots__ = ("number", "rows")
 
@@ -29,13 +29,15 @@ class _Layer:
 
 
 class StagedDatabase(DatabaseView):
-    """Deleted ranges of expired rows below stay visible: their readers check the time themselves.
+    """View of a task's database with a key range's sealed rows on top.
+
+    Expired rows in the database stay visible: their readers check the time themselves.
 
     Args:
         own: Rows of the range, if user processors may scan a store; None for all.
 
     Attributes:
-        applied: Last seal that is in the database below. Set by the loop's thread.
+        applied: Number of the last seal that the database contains. Set by the loop's thread.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class StagedDatabase(DatabaseView):
                 layers.popleft()
             if len(layers) < _LAYERS_MAX:
                 layers.append(_Layer(number))
-            # A growing layer is dropped after all of its rows are below.
+            # A layer that grows is dropped when the database has its last seal.
             layers[-1].number = number
             layers[-1].rows.update(zip(rows.keys, rows.values, strict=True))
             self._ordered.pop(family, None)
