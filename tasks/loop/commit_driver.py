@@ -22,8 +22,6 @@ class CommitDriver:
     """The path of a commit: schedule (when), round (contents), committer (producer).
 
     Args:
-        commit_round: Collects the work, and writes it to the databases.
-        schedule: Decides the next step.
         running: Tasks that process records.
         uncommitted_bytes_max: Memory of uncommitted work above which a commit starts.
         background: Runs the calls that wait for brokers.
@@ -83,7 +81,7 @@ class CommitDriver:
         return self.round.uncommitted_bytes(self._running.values())
 
     def wait_s(self) -> float:
-        """Return the seconds until the schedule has a step, unless an event comes first."""
+        """Return the seconds until the schedule's next step, unless an event comes first."""
         return self.schedule.wait_s(self._clock.monotonic_s(), self.state, self)
 
     # -- steps -------------------------------------------------------------------------------------
@@ -110,7 +108,7 @@ class CommitDriver:
         self.complete()
 
     def complete_answered(self) -> None:
-        """Complete the commit in progress if that waits for no broker."""
+        """Complete the commit in progress if the brokers have answered."""
         if self.state is CommitState.ANSWERED:
             self.complete()
 
@@ -155,7 +153,7 @@ class CommitDriver:
                 keys=self.round.forwarded,
                 twice=self.round.twice,
             )
-        else:  # the background thread has closed it meanwhile
+        else:  # the background thread has already committed without an extension
             self.complete()
             self.round.prepare(work, self._background)
             self.schedule.record_prepare(start_s, self._clock.monotonic_s(), is_empty=False)

@@ -11,14 +11,14 @@ from tidewheel.tasks.commit.commit_round import CommitRound
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.task.task import Task
 
-#: Answers kept for repeated orders.
+#: Maximum answers kept for repeated orders.
 _ANSWERS_MAX: Final = 100
-#: Orders that wait for key ranges; further ones are dropped, because they are sent again.
+#: Maximum orders that wait for key ranges; others are dropped, and the group sends them again.
 _PENDING_MAX: Final = 100
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """An order in progress.
+    """Erasure order in progress.
 
     Attributes:
         position: Position of the changelog before the deletion.
@@ -35,13 +35,10 @@ class _Pending(msgspec.Struct, frozen=True):
 class Erasures:
     """Erasure orders of one worker; its loop calls it.
 
-    An unanswered order is sent again, so uncommitted orders need no record.
+    The group sends an unanswered order again, so uncommitted orders are not stored.
 
     Args:
         answers: Answers by request; they outlive a restart of the tasks.
-        running: Tasks that process records.
-        commit: Commits all finished work.
-        report: Sends an answer to the group.
     """
 
     def __init__(
@@ -74,14 +71,14 @@ class Erasures:
         task = self._running.get(task_id)
         if task is None or self._commits.epochs[task_id] != order.task_epoch:
             return
-        # A deletion has a commit of its own, so that its offsets are known.
+        # Commit earlier work first: then the next commit's offsets are the deletion's.
         self._commit()
         if self._running.get(task_id) is not task:
             return
         position = _position(task, order.store)
         erasure = Erasure(order.store, order.key, order.tail)
         task.erase(erasure)
-        # Key ranges continue, so another commit may come before the next check.
+        # A key range deletes later, while others continue: its commit has other changes too.
         self._pending[order.request] = _Pending(
             order, task, erasure, position, is_alone=erasure.is_over
         )

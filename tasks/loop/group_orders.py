@@ -15,8 +15,6 @@ class GroupOrders:
 
     Args:
         early_orders: Removes and returns orders that came while a producer waited for its id.
-        stop: Ends the loop.
-        status_interval_ms: Period of the status reports.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class GroupOrders:
 
     @property
     def may_process(self) -> bool:
-        """Return True if input may be processed: members need a lease (H9)."""
+        """Return True if input may be processed: a member without a lease may be replaced (H9)."""
         return self.membership is None or self.membership.lease_left_s() > 0
 
     def show_progress(self) -> None:
@@ -48,7 +46,7 @@ class GroupOrders:
             self.membership.progress()
 
     def serve(self, manager: TaskManager) -> None:
-        """Carry out the orders that came, and report the status when it is due."""
+        """Carry out the group's orders, and report the worker's status when it is due."""
         membership = self.membership
         if membership is None:
             return

@@ -16,24 +16,21 @@ from tidewheel.tasks.ports import Clock, ProducerOfId, TransactionalProducer
 
 _log = logging.getLogger(__name__)
 
-#: Limit for the group to log another id; without one an incarnation cannot commit.
+#: Seconds for the group to log another transactional id; without one a worker can't commit.
 _LIMIT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 1.0
 _LOOK_S: Final = 0.005
 
 
 class GroupProducers:
-    """Makes the producers of an incarnation; a `ProducerFactory`.
+    """Factory of the transactional producers of one incarnation.
 
-    An id is initialised once, before the group log has it. So a fence of the id always comes later and
-    lasts. The group only permits the use of the id.
+    A producer initialises its id once, before the group logs it. Others fence only logged ids, so a
+    fence always comes later and lasts.
 
     Args:
-        membership: Requests further ids.
-        make: Makes the producer of an id.
         first_id: Id that the group log has from the start.
         first: Its producer, initialised before the group knew it; None makes it here.
-        wait: Waits for some seconds.
 
     Attributes:
         early: Orders received while waiting for an id; `GroupOrders` serves them first.
@@ -94,7 +91,7 @@ class GroupProducers:
         )
 
     def _look(self, number: int) -> str | None:
-        """Return True once the id is permitted; keep other orders."""
+        """Return the id if an order permits its use; keep other orders in `early`."""
         found: str | None = None
         for order in self._membership.take():
             match order:

@@ -37,7 +37,7 @@ class WorkerMetrics:
 
 
 class ProcessingRates:
-    """Records per second of each task since the last call."""
+    """Records per second of each task since the last call of `of`."""
 
     def __init__(self) -> None:
         #: Processed records of each task, and the time of the count.

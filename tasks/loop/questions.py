@@ -1,8 +1,6 @@
 """Queries of uncommitted rows: any thread asks, the owners of the rows answer between batches.
 
-Uncommitted rows are in buffers that only their owner may read: the worker's loop, or the thread of
-a key range. A question waits in a queue until its owner is between two batches. The caller waits
-for the answer, up to a deadline.
+Only their owner may read the buffers: the worker's loop, or the thread of a key range.
 """
 
 import math
@@ -19,7 +17,7 @@ from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.long_calls import call_of
 from tidewheel.tasks.question import Question
 
-#: A caller often asks again: time with shorter waits for input.
+#: Seconds after a query in which the loop waits less for input: its caller often asks again.
 _LATELY_S: Final = 1.0
 
 T = TypeVar("T")
@@ -30,12 +28,7 @@ class AnswersQuestions(Protocol):
 
 
 class Questions:
-    """Questions to one worker's loop.
-
-    Args:
-        wake: Wakes the loop.
-        pool: Returns the threads of key ranges, or None.
-    """
+    """Queue of queries of uncommitted rows, for one worker's loop."""
 
     def __init__(self, wake: Callable[[], None], *, pool: Callable[[], RangePool | None]) -> None:
         self._wake = wake
@@ -44,7 +37,7 @@ class Questions:
         self._closed = False
         self._loop = 0
         self._came_s = -math.inf
-        #: Only the loop removes questions.
+        #: Queue; only the loop removes questions.
         self.waiting: deque[tuple[TaskId, Question]] = deque()
 
     def ask(

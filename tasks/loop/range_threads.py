@@ -16,11 +16,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 
 class RangeThreads:
-    """The key ranges of one worker's tasks; none without several threads.
-
-    Attributes:
-        pool: Threads of the key ranges, while tasks run.
-    """
+    """The key ranges of one worker's tasks; none if it has one thread."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -51,7 +47,7 @@ class RangeThreads:
                 task.check()
 
     def rest(self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]) -> None:
-        """Pause and resume the key ranges of tasks, as the loop does."""
+        """Pause the key ranges of tasks that `is_resting` selects; resume the others."""
         if self.pool is None:
             return
         resting = frozenset(task_id for task_id, task in running.items() if is_resting(task))

@@ -5,20 +5,15 @@ from typing import Final
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.ports import Clock
 
-#: Time that the workers of one program may take to start.
+#: Seconds that the workers of one program may take to start.
 _SIBLINGS_START_S: Final = 60.0
-#: Fences that one sibling may cause: the broker's abort of an open transaction is one epoch, the
-#: client's retry the next, and the sibling may have begun another transaction meanwhile.
+#: Fences that one other worker of the program may cause: aborting an open transaction raises the
+#: producer epoch, and so do the client's retry and a transaction begun meanwhile.
 _FENCED_BY_ONE: Final = 3
 
 
 class RestartPolicy:
-    """Counts fences and wiped states of one worker.
-
-    Args:
-        siblings: Number of other workers of this program.
-        clock: Time.
-    """
+    """Counts of one worker's fences and wiped task states; `siblings` is the number of others."""
 
     def __init__(self, siblings: int, clock: Clock) -> None:
         self._siblings = siblings
@@ -29,7 +24,7 @@ class RestartPolicy:
         self._wiped: dict[TaskId, int] = {}
 
     def may_fence_back(self) -> bool:
-        """Return True if a worker that was just fenced may fence back: while its program starts, a few times."""
+        """Return True if a fenced worker may restart and fence back: a few times at the start."""
         self._fenced += 1
         is_young = self._clock.monotonic_s() - self._born_s < _SIBLINGS_START_S
         return is_young and self._fenced <= _FENCED_BY_ONE * self._siblings

@@ -1,9 +1,5 @@
 """Slices of processing: records per task and round of the loop, and the record in progress.
 
-A function that takes a batch is called once per slice, and may cost the same for one value as for
-a thousand. So tasks with such functions have a size of their own, which grows while that makes a
-record cheaper.
-
 A death of the process (a signal, `os._exit`) leaves no error that names a record. The next worker
 therefore processes single records for a while, and reports each one first.
 """
@@ -25,7 +21,7 @@ _log = logging.getLogger(__name__)
 _SLICE_S = 0.02
 _SLICE_RECORDS_MAX = 10_000
 
-#: Seconds of single records, from the first one on.
+#: Seconds in which a worker processes single records after its predecessor died.
 _CAREFUL_S: Final = 60.0
 
 
@@ -33,8 +29,8 @@ class Slices:
     """Runs slices of tasks.
 
     Args:
-        is_restoring: Returns True while other threads work on tasks and could cause a death.
-        on_record: Receives the record in progress, for a while; None processes batches.
+        is_restoring: Returns True while tasks restore, which could also end the process.
+        on_record: Receives each single record before its processing; None processes batches.
 
     Attributes:
         records: Size of the next slice of a task without functions that take a batch.
@@ -91,7 +87,7 @@ class Slices:
     def _carefully(self, task: Task, late: Callable[[], bool], tell: OnRecord) -> int:
         assert isinstance(task, ActiveTask), "key ranges have no careful mode"
         done = 0
-        # With several inputs, records of all may be decoded before one is chosen.
+        # With several inputs, any record may be decoded to choose the next: report none meanwhile.
         merges = len(task.inputs) > 1
         try:
             while done < self.records and task.ready(self._clock.now_ms()):

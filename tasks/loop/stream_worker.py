@@ -1,12 +1,8 @@
 """The worker: runs tasks until it is stopped, and starts them again after errors that allow it.
 
 One thread owns all running tasks, the source consumer and the transactional producer. A transaction
-is open only inside a commit and waits for no user code: a background thread waits for the brokers
-while the loop processes the next records. Work that is not committed never happened: after any
-error the buffers are discarded, and the databases stay as the last commit left them.
-
-Without a membership the tasks are assigned once (N13). With one, tasks come and go by the group's
-orders, and the loop reads input only while it has a lease.
+is open only inside a commit and waits for no user code. After any error the buffers are discarded,
+and the databases stay as the last commit left them.
 """
 
 import logging
@@ -52,19 +48,16 @@ class StreamWorker:
     """Runs tasks until `stop`. `run` needs its own thread; any thread may call the other methods.
 
     Args:
-        plan: Plan of the application.
         assigned: Tasks of a worker without membership; empty in a group.
         membership: Connection to the group; the group has stored `settings.transactional_id`.
         first_producer: Producer of that id, initialised before the group knew the id.
 
     Attributes:
-        plan: Current plan (`use_plan`).
         appeared: Input partitions that appeared while this process ran.
         paused: Sub-topologies whose tasks pause.
         tasks: Owned tasks, including restoring ones.
-        copies: Tasks of which it keeps a copy.
+        copies: Copies of other workers' tasks.
         call_watch: Detects long calls of user code, during `run`.
-        questions: Queries of uncommitted rows.
     """
 
     appeared: frozenset[TopicPartition] = frozenset()
@@ -113,7 +106,7 @@ class StreamWorker:
             None if settings.threads > 1 else ports.on_record,
         )
         self._restarts = RestartPolicy(settings.siblings, ports.clock)
-        #: Of the last start of the tasks.
+        #: Loop of the tasks' last start.
         self._loop: TaskLoop
 
     # -- from other threads ----------------------------------------------------------------------
@@ -127,7 +120,7 @@ class StreamWorker:
         self._wake.set()
 
     def use_plan(self, plan: ApplicationPlan) -> None:
-        """Use a plan of the current topics; the tasks restart if their inputs changed (N12)."""
+        """Replace the plan after topics changed; the tasks restart if their inputs did."""
         self._new_plan = plan
         self._wake.set()
 
@@ -140,7 +133,7 @@ class StreamWorker:
         """Run until `stop`, or until the group releases the worker.
 
         Raises:
-            FencedError: Another worker has our id, or the group has ended this incarnation.
+            FencedError: Another worker has our transactional id, or the group has ended our membership.
             RecordFailedError: A record failed and its handler answered "fail".
             StreamsError: Another error that needs a decision.
         """
@@ -207,12 +200,12 @@ class StreamWorker:
             )
         source = ports.make_source()
         stack.callback(source.close)
-        # Under exactly_once results are visible with a commit only.
+        # Under exactly_once results appear only with a commit, so input may be gathered.
         work = WorkerInput(source, settings, ports.clock, gathers=sink is None)
         work.check = ports.input_check
         self._ranges.start(stack)
         loop = self._loop = self._make_loop(committer, collector, policy, work, stack)
-        stack.push(loop.commits.abandon)  # before the tasks are closed
+        stack.push(loop.commits.abandon)  # runs before the tasks close
         self.tasks, self.copies = loop.manager.tasks, loop.manager.copies
         self._schedule.restart(ports.clock.monotonic_s(), early_s=self._early_s())
         loop.housekeeping.restart()
@@ -236,7 +229,7 @@ class StreamWorker:
         return early_start_s(settings.early_ms, settings.commit_interval_ms)
 
     def _must_restart(self) -> bool:
-        """Use a new plan; return True if the tasks must restart, after a commit."""
+        """Use a new plan, if any; if it changes the tasks' inputs, commit and return True."""
         plan, self._new_plan = self._new_plan, None
         if plan is None:
             return False

@@ -23,8 +23,9 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: Longest wait for input; a wake-up ends it at the next poll.
 _IDLE_S: Final = 0.05
-#: Longest wait where orders may come, or a task is about to start.
+#: Longest wait in a group, which may send orders.
 _IDLE_IN_GROUP_S: Final = 0.01
+#: Longest wait while a task restores, which may start soon.
 _IDLE_BEFORE_START_S: Final = 0.002
 #: Longest wait during a commit, or with queries of uncommitted rows.
 _IDLE_IN_COMMIT_S: Final = 0.002
@@ -32,10 +33,9 @@ _IDLE_IN_COMMIT_S: Final = 0.002
 
 @dataclass(kw_only=True, eq=False)
 class TaskLoop:
-    """One start of a worker's tasks; the worker's thread calls it.
+    """Loop over a worker's tasks, from a start to their end; the worker's thread calls it.
 
     Attributes:
-        is_paused: Returns True for tasks of a paused sub-topology.
         wake: Set by events other than input.
         watch: Raises if the worker cannot continue.
     """
@@ -118,7 +118,7 @@ class TaskLoop:
         self._awaited.update(task.task_id for task in admitted)
         running = [task for task in admitted if task.task_id in self.manager.running]
         if any("" in former_ids(task) for task in running):
-            # From the first record on, state without an offset means that the offset was lost.
+            # Commit an offset first: later, state without an offset means that it was lost.
             self.commits.commit()
 
     # -- input -----------------------------------------------------------------------------------

@@ -51,18 +51,18 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: Wait for running calls of released tasks, by the machine's clock.
+#: Seconds that a release waits for running calls of user code.
 _IN_PROGRESS_S: Final = 0.1
 
 
 class HeldTasks(msgspec.Struct):
-    """Tasks of one incarnation; they outlive a restart of the tasks.
+    """Tasks that the group assigned to one worker; kept when it restarts them.
 
     Attributes:
         owned: Tasks that it may commit for.
         copies: Tasks that it keeps a copy of.
         releasing: Release orders in progress.
-        released: Answers to finished ones, for repeated orders.
+        released: Answers to finished release orders, which may be repeated.
         erased: Answers to erasure orders by request, for repeated orders.
     """
 
@@ -88,9 +88,7 @@ class TaskManager:
         running: Receives the tasks that process records.
         known: Returns True for tasks of this program.
         make_task: Makes a task, over open stores if given.
-        commit: Commits all finished work.
-            on_running: Called when all owned tasks run, and when that ends.
-        before_start: Called with each task before it starts.
+        on_running: Called with True when all owned tasks run, with False when that ends.
 
     Attributes:
         tasks: Owned tasks, including restoring ones.
@@ -125,7 +123,7 @@ class TaskManager:
         self._on_running = on_running
         self._before_start = before_start
         self._told: bool | None = None
-        #: True after the first task of this start ran.
+        #: True once a task has run since the tasks' last start.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
         self.running = running
@@ -136,7 +134,7 @@ class TaskManager:
 
     @property
     def is_restoring(self) -> bool:
-        """Return True if an owned task does not process yet."""
+        """Return True if an owned task does not process records yet."""
         return len(self.running) < len(self.tasks)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -254,7 +252,7 @@ class TaskManager:
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        """Return True if a task is still held under the grant of a result."""
+        """Return True if the worker still owns a task under this grant; else a result is old."""
         held = self._held.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
@@ -313,7 +311,7 @@ class TaskManager:
             self._tell_running()
 
     def _refuse(self, result: RefusedTask) -> StreamsError | None:
-        """Release a task that may not start; return the reason if it outlasts this grant.
+        """Release a task that may not start; return the error unless only its grant is outdated.
 
         Does nothing if the grant was revoked or replaced meanwhile.
         """
@@ -390,7 +388,7 @@ class TaskManager:
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that rereads the log may know the grant, but not its end yet.
+                # A watchdog that rereads the group log may repeat an order before it reads its end.
                 self._report(released)
                 return False
             if self._known(task_id):
@@ -403,7 +401,7 @@ class TaskManager:
         if order.task_epoch > held.task_epoch:
             _log.warning("task %s is granted again, and was not released", task_id)
             if task_id not in self.running:
-                # Its restore may end or be refused under the earlier grant.
+                # Restore again: the present restore belongs to the earlier grant.
                 restoring = self.tasks.pop(task_id)
                 self._leaving[restoring] = None
                 self._updater.remove(restoring)

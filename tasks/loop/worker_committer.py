@@ -16,13 +16,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 
 class WorkerCommitter:
-    """Makes and keeps the committer of one worker.
-
-    Args:
-        plan: Returns the current plan.
-        membership: Connection to the group, or None.
-        first_producer: First producer, initialised before the group knew its id.
-    """
+    """Owner of a worker's committer; `first_producer` initialised its id before the group knew it."""
 
     def __init__(
         self,
@@ -38,7 +32,7 @@ class WorkerCommitter:
         self._membership = membership
         self._first_producer = first_producer
         self._producers: GroupProducers | None = None
-        #: Committer of a group member; it lives as long as the incarnation.
+        #: Committer of a group member, used for all starts of its tasks.
         self._committer: Committer | None = None
 
     def serve(self, collector: OutputCollector, stack: ExitStack) -> Committer:

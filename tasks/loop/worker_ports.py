@@ -48,7 +48,7 @@ class Membership(Protocol):
     def show_call(self, since_ns: int) -> None:
         """Show the start of the current call of user code (`time.monotonic_ns`); 0 for none.
 
-        The call watch's thread calls it at each check, which suspends `worker_hang_timeout_ms`.
+        The call watch's thread calls it at each check: a loop in a call does not count as hanging.
         """
         ...
 
@@ -65,20 +65,18 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]
-    #: Reader of single records that were consumed before.
+    #: Makes a reader of single records that were consumed before.
     make_input_reader: Callable[[], RecordSource]
-    #: Makes the producer of a transactional id.
     make_producer: ProducerOfId
-    #: None in exactly_once.
+    #: Makes the producer of at_least_once outputs; None in exactly_once.
     make_sink_producer: Callable[[], SinkProducer] | None
     make_reader: Callable[[], ChangelogReader]
     admin: Admin
     topics: TopicInfo
     clock: Clock
-    #: Sorted runs for restores; None reads every changelog in the worker.
+    #: Settings of restores from sorted files (runs); None replays every changelog record by record.
     runs: RunSettings | None = None
-    #: Receives each record before it is processed, for a while (`tidewheel.tasks.loop.slices`); None
-    #: processes batches.
+    #: Receives each record before it is processed, after a worker's death (`Slices`).
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None
@@ -110,17 +108,17 @@ def _ignore_update(_: StandbyUpdateEvent) -> None:
 
 
 class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one worker to its process. The loop's thread makes them unless a line says otherwise."""
+    """Callbacks of one worker to its process, in the loop's thread unless a comment differs."""
 
     make_task: MakeTask
     #: Deletes the state of a task, whose databases are closed.
     wipe: Callable[[Task], None]
-    #: Called by the restoring thread, as are the updates of copies.
+    #: Called in the restoring thread, like `on_standby_update`.
     on_restore: Callable[[RestoreEvent], None]
     on_standby_update: Callable[[StandbyUpdateEvent], None] = _ignore_update
     #: Called with True when all owned tasks run, and with False when that ends.
     on_running: Callable[[bool], None]
-    #: Called every interval, for work that is not urgent.
+    #: Called every `repartition_purge_interval_ms`, for work that is not urgent.
     housekeep: Callable[[], None]
     #: Called in each round; raises if the global stores have failed.
     watch: Callable[[], None] = _nothing
