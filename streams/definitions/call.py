@@ -1,4 +1,4 @@
-"""A DSL call: operator and user line, the start of every error message."""
+"""A DSL call: its operator and the user's line, with which every error message starts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, operator: str) -> "Call":
-        """Return the current call."""
+        """Return a call of this operator at the user's current line."""
         return cls(operator, caller_location())
 
     @property
@@ -43,9 +43,9 @@ class Call(msgspec.Struct, frozen=True):
         return self.function(function, FunctionKind.PREDICATE)
 
     def name(self, name: str | None) -> str | None:
-        """Return a legal `name=`."""
+        """Return `name=` unchanged; raise `TopologyError` if it is illegal."""
         return None if name is None else check_name(name, "name", self.context)
 
     def serde(self, serde: SerdeLike[Any] | None, what: str) -> Serde[Any] | None:
-        """Return a full serde; None if none was given."""
+        """Return the `Serde` for an argument such as `value_serde=`."""
         return None if serde is None else as_serde(serde, f"{self.context}: {what}")

@@ -48,10 +48,10 @@ class DefaultSerde:
 
     def __init__(self, part: str, giver: str = "") -> None:
         self.part = part
-        #: Argument to suggest, if the node kind does not determine it.
+        #: Argument that the error suggests; "" if the node's type determines it.
         self.giver = giver
 
-    #: Allows key ranges in descriptions; the actual serde may not.
+    #: Descriptions then show key ranges; the actual serde may prevent them.
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
@@ -75,7 +75,7 @@ VALUE_DEFAULT = DefaultSerde("value")
 
 
 def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
-    """Return a serde, its key form for keys, or a placeholder if none was given."""
+    """Return the placeholder for None, else the serde, in its key form for keys."""
     if serde is None:
         return placeholder
     return for_keys(serde) if placeholder.part == "key" else serde
@@ -116,7 +116,6 @@ def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None)
 def _settled_processor(
     node: ProcessorSpec, key: SerdePort | None, value: SerdePort | None
 ) -> ProcessorSpec:
-    """Return a DSL node whose operator has its placeholders replaced."""
     supplier = node.supplier
     if not isinstance(supplier, OperatorSupplier) or not any(
         isinstance(argument, DefaultSerde) for argument in supplier.arguments
@@ -136,7 +135,7 @@ def _settled_processor(
 def settled_store(
     builder: StoreBuilder, user: NodeSpec | None, key: SerdePort | None, value: SerdePort | None
 ) -> StoreSpec:
-    """Return a store with placeholders replaced; `user` is a node that uses it."""
+    """Return a store with placeholders replaced; `user` uses it and has the line for errors."""
     location = builder.location or ("" if user is None else user.location)
     context, giver = (
         where(f"store {builder.spec.name!r}", location),

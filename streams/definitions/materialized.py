@@ -21,7 +21,7 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
 
-# Default type argument. `Any` would erase table types that are known without it.
+# `Never`: a missing type argument. With `Any`, type checkers would lose the types of the table.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -47,10 +47,10 @@ class Materialized(Generic[K, V]):
             `history_retention`) or "lru" (in memory, most recently used keys; needs `max_entries`).
             Default: the option `dsl_store_suppliers` ("rocksdb").
         caching: Buffer updates until a commit or a full cache, to send fewer downstream.
-        logging: Write changes to a changelog topic. Without it a lost disk loses the table.
+        logging: Write changes to a changelog topic. Without one, a lost disk loses the table.
         changelog_config: Topic settings for the changelog, such as `{"min.insync.replicas": "2"}`.
-        retention: Windowed tables: retention of a window, from its start (a session's end) to the
-            largest one seen; default and minimum: the time in which late records are accepted.
+        retention: Windowed tables: a window expires when its start (a session's end) is this much
+            older than the largest one. Default and minimum: the time in which it may change.
         history_retention: Versioned tables: age limit for reading versions and for late records.
         max_entries: LRU tables: maximum number of keys.
         ttl: Tables without windows: lifetime of a row after its record's timestamp, in stream time.
@@ -59,9 +59,6 @@ class Materialized(Generic[K, V]):
 
     Durations are `datetime.timedelta` or int milliseconds. Type checkers see `Materialized[K, V]`
     with the types of its serdes, which must match the table; `Never` means not given.
-
-    Raises:
-        TopologyError: An invalid name or serde, or conflicting options.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
@@ -94,7 +91,7 @@ class Materialized(Generic[K, V]):
     headers: bool | None = None
 
     def __post_init__(self) -> None:
-        # A dataclass's generated __init__ is no user line; use none instead.
+        # A dataclass's generated __init__ is no user line; then the error has no line.
         location = caller_location()
         context = where("Materialized", "" if location.startswith("<string>") else location)
         if self.name is not None:
@@ -137,7 +134,7 @@ class Materialized(Generic[K, V]):
 
     @property
     def persistent(self) -> bool:
-        """Return True if the store is on disk, unless an option changes it."""
+        """Return True if the store is on disk, unless `dsl_store_suppliers` changes it."""
         return self.store_type in (None, "rocksdb", "versioned")
 
     @property
@@ -156,7 +153,7 @@ class Materialized(Generic[K, V]):
             return cls()
         if isinstance(store, Materialized):
             return store
-        if isinstance(store, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+        if isinstance(store, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
             return cls(check_name(store, "store", context))
         raise TopologyError(
             f"{context}: store is of type {type(store).__name__}; give a name or Materialized(...)"
@@ -164,11 +161,7 @@ class Materialized(Generic[K, V]):
 
     @classmethod
     def of_table(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
-        """Return the options of a `store=` argument of a table without windows.
-
-        Raises:
-            TopologyError: An invalid argument, or an option for windowed tables.
-        """
+        """Return the options of a `store=` argument; reject options of windowed tables."""
         wishes = cls.of(store, context)
         wishes.check_has_no_windows(context)
         return wishes
@@ -221,9 +214,7 @@ class Materialized(Generic[K, V]):
         """Return the store spec of a table by key and window.
 
         Args:
-            key_serde: Serde of keys (without the window).
             needed_retention_ms: Time after its start in which a window may change.
-            window_size_ms: Length of a window.
             window_end: Returns the end of a window by its start, for windows of varying length.
         """
         spec = self._spec(StoreKind.TIMESTAMPED_WINDOW, (name, key_serde, value_serde))
@@ -287,7 +278,7 @@ class Materialized(Generic[K, V]):
         return retention_ms
 
 
-#: Accepted types of `store=`: with both serdes, one or none.
+#: Types of `store=`: a name, or `Materialized` with both serdes, one or none.
 StoreArgument = (
     str
     | Materialized[Never, Never]
@@ -303,7 +294,6 @@ class StoreBuilder:
     """A store for `add_state_store`; made by `Stores`.
 
     Attributes:
-        spec: Store spec.
         location: The user's file:line.
         takes_default: True if `dsl_store_suppliers` decides the store type.
         takes_format: True if `dsl_store_format` decides about headers.

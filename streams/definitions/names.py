@@ -25,7 +25,6 @@ def check_name(name: object, what: str, context: str) -> str:
     """Return a legal name; raise `TopologyError` otherwise.
 
     Args:
-        name: User-given name.
         what: Kind of name ("topic", "store", "name"); stores have a stricter rule.
         context: Operator and line, see `where`.
 

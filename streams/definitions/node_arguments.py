@@ -30,7 +30,7 @@ from tidewheel.tasks.processing.engine.transformer import ValueTransformerWithKe
 #: Parameters of a partitioner.
 PARTITIONER: Final = "(topic, key, value, partitions)"
 
-#: Returns the topic for each record of a sink.
+#: Function that returns the topic for each record of a sink.
 TopicChooser = Callable[[Any, Any, RecordContext], str]
 
 
@@ -44,7 +44,7 @@ def source_spec(
     call: str,
     location: str,
 ) -> SourceSpec:
-    """Return a checked source; `call` is the user's call."""
+    """Return a checked source; `call` is the DSL method's name for error messages."""
     context = where(call, location)
     names, pattern = check_topics(topics, context)
     if isinstance(offset_reset, timedelta):
@@ -149,7 +149,7 @@ def _made(supplier: Callable[[], object], context: str) -> object:
         ) from error
 
 
-#: Methods that accept each kind of object.
+#: DSL method that accepts each kind of object, for error messages.
 _FITTING: Final[dict[type[Any], str]] = {
     Processor: "process() of a stream",
     FixedKeyProcessor: "process_values() of a stream",
@@ -169,7 +169,7 @@ def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
     )
 
 
-#: Record method of each kind, with its parameters.
+#: Method that a user's class of each kind implements, with its parameters.
 _WORK: Final[dict[type[Any], tuple[str, tuple[str, ...]]]] = {
     Processor: ("process", ("record",)),
     FixedKeyProcessor: ("process", ("record",)),
@@ -224,7 +224,7 @@ def check_store_builder(builder: object, context: str) -> StoreBuilder:
 
 
 def check_parents(parents: object, context: str) -> tuple[str, ...]:
-    """Return at least one parent name."""
+    """Return parent names as a tuple; raise `TopologyError` if there is none."""
     names = one_or_more(parents, "parents", context)
     if not names:
         raise TopologyError(f"{context}: it has no parent; name at least one node")
@@ -238,7 +238,7 @@ def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
 
 def made_wrapper(config: object) -> ProcessorWrapper | None:
     """Return the configured `processor_wrapper_class` instance, or None."""
-    if not hasattr(config, "processor_wrapper_class"):  # such as only gives serdes
+    if not hasattr(config, "processor_wrapper_class"):  # a config of default serdes only
         return None
     settings: Any = config
     given: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class
@@ -250,7 +250,7 @@ def made_wrapper(config: object) -> ProcessorWrapper | None:
 
 
 def wrapped_node(node: NodeSpec, wrapper: ProcessorWrapper) -> NodeSpec:
-    """Return a wrapped node; raise `TopologyError` if the wrapper changes the supplier's kind."""
+    """Return a wrapped node; raise `TopologyError` if the wrapper returns an invalid supplier."""
     if not isinstance(node, ProcessorSpec):
         return node
     made = wrapped(node, wrapper)

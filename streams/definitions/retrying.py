@@ -14,8 +14,8 @@ from tidewheel.streams.user_functions import is_async
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Each wait is a random part, from this fraction to all, of its length: simultaneous failures then
-#: retry at different times.
+#: Smallest fraction of a wait: waits are shortened randomly, so calls that failed together retry at
+#: different times.
 _LEAST_PART: Final = 0.5
 
 
@@ -50,10 +50,10 @@ def retrying(
 ) -> Any:
     """Return a function that calls `function` up to `attempts` times.
 
-    It may be a coroutine function. The last error is raised, and the record goes to the processing
-    handler. Waits start at `backoff`, double up to `max_backoff`, and are shortened randomly by up
-    to a half. A coroutine cancelled because its task leaves is not retried. Wrap calls to other
-    systems only: retried store writes and forwards would be repeated.
+    `function` may be a coroutine function. If the last call fails, its error is raised, and the
+    record goes to the processing handler. Waits start at `backoff`, double up to `max_backoff`, and
+    are shortened randomly by up to a half. A coroutine cancelled because its task moves away is not
+    retried. Wrap calls to other systems only: a retry repeats store writes and forwards.
 
     Args:
         function: Function to call; without it a decorator is returned.

@@ -1,4 +1,4 @@
-"""Equality of user objects given twice: extractors, serdes, functions. Pure."""
+"""Equality of user objects in two calls: extractors, serdes, functions. Pure."""
 
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -14,7 +14,7 @@ _DEPTH: Final = 6
 
 
 def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
-    """Return True if two objects are equal, or have one class and equal parts.
+    """Return True if two objects are equal, or have the same class and equal attributes.
 
     Two functions are the same if one `def` or `lambda` made both and their closures are equal.
 

@@ -22,7 +22,7 @@ def optional_ms(
 
 
 def check_belongs(context: str, store_type: str, its_type: str, option: str, value: object) -> None:
-    """Raise unless an option is given exactly for its store type."""
+    """Raise if an option is given for another store type than its own, or missing for its own."""
     if (store_type == its_type) is not (value is not None):
         raise TopologyError(
             f"{context}: store_type={its_type!r} and {option}= go together, but store_type is {store_type!r} and "
@@ -31,13 +31,13 @@ def check_belongs(context: str, store_type: str, its_type: str, option: str, val
 
 
 def check_max_entries(value: object, context: str) -> None:
-    """Raise unless this is a valid key limit."""
+    """Raise unless this is an int of at least 1."""
     if type(value) is not int or value < 1:
         raise TopologyError(f"{context}: max_entries={value!r} must be an int of at least 1")
 
 
 def check_makes_stores(factory: object, context: str) -> None:
-    """Raise unless this is a `StateStore` class or a factory of new objects (called twice)."""
+    """Raise unless this is a `StateStore` class or a factory; two calls must return two objects."""
     example = f"{context}: give a StateStore class, or a function without parameters that makes one"
     if not callable(factory) or not accepts(factory, 0):
         kind = "needs arguments" if callable(factory) else f"is of type {type(factory).__name__}"

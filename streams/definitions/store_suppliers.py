@@ -13,7 +13,7 @@ from tidewheel.streams.serdes.buffered import BufferedSerde
 DslStoreType = Literal["rocksdb", "in_memory"]
 _TYPES: Final = get_args(DslStoreType)
 
-#: Default row content: value and timestamp, or the record's headers, too.
+#: Default row content: value and timestamp; "HEADERS": the record's headers, too.
 DslStoreFormat = Literal["DEFAULT", "HEADERS"]
 
 
@@ -30,15 +30,15 @@ class DslStoreSuppliers:
     ('in_memory', 'rocksdb')
     """
 
-    def key_value_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
+    def key_value_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
         """Return the type of a store of a table without windows, of join buffers or of subscriptions."""
         return "rocksdb"
 
-    def window_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
+    def window_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
         """Return the type of a store of a windowed table or of a stream-stream join side."""
         return "rocksdb"
 
-    def session_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
+    def session_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
         """Return the type of a store of a table by session."""
         return "rocksdb"
 
@@ -57,7 +57,7 @@ def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None
 
 def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
     spec, serde = builder.spec, builder.spec.value_serde
-    if isinstance(serde, BufferedSerde):  # rows of suppress always have headers
+    if isinstance(serde, BufferedSerde):  # rows of suppress always have headers; sets their size
         spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
     else:
         spec = replace(spec, keeps_headers=with_headers)

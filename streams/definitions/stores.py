@@ -32,7 +32,7 @@ class StoreOptions(TypedDict, total=False):
         persistent: Use RocksDB (default); otherwise memory, restored from the changelog at each
             start.
         caching: Buffer changelog writes until a commit.
-        logging: Write changes to a changelog topic (default). Without it a lost disk loses the
+        logging: Write changes to a changelog topic (default). Without one, a lost disk loses the
             store.
     """
 
@@ -139,12 +139,12 @@ class Stores:
     ) -> StoreBuilder:
         """Return a key-value store of the most recently used keys (Kafka Streams' `Stores.lruMap`).
 
-        `get` and `put` use a key; a put beyond `max_entries` deletes the least recently used key,
-        also from the changelog. After a restart, timestamps decide the order of use. As in Kafka
-        Streams the store is in memory, unless `persistent=True`.
+        `get` and `put` count as use of a key; a put beyond `max_entries` deletes the least recently
+        used key, also from the changelog. After a restart, timestamps decide the order of use. As
+        in Kafka Streams the store is in memory, unless `persistent=True`.
 
         Args:
-            max_entries: Maximum number of keys, at least 1. Keys are in memory even with
+            max_entries: Maximum number of keys, at least 1. All keys are in memory even with
                 `persistent=True`.
 
         >>> Stores.lru("recent", max_entries=1_000, key_serde=str, value_serde=str).spec.max_entries
@@ -169,8 +169,8 @@ class Stores:
         """Return a store of the versions of each key (KIP-889): a `VersionedKeyValueStore`.
 
         Args:
-            history_retention: Age limit (before the largest timestamp put) for reading and writing
-                versions. The latest version never expires.
+            history_retention: Age limit for reading and writing versions, counted from the largest
+                timestamp put. The latest version never expires.
             **options: See `StoreOptions`; a versioned store has no cache.
 
         >>> from datetime import timedelta
@@ -206,9 +206,9 @@ class Stores:
         """Return a store of values by key and window start: a `WindowStore`.
 
         Args:
-            retention: Lifetime of a row, from its start to the largest start put; at least
-                `window_size`.
-            window_size: Window length; gives the window ends in range results.
+            retention: Rows expire when their window start is this much older than the largest start
+                put; at least `window_size`.
+            window_size: Window length, from which range results get window ends.
             retain_duplicates: Keep several values of one key and start; deletes are then
                 impossible.
 
@@ -291,7 +291,8 @@ class Stores:
         """Return a store of values by key and session: a `SessionStore`.
 
         Args:
-            retention: Lifetime of a row, from its session's end to the largest end put.
+            retention: Rows expire when their session's end is this much older than the largest end
+                put.
 
         >>> Stores.session("visits", retention=60_000, key_serde=str, value_serde=int).spec.kind.value
         'session'

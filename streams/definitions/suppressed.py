@@ -9,7 +9,7 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-# For type checkers only: early emission of a buffer, and the keys of a table.
+# Type parameters, with defaults for type checkers: a buffer's `emits_early`, a table's keys.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -54,9 +54,6 @@ class BufferConfig(Generic[Early_co]):
     def max_records(cls, count: int) -> "BufferConfig[Literal[True]]":
         """Return a buffer limited in rows, which emits early when full.
 
-        Raises:
-            TopologyError: Not an integer, or negative.
-
         >>> BufferConfig.max_records(10).emits_early
         True
         """
@@ -66,16 +63,13 @@ class BufferConfig(Generic[Early_co]):
     def max_bytes(cls, size: int) -> "BufferConfig[Literal[True]]":
         """Return a buffer limited in bytes, which emits early when full.
 
-        Raises:
-            TopologyError: Not an integer, or negative.
-
         >>> BufferConfig.max_bytes(1 << 20).byte_limit
         1048576
         """
         return BufferConfig(byte_limit=_limit("max_bytes", size), emits_early=True)
 
     def with_max_records(self, count: int) -> "BufferConfig[Early_co]":
-        """Return a copy with another row limit; raises as `max_records` does.
+        """Return a copy with another row limit.
 
         >>> BufferConfig.max_bytes(1 << 20).with_max_records(10).record_limit
         10
@@ -83,7 +77,7 @@ class BufferConfig(Generic[Early_co]):
         return replace(self, record_limit=_limit("with_max_records", count))
 
     def with_max_bytes(self, size: int) -> "BufferConfig[Early_co]":
-        """Return a copy with another byte limit; raises as `max_bytes` does.
+        """Return a copy with another byte limit.
 
         >>> BufferConfig.max_records(10).with_max_bytes(1 << 20).byte_limit
         1048576
@@ -135,9 +129,6 @@ class Suppressed(Generic[K_contra]):
             buffer: `BufferConfig.unbounded()`, or one with `shut_down_when_full()`; early results
                 would not be final.
 
-        Raises:
-            TopologyError: The buffer emits early.
-
         >>> Suppressed.until_window_closes(BufferConfig.unbounded()).final
         True
         """
@@ -150,13 +141,10 @@ class Suppressed(Generic[K_contra]):
 
     @classmethod
     def until_time_limit(cls, duration: Duration | None, buffer: BufferConfig) -> "Suppressed[Any]":
-        """Buffer each row until this stream time has passed since its first change, then emit its last value.
+        """Buffer each row for a stream time after its first change; then emit its last value.
 
         Args:
             duration: Maximum buffering time; None: only a full buffer emits.
-
-        Raises:
-            TopologyError: A negative duration, or no buffer.
 
         >>> Suppressed.until_time_limit(None, BufferConfig.max_records(10)).limit_ms is None
         True
@@ -173,7 +161,7 @@ def _here(call: str) -> str:
 
 
 def _checked_buffer(call: str, buffer: BufferConfig) -> BufferConfig:
-    if not isinstance(buffer, BufferConfig):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+    if not isinstance(buffer, BufferConfig):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
         raise TopologyError(
             f"{_here(call)}: the buffer is of type {type(buffer).__name__}; give a BufferConfig, such as "
             "BufferConfig.unbounded()"

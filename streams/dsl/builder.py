@@ -32,12 +32,12 @@ Topics = str | Sequence[str] | re.Pattern[str]
 class StreamsBuilder:
     """Builder of a topology (Kafka Streams' StreamsBuilder).
 
-    Methods raise `TopologyError` with the caller's line for an invalid topic, name or serde, a
-    duplicate name, and conflicting reads of one topic.
+    All methods of the DSL raise `TopologyError` with the caller's line for an invalid argument or
+    function signature, a duplicate name, and conflicting reads of one topic.
 
-    In all methods of the DSL, `name` names the node, and its store if `store` gives no name.
-    `store` is a store name or a `Materialized`. Without a serde argument the stream's serde is
-    used, else the configured default.
+    `name` names the node, and its store if `store` gives no name. `store` is a store name or a
+    `Materialized`. Without a serde argument the stream's serde is used, else the configured
+    default.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()

@@ -72,11 +72,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
         return next((serde for serde in known if serde is not None), None)
 
     def settle_parents(self, call: Call, kept: TableStore) -> None:
-        """Set each stream's parent: its own node, or a repartition if its key may have changed.
-
-        Raises:
-            TopologyError: Two repartition topics would get the same name.
-        """
+        """Set each stream's parent: its own node, or a repartition if its key may have changed."""
         unnamed = [
             group for group in self.groups if group.part.rekeyed and group.part.topic_name is None
         ]
@@ -136,9 +132,6 @@ class CogroupedKStream(Generic[K, A]):
             aggregator: `f(key, value, aggregate)` -> new aggregate, for this stream's records; None
                 deletes the row.
 
-        Raises:
-            TopologyError: Not a grouped stream, one of another builder, or a duplicate.
-
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> one = builder.stream("one", key_serde=str, value_serde=str).group_by_key()
@@ -147,7 +140,7 @@ class CogroupedKStream(Generic[K, A]):
         <CogroupedKStream KSTREAM-SOURCE-0000000000, KSTREAM-SOURCE-0000000001>
         """
         call, part = Call.here("cogroup"), self._part
-        if not isinstance(grouped, GroupedStream):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+        if not isinstance(grouped, GroupedStream):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
             raise TopologyError(
                 f"{call.context}: the stream is of type {type(grouped).__name__}; give a KGroupedStream, "
                 "as group_by_key() returns it"
@@ -176,9 +169,6 @@ class CogroupedKStream(Generic[K, A]):
         self, windows: SessionWindows | FixedWindows | SlidingWindows
     ) -> "SessionWindowedCogroupedKStream[K, A] | TimeWindowedCogroupedKStream[K, A]":
         """Window the groups by time.
-
-        Raises:
-            TopologyError: `windows` has another type.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()

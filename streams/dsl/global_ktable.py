@@ -95,7 +95,7 @@ class GlobalTableNode(GraphNode):
         )
 
     def stores(self) -> tuple[TableStore, ...]:
-        """Return the table's store."""
+        """Return its store."""
         return (self.store,)
 
 

@@ -32,8 +32,8 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     """A stream grouped by key.
 
     Made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream). Records with a None key or
-    value are dropped and counted. A result's timestamp (ms) is the maximum of the old result's and
-    the record's. Methods raise `TopologyError` as in `KStream`.
+    value are dropped and counted. A result has the larger timestamp of the old result and the
+    record.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -135,9 +135,6 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         self, windows: SessionWindows | FixedWindows | SlidingWindows
     ) -> SessionWindowedKStream[K, V] | TimeWindowedKStream[K, V]:
         """Window the groups by time.
-
-        Raises:
-            TopologyError: `windows` has another type.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)

@@ -48,7 +48,6 @@ class TableGroupPart:
 
     Attributes:
         function: User function: row -> group and value.
-        versioned: True if the source table is versioned.
         topic_name: `name=` of `group_by`, which names the repartition topic.
     """
 
@@ -65,8 +64,7 @@ class KGroupedTable(Generic[K, V]):
     """A table grouped by other keys; made by `KTable.group_by` (Kafka Streams' KGroupedTable).
 
     A changed row's old value is subtracted from its old group, and its new value added to its new
-    one; within one group this is one update (KIP-904). Methods raise `TopologyError` as in
-    `KStream`.
+    one; within one group this is one update (KIP-904).
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -156,8 +154,6 @@ class KGroupedTable(Generic[K, V]):
         name: str | None = None,
     ) -> KTable[K, A]:
         """Fold the values of each group into an aggregate.
-
-        If a row stays in its group, subtracting the old and adding the new value is one update.
 
         Args:
             adder: `f(key, value, aggregate)` -> aggregate including the value; None deletes the

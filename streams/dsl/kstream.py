@@ -64,10 +64,8 @@ class _OfBoth(Protocol[K_contra, V_contra]):
 class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
     """A stream of records.
 
-    Made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream). Methods raise
-    `TopologyError` with the caller's line for an unsuitable function signature or serde and for an
-    invalid or duplicate name. `build()` reports missing serdes. Exceptions of user functions go to
-    `processing_exception_handler`.
+    Made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream). `build()`
+    reports missing serdes. Exceptions of user functions go to `processing_exception_handler`.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -177,9 +175,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 
         The result has a serde only if all streams have the same one.
 
-        Raises:
-            TopologyError: No other stream is given, or one belongs to another builder.
-
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> left = builder.stream("left", key_serde=str, value_serde=str)
@@ -193,7 +188,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             )
         merged = self
         for index, other in enumerate(others):
-            if not isinstance(other, KStream):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+            if not isinstance(other, KStream):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
                 raise TopologyError(
                     f"{call.context}: an object of type {type(other).__name__} can't be merged; give streams, one argument each"
                 )
@@ -222,9 +217,8 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
                 default: the option `repartition_topic_config`. An existing topic is not changed.
 
         Raises:
-            TopologyError: `partitions` is not an int >= 1, or differs from the other side of a join
-                (raised by `build()`); `topic_config` is not a mapping of texts, or changes a
-                setting that correctness depends on.
+            TopologyError: `partitions` differs from the other side of a join (raised by `build()`),
+                or `topic_config` changes a setting that correctness depends on.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -489,7 +483,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         return KStream(part)
 
     def _merged_with(self, other: "KStream[K, V]", call: Call, name: str | None) -> "KStream[K, V]":
-        own_part, other_part = self._part, other._part  # noqa: SLF001 - its own class
+        own_part, other_part = self._part, other._part  # noqa: SLF001 - same class
         if own_part.graph is not other_part.graph:
             raise TopologyError(
                 f"{call.context}: the streams come from different builders; make both with one StreamsBuilder"
@@ -538,7 +532,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 def _branches(
     branches: Mapping[str, Callable[..., object]], default: str | None, call: Call
 ) -> dict[str, UserFunction | None]:
-    if not isinstance(branches, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+    if not isinstance(branches, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
         raise TopologyError(
             f"{call.context}: branches is of type {type(branches).__name__}; give a dict of name -> predicate"
         )

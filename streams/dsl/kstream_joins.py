@@ -211,9 +211,6 @@ class KStreamJoins(ABC, Generic[K, V]):
                 `grace`. With a `Materialized` without a name, store names are generated.
             name: Prefix of nodes, repartition topics and, without `store`, stores.
 
-        Raises:
-            TopologyError: `other` is not joinable, or the options do not fit it.
-
         >>> from tidewheel import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str)
@@ -383,9 +380,6 @@ class KStreamJoins(ABC, Generic[K, V]):
                 None.
             grace: Time to buffer records for late rows of a versioned table.
 
-        Raises:
-            TopologyError: `other` is not joinable, or the options do not fit it.
-
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str)
@@ -447,9 +441,6 @@ class KStreamJoins(ABC, Generic[K, V]):
             within: Maximum time difference between records.
             other_value_serde: Serde of the other stream's values; default: that stream's.
 
-        Raises:
-            TopologyError: `other` is not a stream of the same builder.
-
         >>> from tidewheel import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> orders = builder.stream("orders", key_serde=str, value_serde=int)
@@ -466,7 +457,6 @@ class KStreamJoins(ABC, Generic[K, V]):
         )  # fmt: skip
 
     def _join(self, options: JoinOptions, other: object) -> "KStream[K, Any]":
-        """Dispatch on the type of `other`."""
         if _is_global_table(other):
             return self._join_global(JoinCall(options, FunctionKind.GLOBAL_JOINER), other)
         if options.key_selector is not None:
@@ -484,7 +474,7 @@ class KStreamJoins(ABC, Generic[K, V]):
 
     def _join_stream(self, join: JoinCall, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
         join.windows()  # checks first: a rejected join must not consume a generated name
-        other_part = other._part  # noqa: SLF001 - its own class
+        other_part = other._part  # noqa: SLF001 - same class
         join.check_graph(self._part.graph, other_part.graph, "stream")
         left = self._placed(join, "-left", join.value)
         right = other._placed(join, "-right", join.other_value)  # noqa: SLF001 - as above

@@ -277,15 +277,12 @@ class KStreamMappings(ABC, Generic[K, V]):
             label: Text before each record; the node name if empty.
             to: File to append to, created by this call; default: standard output.
 
-        Raises:
-            TopologyError: `label` is no text, or the file can't be created.
-
         >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
         """
         call = Call.here("print")
         path = None if to is None else printed_file(to, call.context)
-        if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+        if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
             raise TopologyError(
                 f"{call.context}: label is of type {type(label).__name__}; give a str to print before each record"
             )
@@ -297,7 +294,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def _below(
         self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
     ) -> StreamPart:
-        """Add an operator below this stream; return its output, with this stream's serdes."""
+        """Add an operator below this stream; its output keeps the serdes."""
         node = ProcessorGraphNode(
             name=self._part.graph.node_name(prefix, call.name(name)),
             location=call.location,
@@ -338,11 +335,7 @@ _PREFIXES = {
 
 
 def printed_file(to: str | os.PathLike[str], context: str) -> Path:
-    """Return a file path that can be appended to; create the file if missing.
-
-    Raises:
-        TopologyError: The file can't be opened.
-    """
+    """Return a file path that can be appended to; create the file if missing."""
     try:
         path = Path(to)
         with path.open("a", encoding="utf-8"):

@@ -119,7 +119,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
         of them.
 
         Args:
-            mapper: A function of a list of values that returns a list of the same length.
+            mapper: A function: list of values -> list of the same length.
 
         >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)

@@ -57,9 +57,9 @@ V2 = TypeVar("V2")
 class KTable(KTableJoins[K, V], Generic[K, V]):
     """A table of rows by key.
 
-    Made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable). Methods
-    raise `TopologyError` as in `KStream`. For a deleted row, `to_stream` and `transform_values`
-    call your function with value None; other methods do not call it.
+    Made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable). For a
+    deleted row, `to_stream` and `transform_values` call your function with value None; other
+    methods do not call it.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
@@ -374,7 +374,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         <KTable KTABLE-SUPPRESS-0000000003>
         """
         part, call, graph = self._part, Call.here("suppress"), self._part.graph
-        if not isinstance(suppressed, Suppressed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+        if not isinstance(suppressed, Suppressed):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
             raise TopologyError(
                 f"{call.context}: suppressed is of type {type(suppressed).__name__}; give "
                 "Suppressed.until_window_closes(...) or Suppressed.until_time_limit(...)"

@@ -122,9 +122,6 @@ class KTableJoins(ABC, Generic[K, V]):
                 `f(topic, key, None, partitions)` -> partition.
             name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
-        Raises:
-            TopologyError: `other` is no table of the same builder, or a function does not fit.
-
         A result has the newer timestamp of its two rows; after a change of the table behind
         `foreign_key`, that change's. As in Kafka Streams (KIP-213), responses of that table for
         outdated rows are dropped. If changes and responses cross, an inner foreign-key join (not
@@ -215,9 +212,6 @@ class KTableJoins(ABC, Generic[K, V]):
             joiner: As in `join`; the right value may be None.
             foreign_key: As in `join`; a row without a reference is joined with None.
 
-        Raises:
-            TopologyError: `other` is no table of the same builder, or a function does not fit.
-
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> users = builder.table("users", key_serde=str, value_serde=str)
@@ -266,9 +260,6 @@ class KTableJoins(ABC, Generic[K, V]):
             joiner: As in `join`; one of the two values may be None.
             foreign_key: Rejected: foreign-key joins are inner or left.
 
-        Raises:
-            TopologyError: `other` is no table of the same builder, or the joiner does not fit.
-
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> planned = builder.table("planned", key_serde=str, value_serde=int)
@@ -290,11 +281,11 @@ class KTableJoins(ABC, Generic[K, V]):
         """Return the result's store; it is created only if named or if an operator reads it."""
 
     def _other_part(self, other: "KTable[Any, Any]", call: Call) -> "TablePart":
-        if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+        if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped users
             raise TopologyError(
                 f"{call.context}: an object of type {type(other).__name__} is no table to join with; give a KTable"
             )
-        other_part = other._part  # noqa: SLF001 - its own class
+        other_part = other._part  # noqa: SLF001 - same class
         if self._part.graph is not other_part.graph:
             raise TopologyError(
                 f"{call.context}: the tables come from different builders; make both with one StreamsBuilder"

@@ -175,7 +175,7 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     """A grouped stream in time windows (tumbling, hopping, sliding, calendar, unlimited).
 
     Made by `windowed_by`. Kafka Streams' TimeWindowedKStream. Records with a null key and late
-    records are dropped and counted. Methods raise `TopologyError` as in `KStream`.
+    records are dropped and counted.
 
     >>> from tidewheel import CalendarWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -214,8 +214,7 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     """A grouped stream in sessions; made by `windowed_by(SessionWindows(...))`.
 
     Kafka Streams' SessionWindowedKStream. A record that merges sessions deletes them and writes the
-    merged one; without a cache, downstream first receives a None for each deleted session. Methods
-    raise `TopologyError` as in `KStream`.
+    merged one; without a cache, downstream first receives a None for each deleted session.
 
     >>> from tidewheel import SessionWindows, StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver

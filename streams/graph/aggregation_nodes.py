@@ -43,7 +43,7 @@ REDUCE = "KSTREAM-REDUCE-"
 
 
 class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Graph position and serdes of a grouped stream; `topic_name` names its repartition topic."""
+    """Graph node and serdes of a grouped stream; `topic_name` names its repartition topic."""
 
     graph: LogicalGraph
     node: GraphNode
@@ -56,13 +56,13 @@ class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
 class StreamAggregations:
     def __init__(self, part: GroupPart) -> None:
         self.part = part
-        #: Shared by all aggregations if named by the user; otherwise each makes its own.
+        #: Repartition node: shared by all aggregations if the user named it, else of the last one.
         self._repartition: RepartitionNode | None = None
 
     def consume_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
-        """Consume a number for a store without a name, as Kafka Streams' count does.
+        """Advance the counter of generated names for a `Materialized` without a name.
 
-        Otherwise later generated names would differ.
+        Kafka Streams' count does so; otherwise later generated names would differ.
         """
         if isinstance(store, Materialized) and store.name is None:
             self.part.graph.store_name(prefix)
@@ -88,13 +88,12 @@ class StreamAggregations:
         name: str,
         operator: tuple[type[Operator], tuple[Any, ...]],
     ) -> TablePart:
-        """Add the node of an aggregation, and return its table."""
         return aggregation_table(
             call, self.part.graph, self.parent(call, kept), kept, name, operator
         )
 
     def parent(self, call: Call, kept: TableStore) -> GraphNode:
-        """Return the aggregation's parent node: the stream's own, or the repartition."""
+        """Return the aggregation's parent: the stream's node, or a repartition for changed keys."""
         part = self.part
         if not part.rekeyed:
             return part.node
@@ -105,9 +104,9 @@ class StreamAggregations:
         return self._repartition
 
     def repartition(self, call: Call, kept: TableStore) -> RepartitionNode:
-        """Return a repartition before an aggregation, not added yet.
+        """Return the repartition node before an aggregation, which the caller may add.
 
-        Each aggregation consumes the numbers, even if it reuses another one's topic.
+        Each aggregation advances the counter of generated names, even if it reuses a topic.
         """
         part = self.part
         return part.graph.repartition(
@@ -138,7 +137,6 @@ def aggregation_store(
     serdes: tuple[AnySerde | None, AnySerde | None],
     windowing: Windowing | None,
 ) -> TableStore:
-    """Return the store of an aggregation; raise `TopologyError` if its options are invalid."""
     materialized = Materialized.of(store, call.context)
     if materialized.name is None and name is not None:
         check_name(name, "store", call.context)
@@ -183,7 +181,7 @@ def aggregation_table(
 def aggregate_serde(
     call: Call, store: StoreArgument[Any, Any], value_serde: SerdeLike[Any] | None
 ) -> AnySerde | None:
-    """Return the serde of aggregates; reject `value_serde=` given twice."""
+    """Return the `value_serde=` argument; raise `TopologyError` if `Materialized` has one, too."""
     if (
         value_serde is not None
         and isinstance(store, Materialized)

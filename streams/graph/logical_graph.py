@@ -1,8 +1,8 @@
 """`LogicalGraph`: records the DSL's calls and builds the `Topology` from them.
 
-Every call consumes the same numbers as in Kafka Streams, even with a user-given name, so generated
-names are equal in both. Nodes are written parents first in call order, which decides sub-topology
-numbers. Building does not change the graph.
+Generated names contain a counter. Every call advances it as in Kafka Streams, even with a
+user-given name, so generated names are equal in both. Nodes are written to the topology in call
+order, parents first, which decides sub-topology numbers. Building does not change the graph.
 """
 
 import heapq
@@ -50,7 +50,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
 )
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
-#: A repartition topic named after a numbered store or node gets numbered nodes.
+#: A name with a generated number: a repartition topic named after it gets numbered nodes, too.
 _NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 AnySerde = Serde[Any]
@@ -61,16 +61,17 @@ class GraphNode(ABC):
     """One call of the DSL.
 
     Attributes:
-        name: Parent name for children.
+        name: Name of its last node in the topology, the parent of its children's nodes.
         location: The user's file:line.
-        priority: Position in the order of writing.
+        priority: Position in call order, in which nodes are written.
         changes_key: True if it may change keys: a grouping below needs a repartition.
-        changes_value: True if it may change values, not keys: a repartition below can't move above
-            it.
+        changes_value: True if it may change values, not keys: the optimiser can't move a
+            repartition from below it to above it.
+        merges: True for `KStream.merge`.
         old_values: True if changes carry the old value, because a node below requested it.
         keeps_null_keys: True for a left or outer join: repartitions above it pass null keys
             (KIP-962).
-        after: Further nodes to write before this one.
+        after: Names of nodes to write before this one, besides its parents.
     """
 
     name: str
@@ -147,7 +148,7 @@ class TableStore:
 
     @property
     def queryable_name(self) -> str | None:
-        """Return the user-given name, under which the store can be queried."""
+        """Return the user-given name, under which the store can be queried, or None."""
         return None if self.generated or not self.needed else self.name
 
     @property
@@ -207,8 +208,8 @@ class StreamSourceNode(GraphNode):
 class ProcessorGraphNode(GraphNode):
     """An operator or user processor, with existing stores and an optional store of its own.
 
-    `reads`: the stores of `store_names` that it never writes. `shared_store` is created by another
-    node, and this node writes it too.
+    `reads`: the stores of `store_names` that it never writes. `shared_store`: a store that another
+    node creates, and both write.
     """
 
     supplier: Callable[[], Any]
@@ -221,7 +222,7 @@ class ProcessorGraphNode(GraphNode):
         names = self.store_names
         if self.store is not None and self.store.needed:
             self.store.add_to(topology, self.location)
-            names = (self.store.name, *names)  # Kafka Streams' order
+            names = (self.store.name, *names)  # own store first, as in Kafka Streams
         if self.shared_store is not None:
             names = (*names, self.shared_store.name)
         topology.add_node(
@@ -293,9 +294,9 @@ class SinkNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class RepartitionNode(GraphNode):
-    """A repartition topic: a filter, a sink, and a source under this node's name.
+    """A repartition topic: a null-key filter, a sink, and a source under this node's name.
 
-    `optimizable`: the user did not name this topic, so it may be merged with others.
+    `optimizable`: the optimiser may merge this topic with others; False for `repartition()`.
     """
 
     topic: str
@@ -401,7 +402,7 @@ class ForeignKeyTopicNode(TableRepartitionNode):
 
 
 class LogicalGraph:
-    """All calls on one builder: counts names, stores nodes, writes the topology."""
+    """All DSL calls on one builder: generates names, collects nodes, builds the topology."""
 
     def __init__(self) -> None:
         self._number = count()
@@ -411,7 +412,7 @@ class LogicalGraph:
         self._state_stores: list[StoreBuilder] = []
 
     def node_name(self, prefix: str, given: str | None = None) -> str:
-        """Return the given name or the next generated one; both consume a number."""
+        """Return the given name or the next generated one; both advance the counter."""
         generated = f"{prefix}{next(self._number):010d}"
         return generated if given is None else given
 
@@ -477,7 +478,7 @@ class LogicalGraph:
         generated: bool,
         call: Call,
     ) -> RepartitionNode:
-        """Return a repartition node, not added yet."""
+        """Return a repartition node, which the caller may add."""
         topic = prefix if prefix.endswith(REPARTITION_SUFFIX) else f"{prefix}{REPARTITION_SUFFIX}"
         check_name(topic, "repartition topic", call.context)
         sink = self.node_name("KSTREAM-SINK-")
@@ -497,7 +498,7 @@ class LogicalGraph:
         )
 
     def replaced_sources(self) -> Mapping[GraphNode, GraphNode]:
-        """Map each stream that repeats the topics of an earlier one to that one."""
+        """Map each source that reads the same topics as an earlier source to the earlier one."""
         return _replaced_sources(self._roots)
 
     def build(self) -> Topology:
@@ -555,7 +556,7 @@ class LogicalGraph:
 
 
 def _parents(node: GraphNode, replaced_sources: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
-    """Return a node's parents; replaced ones come last, as in Kafka Streams."""
+    """Return a node's parents; sources that replace others come last, as in Kafka Streams."""
     own = [parent for parent in node.parents if parent not in replaced_sources]
     others = [main for source, main in replaced_sources.items() if source in node.parents]
     return list(dict.fromkeys([*own, *others]))

@@ -90,7 +90,7 @@ def _child_towards(node: GraphNode, above: GraphNode) -> GraphNode | None:
 
 
 def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNode | None:
-    """Return the node or its nearest matching ancestor, first parents first."""
+    """Return the node or an ancestor that matches: the first one found, depth first."""
     if wanted(node):
         return node
     for parent in node.parents:
@@ -101,19 +101,19 @@ def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNo
 
 
 def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNode]) -> bool:
-    """Return True if every path between leads from this key change.
+    """Return True if the repartitions receive records only by way of this key change.
 
     Kafka Streams omits this check. Without it, records that a merge adds from other nodes would not
     be repartitioned.
     """
-    #: Nodes above the repartitions -> True if below the key change.
+    #: Each node above the repartitions -> True if it is below the key change.
     between: dict[GraphNode, bool] = {}
 
     def leads_there(node: GraphNode) -> bool:
         if node is key_changing:
             return True
         if node not in between:
-            # a list: every path must be visited
+            # a list, because `any` would stop early and miss nodes of other paths
             ways = [leads_there(parent) for parent in node.parents]
             between[node] = any(ways)
         return between[node]
@@ -130,7 +130,7 @@ def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNod
 
 
 def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None:
-    """Move one repartition below the key change, and its former children below it."""
+    """Replace the repartitions by one directly below the key change, above the nodes between."""
     first = repartitions[0]
     single = replace(
         first,
@@ -145,7 +145,7 @@ def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None
     )
     for node in repartitions:
         child = _child_towards(node, key_changing)
-        if child is not None:  # None if an earlier path used the same child
+        if child is not None:  # None if it was already moved for another repartition
             single.add_child(child)
             key_changing.remove_child(child)
         for parent in list(node.parents):

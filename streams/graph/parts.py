@@ -1,4 +1,4 @@
-"""Graph positions of streams and tables: nodes, serdes and stores behind `KStream` and `KTable`."""
+"""Graph nodes, serdes and stores behind `KStream` and `KTable`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +31,8 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         parents: Tables it is computed from; none for a source or an aggregation, which need a
             store.
-        computed: Makes its view from one view per parent; used if it has no store.
-        inner: Nodes of the same call before `node`, which send old values when it does.
+        computed: Makes its `TableView` from one view per parent; used if it has no store.
+        inner: Nodes of the same DSL call above `node`; they send old values when `node` does.
         loses_versions: True for a join: its rows have no versions even if its parents' rows do
             (KIP-914).
         own_stores: Stores that `computed` reads besides those of the parents' views.
@@ -50,9 +50,9 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     own_stores: tuple[str, ...] = ()
 
     def _kept(self, *, force: bool) -> TableStore | None:
-        """Return its store if needed.
+        """Return the store if it will be created, else None.
 
-        `force` also makes it needed for a table that can't be computed.
+        `force` makes it needed if the table can't be computed from parents.
         """
         if self.store is None or not (self.store.needed or (force and not self.parents)):
             return None
@@ -61,7 +61,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versioned(self) -> bool:
-        """Return True if rows can be read as of a timestamp, here or in the parents."""
+        """Return True if rows can be read as of a timestamp, from its store or its parents'."""
         if self.store is not None and (self.store.needed or not self.parents):
             return self.store.materialized.store_type == "versioned"
         if self.loses_versions or not self.parents:
@@ -71,8 +71,8 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> tuple[TableView, tuple[str, ...]]:
         """Return the view of its rows, and the stores to connect for reading.
 
-        A source becomes stored; a computed table is computed at each read (Kafka Streams'
-        KTableValueGetterSupplier).
+        A source table gets a store; a table without a store is computed at each read (Kafka
+        Streams' KTableValueGetterSupplier).
         """
         kept = self._kept(force=True)
         if kept is not None:
@@ -80,16 +80,16 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         assert self.computed is not None, "a table has a store or is computed from others"
         views, names = zip(*(parent.view() for parent in self.parents), strict=True)
         stores = [name for some in names for name in some]
-        if len(names) > 1:  # Kafka Streams collects the stores of a join's two tables in a HashSet
+        if len(names) > 1:  # two tables of a join: the order of Kafka Streams' HashSet
             stores = hash_order(stores, len(stores))
         return self.computed(*views), tuple(dict.fromkeys((*self.own_stores, *stores)))
 
     def send_old_values(self, *, force: bool = True) -> bool:
         """Request old values in its changes; return True if they will be sent.
 
-        Kafka Streams' enableSendingOldValues. A computed table without a store needs its parents'
-        old values; a source needs a store, which only `force` creates. A join requests them always,
-        so filters above it send no deletion of a row that they dropped.
+        Kafka Streams' enableSendingOldValues. A table without a store needs its parents' old
+        values; a source needs a store, which only `force` creates. A join always requests its
+        parents' old values, so filters above it send no deletion of a row that they dropped.
         """
         if self.loses_versions:
             for parent in self.parents:
@@ -106,7 +106,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 def settled_serdes(
     materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
 ) -> tuple[AnySerde | None, AnySerde | None]:
-    """Return the serdes of a table's store: its own, or else the inherited ones."""
+    """Return the serdes of a table's store: its own, else the given ones."""
     own_key, own_value = materialized.key_serde, materialized.value_serde
     return (
         key_serde if own_key is None else as_serde(own_key),

@@ -3,7 +3,7 @@
 A changed program may give a generated name, with its existing rows, to another operator. Commits
 store two fingerprints per name, and a start compares them
 (`tidewheel.tasks.restore.offset_origin.check_names`). The first covers names and constants of
-functions, as in earlier versions. The second covers their operations.
+functions, as in earlier versions. The second also covers their operations.
 """
 
 import re
@@ -45,9 +45,9 @@ _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 #: A name with a generated number.
 _GENERATED: Final = re.compile(r"\A(?:COGROUP)?K(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
 _NUMBER: Final = re.compile(r"-?\d{10}")
-#: Line numbers change with every edit.
+#: The line number after a file name; left out, because it changes with every edit.
 _PLACE: Final = re.compile(r":\d+\)?\Z")
-#: Memory address in an object's text.
+#: Memory address in an object's `repr`, which differs in each process.
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 #: Part of each generated name, also behind a prefix.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
@@ -59,7 +59,7 @@ _BUILTINS: Final = (
     MethodWrapperType,
     WrapperDescriptorType,
 )
-#: Types of globals that stay constant while a program runs.
+#: Types of constant globals, whose values count; of other globals only the type counts.
 _FIXED: Final = (
     *_BUILTINS, FunctionType, MethodType, ModuleType, partial, type,
     Enum, str, bytes, int, float, complex, tuple, frozenset, type(None),
@@ -71,7 +71,7 @@ _DETAILS_MAX: Final = 20_000
 
 
 def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
-    """Return the operator of each generated store or repartition topic name."""
+    """Return the operator behind each generated store or repartition topic name."""
     identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
@@ -193,8 +193,8 @@ class _Parts:
 class _Details(_Parts):
     """Descriptions that include operations of functions, builtins and class methods.
 
-    A changed description alone is harmless; a start fails only if the old one appears at another
-    name.
+    A changed description alone is harmless; a start fails only if another generated name now has
+    the old one.
     """
 
     def __init__(self, sources: FunctionSources, locations: frozenset[str]) -> None:
@@ -301,12 +301,12 @@ def _details(spec: TopologySpec) -> Callable[[], _Parts]:
 
 
 def _module(name: str | None) -> str | None:
-    """Return a module's name, for a module of ours the package's: a moved module keeps its users' fingerprints."""
+    """Return the module name, shortened to "tidewheel": moving a module keeps fingerprints."""
     return "tidewheel" if name is not None and name.partition(".")[0] == "tidewheel" else name
 
 
 def _is_known(module: str | None) -> bool:
-    """Return True if the name identifies it: Python's own modules, and ours."""
+    """Return True for modules of Python and Tidewheel, whose functions are known by name."""
     return (module or "").partition(".")[0] in _KNOWN_MODULES
 
 

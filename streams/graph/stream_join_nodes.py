@@ -49,13 +49,13 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 @dataclass(eq=False, kw_only=True)
 class JoinStore(TableStore):
-    """Window store of one side.
+    """Window store of one side's records.
 
-    Its changelog is not compacted: it keeps all values of a key and time.
+    Its changelog is not compacted, because one key and time may have several values.
     """
 
     join_windows: JoinWindows
-    #: Placeholders for missing serdes.
+    #: Placeholders for a missing key and value serde.
     placeholders: tuple[DefaultSerde, DefaultSerde]
 
     def values_serde(self) -> SerdePort:
@@ -99,13 +99,12 @@ class BytesStore(TableStore):
 
 @dataclass(eq=False, kw_only=True)
 class StreamJoinNode(GraphNode):
-    """A stream-stream join, below the two nodes that store their records.
+    """A stream-stream join.
 
-    Its parents are the streams.
+    `this_` is the left side, `other_` the right. `_window` names the node that stores the side's
+    records, `_name` the node that finds their partners.
 
     Attributes:
-        this_name: Node that finds partners for the left side's records.
-        other_name: Node that finds partners for the right side's records.
         non_joined: Store of unmatched records in a left or outer join.
         is_outer: True if unmatched right records are emitted, too.
         with_itself: True if both sides are one stream, so one store is enough.
@@ -206,9 +205,8 @@ class StreamJoinNode(GraphNode):
     def may_be_with_itself(self) -> bool:
         """Return True if a self-join gives the same results with one store.
 
-        A record then always matches itself, so none waits for a partner. Kafka Streams omits this
-        check: there a join whose window excludes the record itself changes its results when
-        optimised.
+        The window must contain the record itself, so no record waits for a partner. Kafka Streams
+        omits this check: there the optimisation changes the results of other windows.
         """
         return self.windows.before_ms >= 0 and self.windows.after_ms >= 0
 
@@ -225,7 +223,7 @@ def single_store_self_join(graph: LogicalGraph) -> None:
         node.with_itself = True
         kept, spare = by_name[node.this_window], by_name[node.other_window]
         assert isinstance(kept, ProcessorGraphNode)
-        # The join stores the records itself after searching the earlier ones.
+        # The `SelfJoin` operator stores each record itself, after it has read the earlier ones.
         kept.supplier = OperatorSupplier(PassThrough)
         kept.reads = frozenset((node.this_store.name,))
         for parent in list(spare.parents):
@@ -376,14 +374,13 @@ class JoinCall:
         return None if grace is None else to_ms(grace, f"{self.call.context}: grace")
 
     def check_graph(self, own_graph: object, other_graph: object, what: str) -> None:
-        """Raise `TopologyError` unless both sides come from one builder."""
         if own_graph is not other_graph:
             raise TopologyError(
                 f"{self.call.context}: the {what} comes from a different builder; make both with one StreamsBuilder"
             )
 
     def placeholders(self, *, other: bool) -> tuple[DefaultSerde, DefaultSerde]:
-        """Return placeholders for missing serdes of one side; their errors name the argument."""
+        """Return placeholders for one side's missing serdes; their errors name the argument."""
         to, option, side = f"to {self.call.operator}()", "value_serde=", "this stream"
         if other:
             option, side = "other_value_serde=", "the other stream"
@@ -413,9 +410,9 @@ def suffixed(name: str | None, suffix: str) -> str | None:
 
 
 class _Names:
-    """Names of the parts of a stream-stream join: from `name=` and `store=`, or generated.
+    """Names of a stream-stream join's nodes and stores: from `name=` and `store=`, or generated.
 
-    Numbers are consumed in Kafka Streams' order, even with a user-given name.
+    They advance the counter of generated names in Kafka Streams' order.
     """
 
     def __init__(self, join: JoinCall, graph: LogicalGraph) -> None:
@@ -496,7 +493,6 @@ def join_streams(join: JoinCall, left: StreamPart, right: StreamPart) -> GraphNo
 
 
 def join_table(join: JoinCall, left: StreamPart, table: TablePart) -> GraphNode:
-    """Add a join of a co-partitioned stream with a table; return its node."""
     graph, grace_ms = left.graph, join.grace_ms()
     prefix = "KSTREAM-LEFTJOIN-" if join.keeps_left else "KSTREAM-JOIN-"
     name = graph.node_name(prefix, join.name)

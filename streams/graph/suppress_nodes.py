@@ -1,4 +1,4 @@
-"""The buffer store of `KTable.suppress`, and the windows above it."""
+"""The buffer store of `KTable.suppress`, and the search for the windows that it waits for."""
 
 from dataclasses import dataclass
 
@@ -21,10 +21,10 @@ class BufferStore(TableStore):
         return False
 
     def takes_format(self, spec: StoreSpec) -> bool:  # noqa: ARG002 - the signature of a table's store
-        """Return True: the format decides the size of a row."""
+        """Return True: the format decides how row sizes are counted."""
         return True
 
-    def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - such a store can always be
+    def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - no error to report
         return StoreSpec(
             name=self.name,
             kind=StoreKind.KEY_VALUE,

@@ -54,7 +54,7 @@ FOREIGN_KEY_OUTPUT = "KTABLE-FK-JOIN-OUTPUT-"
 
 
 class JoinNames:
-    """Names of a join's parts: from `name=`, or generated; both consume numbers."""
+    """Names of a join's nodes: from `name=`, or generated; both advance the name counter."""
 
     def __init__(self, part: "TablePart", name: str | None) -> None:
         self._graph = part.graph
@@ -77,8 +77,8 @@ class SubscriptionStore(TableStore):
 class TableJoinNode(GraphNode):
     """A join of two tables by key: a node for each side, and one that merges the results.
 
-    `left` and `right` are each table's view and its stores; `versioned` marks the tables whose
-    changes may be older than their current rows.
+    `left` and `right` are each table's view and its stores; `versioned` is True for a versioned
+    table, whose changes may be older than its current row.
     """
 
     this_name: str
@@ -94,7 +94,7 @@ class TableJoinNode(GraphNode):
             parents[0],
             parents[-1],
         )  # equal if a table is joined with itself
-        # A stored result has its old value; otherwise the old value is computed from both old rows.
+        # A result store has the old results; without one, each side computes them from its old row.
         computes_old = self.old_values and self.store is None
         sides = (
             (self.this_name, left, LeftSide, self.right, self.versioned[0]),
@@ -131,8 +131,6 @@ class TableJoinNode(GraphNode):
 
 
 class ForeignKeyCall:
-    """Arguments of a foreign-key join."""
-
     def __init__(
         self,
         call: Call,
@@ -160,7 +158,7 @@ def _by_key(partitioner: Partitioner, topic: str, key: Any, value: Any, partitio
 
 
 class _ForeignKeyNames(msgspec.Struct, frozen=True):
-    """Names of a foreign-key join's parts, in the order in which Kafka Streams counts them."""
+    """Names of a foreign-key join's nodes, topics and store, generated in Kafka Streams' order."""
 
     registration: str
     send: str
@@ -203,7 +201,7 @@ class _ForeignKeyNames(msgspec.Struct, frozen=True):
 
 
 class ForeignKeyJoin:
-    """Adds the nodes of a foreign-key join: to the other table and back."""
+    """Nodes of a foreign-key join: subscriptions to the other table, and its responses."""
 
     def __init__(self, left: "TablePart", right: "TablePart", link: ForeignKeyCall) -> None:
         self._left = left
@@ -222,7 +220,7 @@ class ForeignKeyJoin:
         return self._resolve(self._respond(self._subscribe()))
 
     def _subscribe(self) -> GraphNode:
-        """Send this table's changes to the topic that the other table's tasks read."""
+        """Add the nodes that send this table's subscriptions to the other table's tasks."""
         names, link = self.names, self._link
         arguments = (link.foreign_key, link.left_join, self._left.versioned)
         serdes = (self._key, self._value, self._foreign_key)
@@ -243,7 +241,7 @@ class ForeignKeyJoin:
         return topic
 
     def _respond(self, registration: GraphNode) -> GraphNode:
-        """At the other table: store subscriptions and respond now and at each row change."""
+        """Add the other table's nodes: they store subscriptions and respond to them."""
         names, link, graph = self.names, self._link, self._left.graph
         store = SubscriptionStore(
             name=names.store,

@@ -63,7 +63,7 @@ class StreamReduce(MaterializedOperator):
 
 class CountsInPlace(MaterializedOperator):
     def counts_in_place(self, data: Sequence[bytes]) -> bool:
-        """Return True if these counts are decoded in the buffer; a processor's rows may not be."""
+        """Return True if the buffer has these keys' counts as ints, not only as stored bytes."""
         buffer = self.buffer
         if buffer.spec.value_serde is not _INT64 or not buffer.are_decoded(()):
             return False
@@ -144,7 +144,7 @@ class CountsInPlace(MaterializedOperator):
         return self.changes(batch, results, result_timestamps, old_counts)
 
     def _in_order(self, batch: RecordBatch) -> bool:
-        """Return True if no record is older than its result; checks columns, not pairs."""
+        """Return True if no record can be older than its key's result: a check without look-ups."""
         stamps = batch.timestamps
         return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))
 

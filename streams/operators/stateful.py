@@ -45,15 +45,15 @@ class MaterializedOperator(TableOperator):
 
     buffer: CommitBuffer
 
-    #: Leaves out changes from no row to no row; needs old values.
+    #: True to forward no change from no row to no row; needs old values.
     skips_absent = False
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
-        #: The store's record cache; None if it has none or may not be used.
+        #: The store's record cache; None if it has none or this operator may not use it.
         self.cache: RecordCache | None = None
         self._cached_headers: dict[bytes, Headers] = {}
-        #: In a cogroup the first operator flushes for all.
+        #: False for later operators of a cogroup: the first flushes the cache that they share.
         self._flushes = True
         #: Same object as `buffer` if the store is versioned.
         self._versions: VersionedRows | None = None
@@ -131,7 +131,7 @@ class MaterializedOperator(TableOperator):
                 valid_to = self._put(
                     data,
                     result,
-                    # Kafka Streams keeps only the record's time of a cached deletion.
+                    # As in Kafka Streams, a cached deletion gets the record's time.
                     result_timestamp if cache is None or result is not None else timestamp,
                 )
             except FAILURES as error:
@@ -250,7 +250,7 @@ class MaterializedOperator(TableOperator):
         return batch
 
     def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
-        """Return the serialised keys and their serde; (None, None) if not canonical."""
+        """Return serialised keys with their serde; (None, None) if children can't reuse them."""
         serde = self.buffer.spec.key_serde
         return (list(data), serde) if serde.canonical else (None, None)
 

@@ -1,6 +1,6 @@
 """Operators without state: filter, map, split, merge and others.
 
-Each makes one pass over the columns. A user function is never called twice for a record.
+Each makes one pass over a batch's columns. A user function is called once for a record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -192,7 +192,6 @@ class FlatMap(StatelessOperator):
         self._function = _listed(function, _pairs)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new records, each ordered after its input record."""
         lists, batch = _called(self, self._function, batch)
         pairs = list(chain.from_iterable(lists))
         return spread(batch, lists).with_keys(
@@ -311,7 +310,7 @@ def _hint(result: object) -> str:
 
 
 def deciding(predicate: UserFunction) -> UserFunction:
-    """Evaluate the predicate's truth inside its call: an error then belongs to its record."""
+    """Convert a predicate's result to bool inside the call: an error then belongs to its record."""
     call = predicate.call
 
     def decided(*record: Any) -> bool:
@@ -326,7 +325,7 @@ def deciding(predicate: UserFunction) -> UserFunction:
 
 
 def _paired(function: UserFunction) -> UserFunction:
-    """Check the result inside the call: an error then belongs to its record."""
+    """Check a mapper's (key, value) inside the call: an error then belongs to its record."""
     call = function.call
 
     def paired(*record: Any) -> tuple[Any, Any]:
@@ -336,7 +335,7 @@ def _paired(function: UserFunction) -> UserFunction:
 
 
 def paired_or_none(function: UserFunction) -> UserFunction:
-    """Like `_paired`, for (key, value) or None."""
+    """Wrap a mapper like `_paired`, but accept None as its result."""
     call = function.call
 
     def paired(*record: Any) -> tuple[Any, Any] | None:

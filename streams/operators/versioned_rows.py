@@ -30,5 +30,4 @@ class VersionedRows:
         return -1 if found is None else found[1]
 
     def put(self, key: bytes, value: Any, timestamp: int) -> int | None:
-        """Set the value from a timestamp on; see `VersionedKeyValueStore.put`."""
         return self._store.put_bytes(key, value, timestamp)

@@ -44,7 +44,7 @@ _HALVES: Final = struct.Struct(">QQ")
 
 
 class ForeignKeyTopics(NamedTuple):
-    """Bare topic names; serde topic names derive from them."""
+    """Topic names without the application id."""
 
     registration: str
     response: str
@@ -69,7 +69,7 @@ class ForeignKeyOperator(Operator):
         self._topics = topics
 
     def named(self, serde: SerdePort, part: str = "") -> NamedSerde:
-        """Bind a serde to the registration topic plus "-pk", "-fk" or "-vh"."""
+        """Bind a serde to Kafka Streams' topic name for it: registration topic plus `part`."""
         return NamedSerde(serde, self.context.internal_topic(self._topics.registration) + part)
 
     def of_response(self, serde: SerdePort) -> NamedSerde:
@@ -87,7 +87,6 @@ class ForeignKeyOperator(Operator):
     def results_of(
         self, batch: RecordBatch, work: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (index, result); failed records go to the processing exception handler."""
         for index in range(len(batch)):
             try:
                 result = work(index)
@@ -127,8 +126,8 @@ class SubscriptionSend(ForeignKeyOperator):
         super().__init__(topics)
         self._extract = foreign_key
         self._left_join = left_join
-        #: Instruction for a row whose foreign key did not change. A left join also subscribes with
-        #: no foreign key: the response without a value is the row's result.
+        #: Instruction for a row whose foreign key did not change. A left join also subscribes a row
+        #: without foreign key: the response without a value gives the row its result.
         self._instruction = (
             Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
             if left_join
@@ -143,7 +142,7 @@ class SubscriptionSend(ForeignKeyOperator):
         self._primary_key = self.named(primary_key, "-pk")
         self._value = self.named(value, "-vh")
         self._foreign_key = self.named(foreign_key, "-fk")
-        # True also for changes flushed from a cache.
+        # The task's partition, to which responses return. Flushed changes have no input partition.
         self._partition = int(context.task_id.rpartition("_")[2])
 
     def process(self, batch: RecordBatch) -> Output:

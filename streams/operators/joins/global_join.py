@@ -17,7 +17,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class GlobalTableJoin(Operator):
-    """An operator that only reads the store; any thread may run it."""
+    """Join with a global table; it only reads the store, so any thread may run it."""
 
     needs_whole_task = ""
 

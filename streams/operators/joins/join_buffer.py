@@ -2,8 +2,8 @@
 
 Rules and bytes: Kafka Streams' RocksDBTimeOrderedKeyValueBuffer. A record is due when stream time
 reaches its time plus the grace period; an older record is rejected. A row's key is `0 time(8) key
-number(4)`; its value contains the record's context. A record that arrives and leaves within one
-batch is never written.
+number(4)` with a running number; its value contains the record's context. A record that arrives and
+becomes due within one batch is never written.
 """
 
 import struct
@@ -49,7 +49,7 @@ class JoinBuffer:
         self._number = 0
         #: No row in the store is older than this time; saves a scan.
         self._earliest_ms = -1
-        #: Rows that may become due in this batch; None for a record in the store.
+        #: Heap of rows that may become due in this batch; without a record if it is in the store.
         self._queue: list[tuple[bytes, BufferedRecord | None]] = []
         #: Rows of this batch that are not stored yet.
         self._fresh: dict[bytes, bytes] = {}
@@ -74,13 +74,13 @@ class JoinBuffer:
             self._earliest_ms = last_due_ms + 1
 
     def _recover(self) -> None:
-        """Rebuild stream time and number from the rows if no commit has them."""
+        """Compute stream time and the last row number from the rows, as no commit has them."""
         for key, _, _ in self._rows.iterate(None, None):
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])
 
     def put(self, record: BufferedRecord, metadata: RecordMetadata | None) -> bool:
-        """Buffer a record; return False if it is too old."""
+        """Buffer a record; return False if stream time has passed its grace period."""
         if self._observed_ms - self._grace_ms > record.timestamp:
             return False
         topic = self._rows.topic

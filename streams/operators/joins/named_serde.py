@@ -1,4 +1,4 @@
-"""Serdes bound to a topic name, for whole columns with the errors of single items."""
+"""A serde bound to a topic name: converts columns and reports each item's error."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

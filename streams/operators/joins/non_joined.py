@@ -42,7 +42,7 @@ class TimeTracker(msgspec.Struct):
 
 
 class SharedTime:
-    """One tracker per task, found by the store that both sides share."""
+    """Time trackers, one per task: both sides find theirs by the store that they share."""
 
     def __init__(self) -> None:
         self._trackers: WeakKeyDictionary[KeyValueStore[Any, Any], TimeTracker] = (
@@ -114,7 +114,7 @@ class NonJoinedStore:
             self._buffer.put(row, None, now_ms)
 
     def keep(self, key_bytes: bytes, value: Any, timestamp: int) -> None:
-        """Store an unmatched record; raise the serde's error."""
+        """Store an unmatched record until it is due or matched."""
         data = self._value_serde(is_left=self._is_left).serialize(self._buffer.topic, value)
         if data is None:
             raise ValueError(

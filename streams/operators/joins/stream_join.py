@@ -4,10 +4,10 @@ Each side puts its records into its own window store (`JoinWindow`) and reads pa
 other side's store (`StreamJoin`). Rules: Kafka Streams' KStreamJoinWindow, KStreamKStreamJoin and
 KStreamKStreamSelfJoin.
 
-- A null value is dropped. So is a null key, except on a kept side of an outer join (KIP-962), where
-  the record is emitted immediately.
+- A null value is dropped. So is a null key, unless its side keeps unmatched records (left and outer
+  joins, KIP-962): then the record is emitted immediately.
 - A result has the larger timestamp of both records.
-- An unmatched record is emitted with its own timestamp when a record closes its window.
+- An unmatched record is emitted with its own timestamp when a later record closes its window.
 """
 
 from bisect import bisect_left, bisect_right
@@ -47,11 +47,14 @@ class _Pairs(NamedTuple):
 
 
 class _PutLog:
-    """Puts of a joint batch: readers see the store as it was at their record's turn."""
+    """Puts of one batch with records of both sides.
+
+    With it, each record reads the other side's store as of its own place in the batch.
+    """
 
     def __init__(self, observed_ms: int) -> None:
         self._observed_ms = observed_ms
-        #: Positions and times of the puts; stream time after each, computed on demand.
+        #: Places in the batch and timestamps of the puts; the store's stream time before each.
         self._places: list[int] = []
         self._times_ms: list[int] = []
         self._latest_ms: list[int] = []
@@ -65,7 +68,7 @@ class _PutLog:
         self._rows.update(zip(disk_keys, places, strict=True))
 
     def pass_time(self, place: int, time_ms: int) -> None:
-        """Record a put without a row that may advance stream time."""
+        """Log a put that stores no row but may advance stream time."""
         self._places.append(place)
         self._times_ms.append(time_ms)
 
@@ -75,7 +78,7 @@ class _PutLog:
         return self._latest_ms[bisect_left(self._places, place)]
 
     def before(self, places: Iterable[int], disk_keys: Iterable[bytes]) -> list[bool]:
-        """Return for each row if it was put before this position."""
+        """Return for each row True if it was put before the place, or before this batch."""
         return list(map(lt, map(self._rows.get, disk_keys, repeat(-1)), places))
 
 
@@ -117,7 +120,6 @@ class _OverWindows(MaterializedOperator):
         return batch
 
     def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> bool:
-        """Put one record; return True if it is stored."""
         timestamp = batch.timestamps[index]
         try:
             kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
@@ -138,7 +140,7 @@ class _OverWindows(MaterializedOperator):
 
 
 class JoinWindow(_OverWindows):
-    """Stores the records of one side for the other side, and forwards them."""
+    """Writer of one side's records to its store, where the other side finds them."""
 
     takes_joint = True
 
@@ -202,7 +204,7 @@ class _Results:
         self.indices: list[int] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
-        #: Keys of results that differ from their input record's key.
+        #: Result index -> its key, for an unmatched record with another key than the input record.
         self.foreign: dict[int, tuple[Any, bytes]] = {}
 
     def add(self, index: int, value: Any, timestamp: int) -> None:
@@ -229,7 +231,7 @@ class _Results:
 class StreamJoin(_OverWindows):
     """One side of a join.
 
-    `keeps`: this side emits unmatched records. `non_joined`: set if either side does.
+    `keeps`: this side emits unmatched records. `non_joined`: not None if either side does.
     """
 
     expands = True
@@ -251,7 +253,7 @@ class StreamJoin(_OverWindows):
         self._settings = non_joined
         self._serdes = (left_serde, right_serde)
         self._non_joined: NonJoinedStore | None = None
-        # Unmatched records need both sides' records in turn.
+        # With unmatched records, each record needs the results of the other side's earlier ones.
         self.takes_joint = non_joined is None
 
     def init(self, context: NodeContext) -> None:
@@ -303,7 +305,7 @@ class StreamJoin(_OverWindows):
         partners: Sequence[Partners],
         results: _Results,
     ) -> list[int]:
-        """Add results of records that may wait; return the dropped indices."""
+        """Join one by one, storing unmatched records; return the indices of dropped records."""
         waiting.begin()
         waiting.prefetch(
             (data, start)
@@ -393,7 +395,7 @@ class StreamJoin(_OverWindows):
     def _call_each(
         self, batch: RecordBatch, indices: Sequence[int], columns: Sequence[Sequence[Any]]
     ) -> tuple[list[Any], set[int]]:
-        """Call the joiner for each pair; return the results and the positions of failed pairs.
+        """Return the joiner's results and the indices of failed pairs.
 
         A failed call drops all pairs of its record.
         """

@@ -31,7 +31,7 @@ class StreamTableJoin(Operator):
         self._store_names = store_names
         self._joiner = joiner
         self._left = left
-        #: None if the rows come from several stores.
+        #: Key serde of the table's store; None if several stores make up a row.
         self._key_serde: SerdePort | None = None
 
     def init(self, context: NodeContext) -> None:
@@ -101,10 +101,10 @@ class StreamTableJoin(Operator):
 
 
 class BufferedStreamTableJoin(StreamTableJoin):
-    """Joins records of a versioned table once stream time has passed theirs by the grace period.
+    """Join with a versioned table that buffers stream records until their grace period is over.
 
-    A record later than that, or without a key, is joined immediately. Results are ordered by time,
-    then serialised key.
+    A record that arrives later than that, or without a key, is joined immediately. Results are
+    ordered by time, then serialised key.
     """
 
     expands = True
@@ -164,7 +164,7 @@ class BufferedStreamTableJoin(StreamTableJoin):
 def _released(
     batch: RecordBatch, triggers: Sequence[int], due: Sequence[BufferedRecord]
 ) -> RecordBatch:
-    """Return the due records, each ordered at the record that made it due."""
+    """Return the due records, each in the place of the input record that made it due."""
     output = batch.take(triggers)
     with_headers = any(record.headers for record in due)
     order = output.order

@@ -35,11 +35,11 @@ _RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
 
 
 class Instruction(IntEnum):
-    #: No response: the row subscribes to another key.
+    #: Delete the subscription without a response: the row now subscribes to another key.
     DELETE_KEY_NO_PROPAGATE = 0
     #: Delete the subscription and respond without a value.
     DELETE_KEY_AND_PROPAGATE = 1
-    #: Store; respond, without a value if the row is missing.
+    #: Store the subscription; respond, without a value if the right row is missing.
     PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
     #: Store the subscription; respond only if the right row exists.
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
@@ -56,7 +56,7 @@ class Subscription(NamedTuple):
     """A subscription of a left row.
 
     `hash` is that of the left value, None for a deleted row. `primary_partition` receives the
-    response; older versions wrote None, and the key decides.
+    response; older versions wrote None, then the response's key decides.
     """
 
     hash: bytes | None
@@ -119,7 +119,7 @@ class MessageSerde(Serde[M]):
         super().__init__(name=name)
         self._encode = encode
         self._decode = decode
-        #: Fast paths; None if some message lacks a usual part.
+        #: Faster for lists; they return None if a message lacks a hash, value or partition.
         self._encode_alike = encode_alike
         self._decode_alike = decode_alike
 
@@ -308,7 +308,7 @@ def combined_keys(foreign_keys: Sequence[bytes], primary_keys: Iterable[bytes]) 
 
 
 class PrimaryPartitioner:
-    """Sends each response to the partition of its left row."""
+    """Partitioner of responses: the partition of the left row."""
 
     def __call__(self, topic: str, key: Any, value: Response, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
         return value.primary_partition

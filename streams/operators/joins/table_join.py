@@ -27,7 +27,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_no
 
 
 class JoinType(NamedTuple):
-    """Rows that a result needs; without both rows there is none.
+    """Rows that a result needs; if both rows are missing there is no result.
 
     >>> INNER.has_result("left", None), LEFT.has_result("left", None), OUTER.has_result(None, "right")
     (False, True, True)
@@ -85,7 +85,7 @@ class TableJoin(TableOperator):
         self._versioned = versioned
         self._other_view = other
         self._is_left = is_left
-        #: Without the other row a change has no result.
+        #: True if a change without the other table's row has no result.
         self._needs_other = joined.kind.needs_right if is_left else joined.kind.needs_left
 
     def init(self, context: NodeContext) -> None:

@@ -1,7 +1,7 @@
 """`suppress`: buffers a table's changes and emits only the last one of each row.
 
 Rules: Kafka Streams' KTableSuppressProcessor and InMemoryTimeOrderedKeyValueChangeBuffer. A row's
-first change gives its place in the order of emission; rows of equal time are ordered by serialised
+first change sets its place in the order of emission; rows of equal time are ordered by serialised
 key.
 
 Three things differ. Rows are stored on disk. A window closes by its aggregation's rule, so there is
@@ -48,7 +48,6 @@ def first_change(_key: Any, timestamp: int) -> int:
 
 
 def window_end(key: Any, _timestamp: int) -> int:
-    """Return the window's end, like Kafka Streams' WindowEndTimeDefinition."""
     if not isinstance(key, Windowed):
         raise TypeError(
             f"suppress until_window_closes needs keys of type Windowed, not {type(key).__name__}"
@@ -83,8 +82,8 @@ class Suppress(MaterializedOperator):
         #: Age (ms) at which a row is due; None for never.
         self._limit_ms = limit_ms
         self._config = config
-        #: Final results are emitted once: a window deleted before was never emitted, so no
-        #: tombstone is needed.
+        #: A final result is emitted once: a row deleted before was never emitted, so its tombstone
+        #: is not, either.
         self._drops_tombstones = final
         self._observed = _NO_TIME
         #: Created with the first batch, because it counts rows and the store is restored by then.
@@ -138,7 +137,7 @@ class Suppress(MaterializedOperator):
             prior = old = serde.value_bytes(topic, old_value)
         else:
             time, prior = buffered.time, buffered.prior
-            # Counts for the size only, as in Kafka Streams.
+            # Kept only because it counts in the buffer's size, as in Kafka Streams.
             limited = self._config.byte_limit is not None
             old = serde.value_bytes(topic, old_value) if limited else None
         timestamp, headers = batch.timestamps[index], batch.headers_of(index)

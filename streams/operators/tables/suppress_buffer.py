@@ -12,14 +12,14 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
 from tidewheel.state_stores.layout.headers import encode_headers
 from tidewheel.streams.serdes.buffered import Buffered
 
-#: Size after a refill; the index grows to at most twice as many rows.
+#: Rows in the index after a refill; it grows to at most twice as many.
 INDEXED_ROWS = 250_000
 
 #: A row's place in the order of emission: (time, serialised key).
 Place = tuple[int, bytes]
 
 
-#: Length of the headers (0) and a timestamp.
+#: Bytes before a value without headers: length of the headers (0) and a timestamp.
 _BARE_PREFIX_BYTES: Final = 1 + 8
 
 
@@ -31,8 +31,8 @@ class PoppedRow(NamedTuple):
 class SuppressBuffer:
     """Buffered rows, with their count and size.
 
-    Create it after the restore: it counts the stored rows. With `counts_headers`, values count with
-    timestamp and headers (Kafka Streams: `dsl.store.format=HEADERS`).
+    Create it after the restore: it counts the stored rows. With `counts_headers`, sizes include
+    each value's timestamp and headers (Kafka Streams: `dsl.store.format=HEADERS`).
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class SuppressBuffer:
         self._rows = rows
         self._indexed_rows = indexed_rows
         self._counts_headers = counts_headers
-        #: Sizes of timestamp and headers of replaced values, by key; lost in a restart.
+        #: Size of a replaced value's timestamp and headers, by key; estimated after a restart.
         self._old_prefixes: dict[bytes, int] = {}
-        #: A heap of the places before the horizon, or of all.
+        #: Heap of all places before `_horizon`; of all places if it is None.
         self._index: list[Place] = []
         self._horizon: Place | None = None
         self.records = 0
-        #: See `Buffered.size_bytes`.
+        #: Bytes of all rows and their keys, see `Buffered.size_bytes`.
         self.size_bytes = 0
         self._fill(self._counted())
 
@@ -78,7 +78,7 @@ class SuppressBuffer:
         if row.prior is not None:
             size += _BARE_PREFIX_BYTES
         if row.old is not None:
-            # Both are one object until a change replaces another.
+            # Old and prior value are one object, counted once, until a change replaces another.
             prefix = self._old_prefixes.get(key_bytes)
             if prefix is None:
                 size += 0 if row.old == row.prior else _BARE_PREFIX_BYTES
@@ -91,7 +91,7 @@ class SuppressBuffer:
         return row
 
     def put(self, key_bytes: bytes, row: Buffered) -> None:
-        """Buffer a row; a change of a buffered key must keep its time."""
+        """Buffer a row; if its key is buffered already, `row.time` must be the same."""
         replaced = self.get(key_bytes)
         if replaced is not None:
             self.size_bytes -= self._size(key_bytes, replaced)

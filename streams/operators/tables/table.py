@@ -16,7 +16,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class TableSource(MaterializedOperator):
-    """Reads a stream as a table; without a store the changes pass through."""
+    """A stream read as a table; without a store the changes pass through."""
 
     def __init__(self, store_name: str | None) -> None:
         super().__init__(store_name or "")
@@ -105,8 +105,8 @@ class _ComputedTable(TableSource):
     def _old_row(self, key: Any, old: Any) -> tuple[Any, bool]:
         """Return the row forwarded for the value `old`, and False if it is unknown.
 
-        If the function fails, the row was skipped when it was new. The exception handler is not
-        called again: skipping would lose the key's next change.
+        If the function fails, it also failed when the value was new, and that change was skipped.
+        The exception handler is not called again: it might skip the present change, too.
         """
         if old is None:
             return None, True
@@ -117,9 +117,9 @@ class _ComputedTable(TableSource):
 
 
 class TableFilter(_ComputedTable):
-    """Forwards a tombstone for each rejected row.
+    """Table filter: forwards a tombstone for each rejected row.
 
-    A row rejected before and now is skipped if the old value is known, but not for a versioned
+    If the old value is known to be rejected as well, it forwards nothing, except for a versioned
     table.
     """
 
@@ -146,7 +146,7 @@ class TableMapValues(_ComputedTable):
 def call_for_rows(
     operator: Operator, function: UserFunction, batch: RecordBatch
 ) -> tuple[list[Any], RecordBatch]:
-    """Call a function for every row that is not deleted; return None for the others."""
+    """Call a function for every row; a deleted row has the result None."""
     if not has_none(batch.values):
         results, kept = call_each(operator, function, batch)
         return results, batch if kept is None else batch.take(kept)

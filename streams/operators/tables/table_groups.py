@@ -23,9 +23,9 @@ _Pair = tuple[Any, Any] | None
 
 
 class TableGroupMap(Operator):
-    """Maps row changes to group changes for the repartition topic.
+    """Mapper of row changes to group changes for the repartition topic.
 
-    If the function fails for an old value, the row is in no group.
+    If the function fails for an old value, the row was in no group before.
     """
 
     expands = True
@@ -96,7 +96,7 @@ class TableGroupMap(Operator):
         return changes
 
     def _are_same(self, new: Any, old: Any) -> bool:
-        """Compare groups by their bytes; those of 1 and 1.0 may differ."""
+        """Compare groups by serialised bytes: equal keys such as 1 and 1.0 may differ there."""
         if type(new) is str and type(old) is str:
             return new == old
         serialize = self._key_serde.serialize

@@ -36,19 +36,18 @@ class BoundView(ABC):
         *,
         failed: Failed | None = None,
     ) -> Rows:
-        """Return the newest rows of many keys; None has no row.
+        """Return the newest rows of many keys; the key None has no row.
 
         Args:
-            keys: The keys.
             key_bytes: The keys serialised by the store's serde, if available.
-            failed: Receives errors by index; such a row counts as missing. Without it they are raised.
+            failed: Receives errors by index; such a row counts as missing. None: they are raised.
         """
 
     @abstractmethod
     def get_as_of(
         self, keys: Sequence[Any], timestamps: Sequence[int], *, failed: Failed | None = None
     ) -> Rows:
-        """Return the row of each key as of its timestamp; only where `versioned`."""
+        """Return each key's row as of its timestamp; only if `versioned`."""
 
 
 class TableView(ABC):
@@ -100,7 +99,7 @@ class _StoredRows(BoundView):
         self._buffer = store.buffer
         self._serde = store.buffer.spec.key_serde
         kind = store.buffer.spec.kind.value
-        #: The store's serde is that of the inner key.
+        #: The store then has the inner key's serde, and adds the window itself.
         self._is_windowed = "window" in kind
         self._is_session = kind == "session"
 
@@ -165,7 +164,7 @@ class _StoreRows(_StoredRows):
             values = [None if data is None else rows[data] for data in stored]
         if not has_none(values):
             return values, list(map(buffer.timestamp, present))
-        # The buffer has a timestamp of a row deleted since the last commit.
+        # A missing row has none, but the buffer keeps that of a row deleted since the last commit.
         return values, [
             NO_TIMESTAMP if value is None or data is None else buffer.timestamp(data)
             for value, data in zip(values, stored, strict=True)

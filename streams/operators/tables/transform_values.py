@@ -85,7 +85,7 @@ class TableTransformValues(TableSource):
             return None
 
     def look_up(self, key: Any, value: Any, timestamp: int) -> Any:
-        """Compute a row of the view, also for a missing row."""
+        """Compute the table view's row from the parent's, which may be missing."""
         return self._running.transform(key, value, timestamp, None, 0)
 
 
@@ -127,7 +127,7 @@ class _TransformedRows(BoundView):
         return self._transformed(keys, rows, failed)
 
     def _transformed(self, keys: Sequence[Any], rows: Rows, failed: Failed | None) -> Rows:
-        # Resolved per call: that node may be initialised later.
+        # Resolved per call: that node may be initialised after this one.
         operator = self._context.operator(self._node)
         assert isinstance(operator, TableTransformValues)
         values: list[Any] = []

@@ -17,10 +17,10 @@ Place = tuple[int, bytes]
 
 
 class DueRows:
-    """Rows by time; the earliest can be removed.
+    """Store keys of rows by time; the earliest can be removed.
 
     Args:
-        scan: `scan(first)` -> the places of all rows in the store of that time or later.
+        scan: `scan(first)` -> time and key of all stored rows of that time or later.
         indexed_rows: Limit of indexed rows.
 
     >>> stored = [(7, b"a"), (3, b"b"), (9, b"c")]
@@ -58,7 +58,7 @@ class DueRows:
             self._drop_latest()
 
     def pop(self, first: int, last: int) -> list[bytes]:
-        """Return and drop the rows of first <= time <= last; they may be deleted in the store."""
+        """Return and remove the rows with first <= time <= last; the store may lack some by now."""
         found: list[bytes] = []
         while True:
             while self._times and self._times[0] <= last:
@@ -75,7 +75,7 @@ class DueRows:
                 self.add(time, row)
 
     def _drop_latest(self) -> None:
-        """Keep the earlier half of the rows, at least those of one time."""
+        """Keep about half of the rows, the earlier ones; at least all rows of one time."""
         self._times.sort()
         kept, count = 0, 0
         while kept == 0 or (

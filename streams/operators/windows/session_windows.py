@@ -45,7 +45,7 @@ class SessionWindowAggregate(WindowedOperator):
         return self.updated(batch) if self.is_plain() else self.apply_records(batch, self._changes)
 
     def is_plain(self) -> bool:
-        """Return True if changes need no cache, old values, headers or dead letters."""
+        """Return True if `updated` suffices: no cache, old values, headers or dead letters."""
         return not (
             self._on_close
             or self.sends_old_values

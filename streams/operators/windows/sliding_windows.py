@@ -17,7 +17,7 @@ from tidewheel.streams.windows import EmitStrategy, SlidingWindows
 from tidewheel.tasks.processing.engine.operator import Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
-#: Marks the second change of a window by one record.
+#: Old value of a window's second change by one record: `put` reads it after the first is stored.
 _STORED: Final = object()
 
 
@@ -135,10 +135,9 @@ class SlidingWindowAggregate(WindowedOperator):
         return around
 
     def _created(self, timestamp: int, around: _Neighbours) -> list[_Row]:
-        """Return the windows after the previous record and up to this one.
+        """Return missing windows: from just after the previous record, and up to this record.
 
-        If the previous record is just out of reach, both are one window, and its result is sent
-        twice, as in Kafka Streams.
+        If both are the same window, its result is sent twice, as in Kafka Streams.
         """
         rows: list[_Row] = []
         previous = around.previous

@@ -60,9 +60,9 @@ class TimeWindowAggregate(WindowedOperator):
         return self.apply(batch, changes_of)
 
     def _mark_new_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
-        """Mark windows later than any seen one as missing, which saves a read.
+        """Mark windows later than any seen one as missing, which saves reading the database.
 
-        Not in a key range: it does not know the windows before it began.
+        A key range skips this: it has not seen the windows that the task wrote before it began.
         """
         seen = max(self._latest_start, self._segments.observed_stream_time_ms)
         if not starts or self._segments.in_range or max(starts) <= seen:
@@ -120,7 +120,7 @@ class TimeWindowAggregate(WindowedOperator):
 
 
 class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
-    """Counts in place if each record is in one window."""
+    """Count that changes rows directly in the buffer if each record is in one window."""
 
     def process(self, batch: RecordBatch) -> Output:
         batch = self.without_nulls(batch, values=False)

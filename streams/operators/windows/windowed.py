@@ -1,10 +1,10 @@
 """Base classes of windowed aggregations: folding, stream time, late records, final results.
 
 Rules: Kafka Streams' AbstractKStreamTimeWindowAggregateProcessor and KStreamSessionWindowAggregate.
-Stream time is the largest timestamp of the operator's input; in a key range, the task's at the
-record's position. A record is dropped and counted once per closed window. A result has the larger
-timestamp of the old result and the record. With `on_window_close` only the last result is
-forwarded.
+Stream time is the largest timestamp of the operator's input; in a key range, that of the whole
+task's records up to this one. A record is dropped and counted once per closed window. A result has
+the larger timestamp of the old result and the record. With `on_window_close` only the last result
+is forwarded.
 """
 
 from abc import abstractmethod
@@ -31,10 +31,10 @@ NO_TIME = -1
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """Folds values into an aggregate.
+    """The functions of an aggregation.
 
     Attributes:
-        start: Returns the aggregate before the first value; None where the first value is it.
+        start: Returns the initial aggregate; None if the first value becomes the aggregate.
         step: (key, value, aggregate) -> new aggregate or None.
         merge: (key, aggregate, aggregate) -> aggregate of two sessions.
     """
@@ -44,7 +44,7 @@ class Fold(msgspec.Struct, frozen=True):
     merge: Callable[[Any, Any, Any], Any] | None = None
 
     def added(self, key: Any, value: Any, aggregate: Any) -> Any:
-        """Return the aggregate with one more value; None restarts."""
+        """Return the aggregate with one more value; None means the initial aggregate."""
         return self.step(key, value, self.start() if aggregate is None else aggregate)
 
 
@@ -96,7 +96,7 @@ class WindowedOperator(MaterializedOperator):
     #: end's.
     deletes_at_record = True
 
-    #: Bytes of the sequence number at the end of a disk key.
+    #: Bytes of the sequence number at the end of a store key, which forwarded keys lack.
     _bytes_left_out = 4
 
     def __init__(
@@ -148,7 +148,7 @@ class WindowedOperator(MaterializedOperator):
         return self._stream_time
 
     def times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return `times` as of a position with stream time `position_ms`."""
+        """Return `times` as of a record at which the task's stream time was `position_ms`."""
         return (position_ms, self._emitted_time)
 
     def times_of(self, batch: RecordBatch) -> list[int]:
@@ -192,7 +192,6 @@ class WindowedOperator(MaterializedOperator):
         batch: RecordBatch,
         changes_of: Callable[[Any, Any, bytes, int], Sequence[WindowChange]],
     ) -> RecordBatch | None:
-        """Apply `changes_of(key, value, key bytes, timestamp)` to each record."""
         batch, key_bytes = self.with_key_bytes(batch)
         keys, values, timestamps = batch.keys, batch.values, batch.timestamps
 
@@ -215,13 +214,11 @@ class WindowedOperator(MaterializedOperator):
         )
 
     def old_value(self, data: bytes) -> Any:
-        """Return a decoded copy of the old value, if old values are sent."""
         return self.buffer.get(data) if self.sends_old_values else None
 
     def put(
         self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]
     ) -> None:
-        """Store a change; cache it or append it to `results`."""
         cache = self.cache
         existed = cache is not None and self.buffer.exists(change.data)
         timestamp = change.timestamp
@@ -315,7 +312,7 @@ class WindowedOperator(MaterializedOperator):
         """Return cached changes, or final results whose rows may expire at this commit."""
         if not self._on_close:
             return super().flush(limit)
-        # Time of the first row not yet emitted; last time that may expire.
+        # Earliest time of a row not yet emitted; latest time of rows that may expire now.
         first_due = self._emitted_time - self._retention_ms
         forgotten = self._stream_time - self._segments.spec.retention_ms
         if limit is not None or self._emitted_time >= self._stream_time or first_due > forgotten:
