@@ -39,10 +39,10 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 #: Phases in which an incarnation can own tasks.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 
-#: Claims that compaction may have removed between two read ones.
+#: Credible step from one leader epoch read to the next: compaction removes claims between.
 EPOCHS_SKIPPED_MAX = 1 << 20
 
-#: A recovery claims above every committed task epoch (at most `EPOCH_MAX`).
+#: Highest first claim: a recovery claims above every committed task epoch (at most `EPOCH_MAX`).
 FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
 ENDED_MAX = 256
@@ -68,14 +68,14 @@ class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Content of the group log; `ended` does not count for equality."""
+    """Content of the group log; `==` ignores `ended`."""
 
     leader_epoch: int = 0
     leader: str = ""
     topic_ids: Mapping[str, str] = _NOTHING
     about: GroupRecord = GroupRecord(leader_epoch=0)
     tasks: Mapping[TaskId, TaskShape] = _NOTHING
-    #: By incarnation; without GONE members, unless their tasks wait for them.
+    #: By incarnation; without GONE members, unless their tasks wait for their return.
     members: Mapping[str, MemberRecord] = _NOTHING
     target: Target = Target()
     step: IntermediateAssignment = IntermediateAssignment()
@@ -126,7 +126,7 @@ def _compared(group: Group) -> tuple[object, ...]:
 def apply(group: Group, record: AnyRecord) -> Group:
     """Return the group after a record.
 
-    Records below the highest claim's epoch (H1), and unfinished snapshots, change nothing.
+    Records of deposed leaders (lower epochs, H1) and unfinished snapshots change nothing.
     """
     if record.leader_epoch < group.leader_epoch:
         return group
@@ -163,7 +163,7 @@ def _claimed(group: Group, claim: LeaderClaim) -> Group:
 def refusal_of(group: Group, record: AnyRecord) -> Rejection | None:
     """Return why readers skip a well-formed record, or None.
 
-    A claim far above all earlier epochs would leave no room for the next leader's.
+    A claim far above all earlier epochs would leave no higher epoch for the next leader.
     """
     if not isinstance(record, LeaderClaim):
         return None
@@ -214,7 +214,7 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     items.append(step_record(step, leader_epoch, step.step_epoch))
     items += [_under(record, leader_epoch) for _, record in sorted(group.states.items())]
     end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
-    # After the end: older versions don't know this kind and can't count it.
+    # Behind `SnapshotEnd`: older versions skip this kind, so their count must not include it.
     loads = [_under(record, leader_epoch) for _, record in sorted(group.bootstraps.items())]
     return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-#: Upper bound of task epochs in commits; only forged metadata exceeds it.
+#: Largest task epoch accepted from a committed offset's metadata; only forged metadata exceeds it.
 EPOCH_MAX = 1 << 40
 
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
@@ -25,7 +25,7 @@ class TopicPartition(NamedTuple):
 class TaskId(NamedTuple):
     """Task identifier, printed as in Kafka Streams: `0_1`.
 
-    A tuple for speed: its hash and order run in C, and decisions mostly look up tasks.
+    A tuple for speed: its hash and order run in C, and the leader mostly looks up tasks.
     """
 
     subtopology: int
@@ -53,7 +53,7 @@ class TaskId(NamedTuple):
 class TaskRole(StrEnum):
     """Role of a member for a task.
 
-    A learner (warm-up) becomes the active task; a standby does not.
+    A learner (warm-up) prepares to become the active task; a standby waits until the owner dies.
     """
 
     ACTIVE = "active"
@@ -62,13 +62,13 @@ class TaskRole(StrEnum):
 
 
 class MemberPhase(StrEnum):
-    """Phase of an incarnation in the group log.
+    """Phase of an incarnation (one life of a member) in the group log.
 
             JOINING -> ACTIVE -> LEAVING -> GONE
                        ACTIVE, LEAVING, PARKED -> FENCING -> FENCED -> GONE
                        ACTIVE -> PARKED (its version or topology does not fit) -> ACTIVE, GONE
 
-    FENCING is final: a returning process is a new incarnation. JOINING is never logged.
+    FENCING is final: its process can only join as a new incarnation. JOINING is never logged.
     """
 
     JOINING = "JOINING"
@@ -97,12 +97,12 @@ class TaskPhase(StrEnum):
 
 
 class BootstrapPhase(StrEnum):
-    """Phase of a store's load from outside, in the group log.
+    """Phase of `tidewheel bootstrap`, which loads a store, in the group log.
 
             WRITING --every row is written--> CLOSING --fenced, counted, offsets committed--> over (BOOTSTRAPPED)
             WRITING, CLOSING --the command is run again--> WRITING (another attempt)
 
-    A writer fences its predecessor, then checks that its attempt is WRITING. CLOSING is logged
+    A writer fences its predecessor, then writes only if its attempt is WRITING. CLOSING is logged
     before the last fence. So a late writer can't write into a running group.
     """
 
@@ -112,10 +112,10 @@ class BootstrapPhase(StrEnum):
 
 class TaskShape(msgspec.Struct, frozen=True, kw_only=True):
     stateful: bool  # True if it has stores to restore; only then a learner helps.
-    changelogs: tuple[str, ...] = ()  # Topics; the partition is the task's.
+    changelogs: tuple[str, ...] = ()  # Topics; their partition has the task's number.
 
 
-#: Offsets by "topic-partition", which can be a JSON key.
+#: Offsets by partition, as text such as "orders-3": a JSON key can't be a tuple.
 Positions = Mapping[str, int]
 
 

@@ -12,11 +12,11 @@ from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class LeadershipLostError(Exception):
-    """Raised if a leader's transaction failed or its outcome is unknown; ends the term."""
+    """Raised if a leader's transaction failed or its outcome is unknown; it leads no longer."""
 
 
 class ControlTopicsChangedError(Exception):
-    """Raised if a control topic is gone or recreated: its epochs no longer count (H24)."""
+    """Raised if a control topic is gone or recreated: the group's epochs are lost."""
 
 
 class GroupLogAwayError(Exception):
@@ -25,7 +25,7 @@ class GroupLogAwayError(Exception):
 
 class LoggedRecord(msgspec.Struct, frozen=True):
     key: str
-    record: AnyRecord | None  # None for tombstones, rejected records and kinds of later versions.
+    record: AnyRecord | None  # None: a tombstone, rejected, or of a kind of a later version.
     tombstone: bool = False
     rejected: RejectedRecord | None = None
     offset: int = -1  # -1 if unknown.
@@ -35,7 +35,7 @@ class LogRead(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[LoggedRecord, ...] = ()  # State topic, in order; whole committed transactions.
     messages: tuple[AnyMessage, ...] = ()  # Inbox, in order, without dropped ones.
     state_offset: int = 0  # All state records below it have been returned.
-    dropped: int = 0  # Inbox messages, including `rejected`.
+    dropped: int = 0  # Count of unreadable inbox messages, including `rejected`.
     rejected: tuple[RejectedRecord, ...] = ()
 
 
@@ -57,7 +57,7 @@ class GroupLog(Protocol):
     def poll(self, timeout_s: float) -> LogRead: ...
 
     def state_end(self) -> int:
-        """Return the end offset up to which a new reader must read."""
+        """Return the state topic's end, up to which a new reader must read before it acts."""
         ...
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -77,7 +77,7 @@ class GroupLog(Protocol):
         ...
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Commit tombstones in one transaction, or raise `LeadershipLostError`."""
+        """Commit tombstones for keys in one transaction, or raise `LeadershipLostError`."""
         ...
 
     def resign(self) -> None:
@@ -97,11 +97,11 @@ class Fencer(Protocol):
 
 class EndsReader(Protocol):
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return high watermarks by position key, without missing partitions."""
+        """Return high watermarks by position key (`orders-3`), without missing partitions."""
         ...
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return position keys whose committed offset is not this application's (H18).
+        """Return position keys whose committed offset is not this application's.
 
         `partitions` maps topics to partition counts.
         """
@@ -118,16 +118,16 @@ class WorkerConnection(Protocol):
     def order(self, orders: Sequence[AnyOrder]) -> None: ...
 
     def lease(self, until_ms: int) -> None:
-        """Allow the worker to start new work until then (runtime clock)."""
+        """Allow the worker to process records until `until_ms` (runtime clock)."""
         ...
 
     def progress(self) -> int:
-        """Return the turn count of the worker's loop."""
+        """Return the turn count of the worker's loop; while it rises, the worker is alive."""
         ...
 
     def call_since_ms(self, silent_ms: int) -> int | None:
         """Return the start of the current call of user code (runtime clock), or None.
 
-        The worker's call watch may be silent for `silent_ms` before its silence counts as a call.
+        If the worker's call watch (a thread) is silent for `silent_ms`, a call holds the GIL.
         """
         ...

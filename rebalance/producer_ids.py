@@ -1,7 +1,7 @@
 """Transactional ids: how they are formed, and which belong to this application.
 
 Fencing ends a producer for good, and anyone may have written ids of another application into a
-topic. So only ids in the exact forms of this application are fenced.
+control topic. So only ids in the exact forms of this application are fenced.
 """
 
 import re
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-#: Written as hexadecimal digits.
+#: Length of an incarnation's name, written in hexadecimal.
 INCARNATION_BYTES: Final = 16
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _NUMBER: Final = "(0|[1-9][0-9]{0,9})"
-#: Suffix of the producer that searches refused records.
+#: Suffix of the producer that finds the records which a broker refused.
 SEARCH_SUFFIX: Final = "-search"
 _SEARCH: Final = f"({SEARCH_SUFFIX})?"
-#: Forms after the application id: group member, fixed assignment, `tidewheel bootstrap`.
+#: Patterns after the application id: group member, fixed assignment, `tidewheel bootstrap`.
 _GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
 _FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"

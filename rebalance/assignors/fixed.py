@@ -1,4 +1,4 @@
-"""Fixed assignment: each process derives its tasks from its own settings (requirement N13)."""
+"""Fixed assignment: each process derives its tasks from its own settings."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,6 @@ from tidewheel.rebalance.model import TaskId
 
 def fixed_tasks(tasks: Iterable[TaskId], *, slot: int, workers: int) -> frozenset[TaskId]:
     """Return the tasks whose index in sorted order, modulo `workers`, is `slot`.
-
-    The slots together own every task exactly once, in whatever order `tasks` comes.
 
     >>> sorted(map(str, fixed_tasks([TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)], slot=0, workers=2)))
     ['0_0', '0_2']

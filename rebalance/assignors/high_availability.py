@@ -17,7 +17,7 @@ from tidewheel.rebalance.model import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Assignment onto caught-up members; `movements` counts the tasks still to move."""
+    """Assignment on caught-up members; `movements` counts tasks away from their planned member."""
 
     assignment: Assignment
     movements: int
@@ -61,7 +61,6 @@ class HighAvailabilityAssignor:
 
 
 def _dealt_out(tasks: list[TaskId], threads: Mapping[str, int]) -> dict[TaskId, str]:
-    """Return an owner per task: round robin, then moved off the fullest member while that helps."""
     names = list(threads)
     owners = {task: names[index % len(names)] for index, task in enumerate(tasks)}
     load = LoadOrder(threads, Counter(owners.values()))
@@ -77,13 +76,12 @@ def _dealt_out(tasks: list[TaskId], threads: Mapping[str, int]) -> dict[TaskId, 
 
 
 def _freshness(request: AssignmentRequest, tasks: AbstractSet[TaskId]) -> Freshness:
-    """Return each member's lag per task. An owner's lag is -1: ahead of every copy."""
     lags: dict[TaskId, dict[str, float]] = {task: {} for task in tasks}
     for member in request.members:
         for task in member.lags.keys() & tasks:
             lags[task][member.name] = member.lags[task]
         for task in member.owned & tasks:
-            lags[task][member.name] = -1
+            lags[task][member.name] = -1  # ahead of every copy
     caught_up = {
         task: frozenset(
             name for name in member_lags if member_lags[name] <= request.acceptable_recovery_lag

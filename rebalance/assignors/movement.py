@@ -1,8 +1,7 @@
 """KIP-441 movements: a caught-up member runs the task while its planned owner warms up.
 
 Kafka Streams assigns the moved plan and rebalances again some minutes later. Here the refiner waits
-for READY messages instead, and tests compare its steps with these movements. Ties break in the
-order of Kafka's `TaskMovement`.
+for READY messages instead, and tests compare its steps with these movements.
 """
 
 from collections.abc import Container, Iterable, Mapping

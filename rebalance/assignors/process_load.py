@@ -1,7 +1,6 @@
 """Load of a member (tasks per thread) and the fair share of each.
 
-A share is fair if no single move makes the sorted loads (highest first) smaller. No task moves
-between fair shares (L5).
+Shares are fair if no single move makes the sorted loads (highest first) smaller.
 """
 
 from bisect import bisect_left, insort
@@ -13,15 +12,15 @@ from heapq import heapify, heapreplace
 @dataclass(frozen=True, slots=True)
 class Shares:
     base: Mapping[str, int]
-    cap: Mapping[str, int]  # Its base, or one more.
+    cap: Mapping[str, int]  # A member's base, or one more.
     extras: int  # Members that have one more than their base.
 
 
 def fair_shares(tasks: int, threads: Mapping[str, int]) -> Shares:
     """Return the fair shares of `tasks` tasks over members with `threads` threads each.
 
-    The level is the load after the last task, each placed where the load stays lowest. A member
-    that stays below the level with one task more gets that task.
+    Deal the tasks one by one to the member whose load stays lowest: the last receiver's load is the
+    level. A base is the largest task count below the level, a cap the largest at the level.
 
     >>> fair_shares(5, {"a": 1, "b": 1})
     Shares(base={'a': 2, 'b': 2}, cap={'a': 3, 'b': 3}, extras=1)

@@ -1,9 +1,8 @@
 """Standby placement: spreads a task's copies over machines, racks and tags.
 
-As in Kafka Streams' tag-aware placement, a copy goes where it adds the most new values. The least
-loaded member wins ties. Differences: `rack_id` counts as a tag, another host comes first, and every
-tag counts. An existing copy moves only if that spreads the task better or unloads a member that has
-at least one task too many.
+As in Kafka Streams' tag-aware placement, a copy goes where it adds most tag values that the task's
+other members lack. The least loaded member wins ties. Differences: `rack_id` counts as a tag,
+another host comes first, and every tag counts.
 """
 
 from collections import Counter
@@ -13,7 +12,7 @@ from tidewheel.rebalance.assignors.process_load import LoadOrder
 from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
 from tidewheel.rebalance.model import TaskId
 
-#: (dimension, value) of a member; the host is kept apart because it outweighs the rest.
+#: (tag or rack, its value) of a member; the host is separate because it outweighs these.
 _Place = tuple[str, str]
 
 #: Gain of a copy: another host, then the number of new tags and racks.
@@ -44,7 +43,7 @@ def place_standbys(
 
 
 def _holders(request: AssignmentRequest, placement: "_Placement") -> dict[TaskId, list[str]]:
-    """Return members with state of each task: open copies, then its owner, then disk state."""
+    """Return members with state of each task: open copies, its owner, disk state."""
     ranked: dict[TaskId, list[tuple[int, float, str]]] = {}
     for member in request.members:
         kinds = (member.copies, member.owned - member.copies, member.on_disk - member.copies)
@@ -67,7 +66,7 @@ class _Placement:
         self._load = LoadOrder(threads, Counter(owners.values()))
         self._host = {member.name: member.host for member in members}
         self._places = {member.name: _places(member) for member in members}
-        #: A copy gains nothing in a dimension whose values are all used.
+        #: Known hosts, and the number of values per tag; a task that uses all gains no more.
         self._hosts = frozenset(filter(None, self._host.values()))
         self._values = Counter(kind for kind, _ in set[_Place]().union(*self._places.values()))
         #: Per task: its owner, then its copies in placement order.
@@ -103,7 +102,6 @@ class _Placement:
         return moved
 
     def _best(self, holders: list[str]) -> str | None:
-        """Return the member that spreads the task most; the least loaded of equals."""
         best: str | None = None
         best_gain: _Gain = (False, -1)
         possible = self._possible(holders)

@@ -2,8 +2,8 @@
 
 Stateful and stateless tasks are balanced separately, by threads. A task stays with its owner within
 that member's fair share. Otherwise it goes to a member with a copy or disk state and room, then to
-the least loaded. Guarantees (L5, invariant 20): no move without a lower load; a joining member
-takes its share only; a leaving member's tasks alone move.
+the least loaded. Guarantees: no move without a lower load; a joining member takes its share only;
+if one leaves, only its tasks move.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class _Kind:
         self._left = set(tasks)
         self._shares: Shares = fair_shares(len(self._left), self._threads)
         self._extras = self._shares.extras
-        #: At most `cap` each; at most `extras` members are above their `base`.
+        #: Tasks given so far: at most `cap` each; at most `extras` members exceed their `base`.
         self._have = dict.fromkeys(members, 0)
         self._owners: dict[TaskId, str] = {}
 
@@ -79,14 +79,14 @@ class _Kind:
         )
 
     def _keep(self) -> None:
-        """Keep tasks with their owners within each share; crowded owners compete for the extras."""
+        """Keep tasks with their owners up to their base; owners of more compete for the extras."""
         owned = self._owned()
         crowded = [name for name in owned if len(owned[name]) > self._shares.base[name]]
         crowded.sort(key=lambda name: (self._others.get(name, 0) / self._threads[name], name))
         wanting = {name for name in owned if len(owned[name]) < self._shares.base[name]}
         copied = frozenset[TaskId]().union(*(self._members[name].copies for name in wanting))
         for name, tasks in owned.items():
-            # A member with room already restores it: moving it first saves that work.
+            # Last, and so first to move, are tasks that a member with room already has a copy of.
             tasks.sort(key=lambda task: (task in copied, task))
             for task in tasks[: self._shares.base[name]]:
                 self._put(task, name)

@@ -1,8 +1,7 @@
 """The assignor interface: request, answer, and validation of the answer.
 
 An assignor returns the target assignment. It knows nothing of learners or moves in progress: the
-refiner (`rebalance/refine`) gets the group there, so every assignor gains warm-ups. Assignors are
-pure: the same request, in any order, gives the same answer.
+refiner (`rebalance/refine`) gets the group there, so every assignor gains warm-ups.
 """
 
 from collections.abc import Iterator, Mapping

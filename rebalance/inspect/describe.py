@@ -26,7 +26,7 @@ _MEMBERS_REMEMBERED: Final = 1_000
 
 
 class GroupPhase(StrEnum):
-    """Phase of a group (S5), named as in KIP-345 and KIP-848.
+    """Phase of a group, named as in KIP-345 and KIP-848.
 
     NOT_READY: the leader decides nothing (`GroupRecord.held`). ASSIGNING: the target is outdated.
     RECONCILING: members move to the target. RUNNING: they are there.
@@ -47,14 +47,14 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """Start of a state; if not `known`, an upper bound of it."""
+    """Start of a state (ms since the epoch); if not `known`, it began earlier."""
 
     at_ms: int
     known: bool = True
 
 
 class LogFold:
-    """Folds the log and tracks the start of each state; entries come in offset order."""
+    """Group folded from log entries in offset order, with the start of each state."""
 
     def __init__(self, topic: str = "group-state") -> None:
         self._topic = topic
@@ -76,7 +76,7 @@ class LogFold:
         return phase_of(self.group, assigning=self._assigning)
 
     def add(self, entry: LogEntry | RejectedRecord) -> bool:
-        """Fold an entry; return False for records that do not count."""
+        """Fold an entry; return False if it changes nothing."""
         self.end = entry.offset + 1
         if isinstance(entry, RejectedRecord):
             return self._reject(entry)
@@ -155,7 +155,7 @@ def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
 
 
 def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
-    """Return a group's phase; `assigning` passes a known `is_outdated`.
+    """Return a group's phase; `assigning` is the result of `is_outdated`, if known.
 
     >>> phase_of(Group()).value
     'EMPTY'

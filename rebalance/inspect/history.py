@@ -1,7 +1,7 @@
 """Group history from the log: membership, targets and task moves, by episode.
 
-An episode lasts from a disturbance until all tasks are at their target. Durations are differences
-of log timestamps. Compaction removes old records: history can start inside an episode.
+An episode lasts from a disturbance until all tasks are at their target. Compaction removes old
+records: history can start inside an episode.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ _BECAME: Final = {
 
 _EXPLAINED: Final = frozenset({MemberPhase.ACTIVE, MemberPhase.PARKED, MemberPhase.FENCING})
 
-#: Upper bound between records of one transaction.
+#: Maximum time between the records of one transaction.
 _TRANSACTION_MS: Final = 1_000
 
 _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
@@ -66,7 +66,7 @@ class Move:
     reason: str
     fenced: bool
     planted_ms: int | None
-    stopped_ms: int | None  # Revocation or fence of the earlier owner.
+    stopped_ms: int | None  # Time when the earlier owner was revoked or counted as dead.
     granted_ms: int
 
     @property
@@ -152,7 +152,7 @@ class _TaskMove:
 
 
 class Chronicle:
-    """Builds episodes from log entries in offset order; `keep` limits finished ones."""
+    """Builder of episodes from log entries in offset order; keeps the last `keep` finished ones."""
 
     def __init__(self, keep: int | None = None) -> None:
         self._fold = LogFold()

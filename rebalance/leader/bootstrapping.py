@@ -1,8 +1,9 @@
 """Group log transactions of `tidewheel bootstrap`, which loads a store from outside.
 
-For each step the command claims the leadership and writes its claim, a whole snapshot and the step
-in one transaction. Until the end `GroupRecord.held` is set: any process can lead, and members join
-but own no task. A killed run leaves the hold; the next run starts another attempt.
+For each step (begin, close, finish) the command claims the leadership: it writes its claim, a
+snapshot and the step in one transaction. Meanwhile `GroupRecord.held` is set: any process can lead,
+and members join but own no task. A killed command leaves that; run again, it starts another
+attempt.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,13 +22,13 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
 )
 
-#: Prefix of holds that this module sets and lifts.
+#: Prefix of `GroupRecord.held` texts of this module.
 BOOTSTRAP_HOLD: Final = "bootstrap: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """Writer of a step, with the current control topic ids."""
+    """Process that writes the transactions, and the current control topic ids."""
 
     leader: str
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -105,7 +106,7 @@ def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> lis
 
 
 def close_load(group: Group, store: str, attempt: str, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction after which no writer can start.
+    """Return the transaction that writes CLOSING, after which no writer can start.
 
     Raises:
         ValueError: The attempt is not the current one.
@@ -116,7 +117,7 @@ def close_load(group: Group, store: str, attempt: str, claimant: Claimant) -> li
 
 
 def finish_load(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction that ends the hold.
+    """Return the transaction that ends the load and the hold.
 
     Raises:
         ValueError: The attempt is not the current one.

@@ -11,7 +11,7 @@ from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 
-#: Prefix of holds that this module sets and lifts.
+#: Prefix of `GroupRecord.held` texts of this module.
 PARTITIONS_HOLD: Final = "partitions: "
 
 
@@ -45,7 +45,6 @@ def join_refusal(
 
 
 def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
-    """Return why a recovered group refuses this program, or None (H24)."""
     lowest, highest = join.protocol
     remedy = "run `tidewheel group recover` with this program and these settings if they are the right ones"
     if not lowest <= about.group_version <= highest:
@@ -130,10 +129,10 @@ def adopted_program(join: JoinGroup, group: Group) -> GroupRecord:
 
 
 def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
-    """Return the group record with the tasks and partition counts that members see now (N8).
+    """Return the group record with the tasks and partition counts that members see now.
 
-    Member metadata may be old. So a partition count shrinks, and a pattern's topic is deleted, only
-    if no member sees the earlier state, and only after all members were heard.
+    A member's metadata may be old. So the highest count seen applies, and a topic is
+    removed only after all members were heard and none sees it.
     """
     about = group.about
     seen: dict[str, int] = {}
@@ -142,7 +141,7 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     unheard = {
         incarnation for incarnation, record in group.live().items() if runs_program(record, about)
     }
-    #: Members with equal tasks share the tuple.
+    #: Members with equal tasks share one tuple (`Observations._sharing`).
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
         if runs_program(join, about):
@@ -177,7 +176,7 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
 def partition_problem(
     group_counts: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
 ) -> str:
-    """Return why the current partition counts are unusable, or "" (H26).
+    """Return why the current partition counts are unusable, or "".
 
     >>> partition_problem({"orders": 4}, {"orders": 3}, {})
     'partitions: topic orders has 3, the group has worked with 4: was it deleted and recreated?'

@@ -38,7 +38,7 @@ from tidewheel.rebalance.refine.refine import Refiner
 
 __all__ = ["Coordinator", "CoordinatorSettings", "Decision", "Fence"]
 
-#: A grant can free a task that the next pass assigns.
+#: Move passes in one decision: what a pass changes can permit further moves.
 MOVE_PASSES_MAX: Final = 8
 
 
@@ -104,12 +104,12 @@ class Coordinator:
         if not all(isinstance(record, StepRecord | TaskRecord) for record in records):
             self._dirty = True
 
-    def fenced(self, incarnation: str, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
+    def fenced(self, incarnation: str, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
         self._seen.fenced.add(incarnation)
         self._dirty = True
 
-    def ends_read(self, ends: Mapping[str, int], asked_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        """Record read-committed end offsets; `asked_ms` is this leader's clock at the request."""
+    def ends_read(self, ends: Mapping[str, int], asked_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
+        """Record high watermarks; `asked_ms` is this leader's clock at the request."""
         self._seen.record_ends(ends, asked_ms, self.group.tasks)
         self._dirty = True
 
@@ -125,7 +125,7 @@ class Coordinator:
         self._dirty = True
 
     def decide(self, now_ms: int) -> Decision:
-        """Return the actions due now; without news only a beat."""
+        """Return the actions due now; without new observations only a beat."""
         if not self._dirty and now_ms < self._decide_by_ms:
             beats = self._beat_if_due(now_ms)
             return Decision(messages=beats, wake_ms=min(self._decide_by_ms, self._next_beat_ms))
@@ -172,16 +172,16 @@ class Coordinator:
         return self._beat(resigns=True)
 
     def _restart_settling(self, now_ms: int) -> None:
-        """Restart settling for members without a task: the log does not record join times (N11)."""
+        """Restart settling for members without a task: the log does not record join times."""
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:
                 self._seen.of(incarnation).admitted_ms = now_ms
 
     def _record_moves(self, now_ms: int) -> None:
-        """Restart the move interval once a planned move's grant is logged, even late (N3)."""
+        """Restart the move interval once a planned move's grant is logged, even late."""
         planned, tasks = self._seen.planned, self.group.tasks
-        # the task's topic or program is gone
+        # the program no longer has the task
         gone = {task for task in planned if task not in tasks}
         over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}
         if gone:
@@ -206,7 +206,6 @@ class Coordinator:
         return self._beat_ms + (self._settings.heartbeat_interval_ms if self._beats else 0)
 
     def _beat_if_due(self, now_ms: int) -> tuple[LeaderBeat, ...]:
-        """Return a beat if one is due or a candidate suspects this leader (H2)."""
         if now_ms < self._next_beat_ms and not self._seen.suspected:
             return ()
         self._seen.suspected = False

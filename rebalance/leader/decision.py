@@ -11,12 +11,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Group-wide settings; the leader's own values apply."""
 
     acceptable_recovery_lag: int = 10_000
-    max_warmup_replicas: int = 2  # In the whole group.
+    max_warmup_replicas: int = 2  # Learners in the whole group.
     num_standby_replicas: int = 0
-    task_move_interval_ms: int = 0  # Minimum time between planned moves; 0: no pacing (N3).
+    task_move_interval_ms: int = 0  # Minimum time between planned moves; 0: no pacing.
     heartbeat_interval_ms: int = 500
-    settling_ms: int = 6_000  # Time in the group before a member receives running tasks (N11).
-    #: Wait for further joins before the first and later targets (S4).
+    settling_ms: int = 6_000  # Time in the group before a member receives running tasks.
+    #: Time without a join before the first target, before later ones, and longest wait.
     first_join_quiet_ms: int = 300
     join_quiet_ms: int = 200
     join_wait_max_ms: int = 3_000
@@ -37,8 +37,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Actions for the caller, in the order of the fields."""
 
-    #: Write them in ONE transaction, then call `Coordinator.committed`. If the write fails or its
-    #: outcome is unknown, drop the coordinator.
+    #: Write them in ONE transaction, then call `Coordinator.committed`.
     records: tuple[AnyRecord, ...] = ()
     messages: tuple[AnyMessage, ...] = ()
     fences: tuple[Fence, ...] = ()  # In any order, concurrently; repeated only after a timeout.

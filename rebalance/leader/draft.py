@@ -22,7 +22,7 @@ class Draft(msgspec.Struct, kw_only=True):
     now_ms: int
     records: list[AnyRecord] = msgspec.field(default_factory=list[AnyRecord])
     ends_wanted: set[str] = msgspec.field(default_factory=set[str])
-    wake_ms: int = 0  # Nothing that depends on time alone changes before this.
+    wake_ms: int = 0  # Next time at which a decision can change without a message.
     _live: dict[str, MemberRecord] = msgspec.field(default_factory=dict[str, MemberRecord])
     _incarnations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     _live_of: object = None
@@ -65,7 +65,7 @@ class Draft(msgspec.Struct, kw_only=True):
         return moved
 
     def set_aside(self, task: TaskId, problem: str) -> None:
-        """Leave a contradictory task unchanged and report it in the beats."""
+        """Report a task as an alarm: its record contradicts the decision, so it stays unchanged."""
         self.seen.set_aside[task] = f"task {task} is left unchanged: {problem}"
 
     # -- tasks: the transitions of `TaskPhase` --
@@ -100,7 +100,7 @@ class Draft(msgspec.Struct, kw_only=True):
         )
 
     def await_fence(self, task: TaskId, reason: str, committed: Positions) -> None:
-        """RUNNING, REVOKING -> FENCE_WAIT; logs the owner's last reported committed offsets."""
+        """Move a dead owner's task to FENCE_WAIT; log the offsets it last reported as committed."""
         before = self._task(task, *_OWNED)
         self.write(
             msgspec.structs.replace(
@@ -117,11 +117,10 @@ class Draft(msgspec.Struct, kw_only=True):
         self._release(before, "ack", committed, changelog_end)
 
     def release_by_fence(self, task: TaskId) -> None:
-        """FENCE_WAIT -> RELEASED: the owner can no longer commit.
+        """Move a task from FENCE_WAIT to RELEASED: its owner can no longer commit.
 
-        The next owner starts at the committed offsets. Those are never below the grant's input or
-        the owner's last report, so these remain its floor (H15), however often owners start
-        below it.
+        The next owner starts at the committed offsets. The record keeps `input`, below which they
+        are an error.
         """
         before = self._task(task, *_OWNED)
         self._release(before, "fence", {}, {})
@@ -171,5 +170,5 @@ class Draft(msgspec.Struct, kw_only=True):
 
 
 def _raised(floor: Positions, committed: Positions) -> dict[str, int]:
-    """Return the floor raised to committed offsets; an owner without commits does not lower it."""
+    """Return the floor, raised but never lowered to committed offsets."""
     return {**floor, **{key: max(at, floor.get(key, at)) for key, at in committed.items()}}

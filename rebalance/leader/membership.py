@@ -22,7 +22,7 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 FENCE_AGAIN_MS: Final = 15_000
 
 #: Maximum wait for a member that a new leader has never heard: this, or so many heartbeats if
-#: longer, whatever its session timeout.
+#: longer, even if its session timeout is longer.
 UNHEARD_MAX_MS: Final = 60_000
 _UNHEARD_HEARTBEATS: Final = 10
 #: Extra wait for a member that was gone before the claim, on top of the longest `rejoin_timeout_ms`
@@ -31,9 +31,9 @@ REJOIN_INHERITED_MS: Final = 60_000
 
 
 def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
-    """Admit members; return refusals.
+    """Admit joining members; return refusals.
 
-    A join fences an older incarnation of its name (S3), or returns from a restart (S1).
+    A join fences a live incarnation of its name, or ends the wait for a restarted one.
     """
     refused: list[tuple[str, str, str]] = [
         (incarnation, "FENCED", "the group has continued without it")
@@ -54,7 +54,7 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
 
 
 def _must_wait(draft: Draft, join: JoinGroup) -> bool:
-    """Return True if only unheard members object: the join waits until they are heard or fenced."""
+    """Return True if only unheard members refuse: the join waits until they are heard or fenced."""
     unheard = {incarnation for incarnation in draft.live() if draft.seen.is_unheard(incarnation)}
     if not unheard or join_refusal(join, draft.group, unheard) is not None:
         return False
@@ -169,7 +169,7 @@ def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
         if (join := joins.get(incarnation)) is not None
     ]
     if not candidates:
-        return  # a new leader must hear them first
+        return  # a new leader has not received their joins yet
     epoch, _, join = min(candidates, key=lambda candidate: candidate[:2])
     draft.write(adopted_program(join, draft.group))
     for record in list(draft.group.members.values()):
@@ -231,7 +231,7 @@ def _fence_slow_owners(draft: Draft) -> None:
         owner = draft.group.members.get(state.owner or "")
         if not owner or owner.phase not in LIVE:
             continue
-        # During a long call the worker can't release; such a call has its own limit.
+        # During a long call the worker can't release; `max_call_ms` limits such calls.
         since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
         deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
         if draft.due_or_schedule(since_ms + deadline_ms):
@@ -255,7 +255,7 @@ def _death_reason(draft: Draft, record: MemberRecord) -> str:
 def _begin_fence(
     draft: Draft, record: MemberRecord, reason: str, *, replaced: bool = False
 ) -> None:
-    """Write FENCING before the fence starts: the next leader can then repeat it (H6)."""
+    """Write FENCING before the fence starts: if this leader dies, the next one repeats it."""
     rejoin_ms = record.rejoin_ms
     if record.static and record.phase == MemberPhase.ACTIVE:
         rejoin_ms = record.rejoin_timeout_ms
@@ -279,7 +279,6 @@ def _end_fence(draft: Draft, record: MemberRecord) -> None:
 
 
 def _reported_offsets(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
-    """Return the offsets that the owner's beats reported as committed under its task epoch."""
     row = draft.seen.of(owner.incarnation).rows.get(task)
     if row is None or (row.role, row.epoch) != (
         TaskRole.ACTIVE,
@@ -290,7 +289,7 @@ def _reported_offsets(draft: Draft, owner: MemberRecord, task: TaskId) -> Positi
 
 
 def fences_due(draft: Draft) -> Iterator[Fence]:
-    """Yield fences to start now, task owners first, at most `fences_at_once` in flight (H30)."""
+    """Yield fences to start now, task owners first, at most `fences_at_once` in flight."""
     asked = draft.seen.fence_asked_ms
     waiting: list[tuple[bool, str]] = []
     under_way = 0
@@ -368,7 +367,7 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
 
 
 def log_transactional_ids(draft: Draft) -> None:
-    """Log transactional ids before their first use (H8)."""
+    """Log transactional ids before their first use: only logged ones are fenced."""
     for incarnation, record in draft.live().items():
         wanted = draft.seen.of(incarnation).ids_wanted
         new = [

@@ -1,8 +1,8 @@
 """The leader's observations: knowledge outside the group log.
 
-A new leader starts empty. It waits a full session before it judges a member (H5), and trusts no
-copy before its next announcement. Messages count only if their incarnation and epoch match the log
-(H20).
+A new leader starts empty. It waits a full session timeout before it judges a member dead (H5), and
+trusts no copy before its next announcement. Messages count only if their incarnation and epoch
+match the log (H20).
 """
 
 from collections.abc import Mapping
@@ -56,10 +56,10 @@ FAILURE_BACK_OFF_MS_MAX: Final = 60_000
 
 TRANSACTIONAL_IDS_MAX: Final = 1_000
 
-#: Announcements kept per copy: an end-offset answer must match one sent before the question.
+#: READY messages kept per copy: end offsets are compared with one received before their request.
 ANNOUNCEMENTS_MAX: Final = 8
 
-#: Disk state older than this is stale: changelogs move on, or the member opens it.
+#: Positions on disk count this long after the join: then the member may have opened the stores.
 DISK_FRESH_MS: Final = 10_000
 
 #: Ended incarnations kept, to reject their late joins.
@@ -78,30 +78,30 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     #: Last announcements as (time, positions), this one included.
     history: tuple[tuple[int, Mapping[str, int]], ...] = ()
     checked_ms: int | None = None  # Request time of the checked end offsets; None: unchecked.
-    lag: int = -1  # Records behind those; -1 if unchecked.
+    lag: int = -1  # Changelog records behind those; -1 if unchecked.
 
 
 class End(NamedTuple):
-    """Read-committed end offset, with its request time."""
+    """High watermark, with the time of its request."""
 
     offset: int
     asked_ms: int
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive failures of a member with a task; no grant before `until_ms`."""
+    """Consecutive failures of a member to open a task; it gets no grant before `until_ms`."""
 
     count: int
     until_ms: int
 
 
 class MemberObservations(msgspec.Struct, kw_only=True):
-    heard_ms: int  # Last sign of life; initially the leader's claim.
+    heard_ms: int  # Time of its last join or beat; initially of the leader's claim.
     join: JoinGroup | None = None
     joined_ms: int = 0
     sequence: int = -1
     admitted_ms: int | None = None  # Start of settling. None: settled once heard after the claim.
-    #: Its next beat can change a decision (settling, or first sign after the claim).
+    #: True if its next beat can change a decision: it has settled, or is heard for the first time.
     awaited: bool = False
     in_call_ms: int = 0  # Last report of a long call of user code.
     died: str = ""
@@ -118,7 +118,7 @@ class Observations(msgspec.Struct, kw_only=True):
         default_factory=dict[str, MemberObservations]
     )
     ended: dict[str, None] = msgspec.field(default_factory=dict[str, None])
-    #: Ended incarnations with an unanswered join.
+    #: Ended incarnations that asked to join again; the next decision refuses them.
     returned: list[str] = msgspec.field(default_factory=list[str])
     announced: dict[TaskId, dict[str, Announced]] = msgspec.field(
         default_factory=dict[TaskId, dict[str, Announced]]
@@ -135,7 +135,7 @@ class Observations(msgspec.Struct, kw_only=True):
     drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
     fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     fenced: set[str] = msgspec.field(default_factory=set[str])
-    #: Start of an incarnation's phase, of a revocation; default: the claim.
+    #: Start of an incarnation's phase, and of a task's revocation; missing: before the claim.
     phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
@@ -146,7 +146,7 @@ class Observations(msgspec.Struct, kw_only=True):
     first_join_ms: int | None = None
     ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
     ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
-    #: Planned moves between REVOKE and logged GRANT; time of the last such GRANT.
+    #: Tasks of planned moves from REVOKE until GRANT is logged; time of the last such GRANT.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
     moved_ms: int | None = None
     #: Task epochs granted without a caught-up copy; True if the member had some state.
@@ -247,10 +247,7 @@ class Observations(msgspec.Struct, kw_only=True):
         return changed
 
     def _sharing(self, join: JoinGroup) -> JoinGroup:
-        """Return the join with the task tuple of another join, if both are equal.
-
-        `updated_program` reads a shared tuple once.
-        """
+        """Return the join with another join's equal task tuple: a shared one is read once."""
         others = (member.join for member in self.members.values() if member.join is not None)
         for other in others:
             if other.tasks == join.tasks:
@@ -373,7 +370,7 @@ class Observations(msgspec.Struct, kw_only=True):
     def record_ends(
         self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
-        """Record end offsets and check announcements sent before the request against them (H13)."""
+        """Record end offsets and check announcements sent before the request against them."""
         for key, end in ends.items():
             if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
                 self.ends[key] = End(offset=end, asked_ms=asked_ms)

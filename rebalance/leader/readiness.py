@@ -1,4 +1,4 @@
-"""Readiness of copies, and the checks of end offsets behind it."""
+"""Readiness of copies, and the requests for end offsets that prove it."""
 
 from typing import Final
 
@@ -9,7 +9,6 @@ from tidewheel.rebalance.protocol.messages import JoinGroup
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.refine.refine_input import CurrentCopy, Readiness
 
-# Bound once: enum member lookups are slow.
 _ACTIVE: Final = TaskRole.ACTIVE
 _LEARNER: Final = TaskRole.LEARNER
 _STANDBY: Final = TaskRole.STANDBY
@@ -19,12 +18,12 @@ _PROGRESSING: Final = Readiness.PROGRESSING
 _NOTHING: Final = Readiness.NOTHING
 _UNKNOWN: Final = Readiness.UNKNOWN
 
-#: Maximum age of the end offsets behind a planned move (H13).
+#: Maximum age of the end offsets that prove a copy caught up when its move starts.
 CHECK_FRESH_MS: Final = 1_000
 
 ENDS_AGAIN_MS: Final = 2_000
 
-#: Wait for the check of an announced copy before an unowned task goes to a cold member.
+#: Wait for the check of a copy before an unowned task goes to a member that must restore it.
 CHECK_WAIT_MS: Final = 1_000
 
 
@@ -62,7 +61,7 @@ def find_announcement(draft: Draft, task: TaskId, copy: Copy) -> Announced | Non
 
 
 def is_caught_up(draft: Draft, announced: Announced) -> bool:
-    """Return True if the announcement is checked and within the lag; unknown never passes."""
+    """Return True if the copy's lag is known and within `acceptable_recovery_lag`."""
     return (
         announced.checked_ms is not None
         and 0 <= announced.lag <= draft.settings.acceptable_recovery_lag
@@ -125,8 +124,8 @@ def _is_requested(draft: Draft, key: str, not_before_ms: int) -> bool:
 def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
     """Return True if an unowned task should wait briefly for a copy that may be caught up.
 
-    Either the check of an announced copy is in progress, or this leader is too new to have heard
-    it.
+    Either the check of a copy that announced READY is in progress, or this leader is too new to
+    have heard it.
     """
     copies = draft.group.step.copies(task)
     if state is None or not copies:
@@ -150,7 +149,7 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
 
 
 def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
-    """Return True if the check of a copy that takes over is fresh; request a new one if not."""
+    """Return True if the new owner's copy was checked recently, or never; else request a check."""
     announced = draft.seen.announced.get(task, {}).get(incarnation)
     if announced is None or announced.checked_ms is None:
         return True

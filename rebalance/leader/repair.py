@@ -17,24 +17,25 @@ from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
-#: Ids to fence of an incarnation whose own ids are lost: its first ones.
+#: Number of transactional ids to fence if the log lost an incarnation's: its first ones.
 _IDS_FENCED: Final = 8
 
-#: Prefixes of holds from leaders, commands or operators.
+#: Prefixes of `GroupRecord.held` that Tidewheel writes; a text without one is removed.
 _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
 class RepairedGroup(msgspec.Struct, frozen=True):
-    """`contradictions` is text for people."""
+    """Group without contradictions, and those found in the log, as text for people."""
 
     group: Group
     contradictions: tuple[str, ...] = ()
 
 
 def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> RepairedGroup:
-    """`heard` lists incarnations in the order they were last heard.
+    """Return the group without contradictions.
 
-    `app` forms the transactional ids of incarnations whose records are lost.
+    `heard` lists incarnations, the last heard at the end. `app` forms the transactional ids of
+    those whose records are lost.
     """
     contradictions: list[str] = []
     members = dict(_with_ids(group.members, app, contradictions))

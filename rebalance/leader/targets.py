@@ -19,16 +19,16 @@ from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_key
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
-#: Pause after a failed answer; doubles per failure.
+#: Pause after the assignor failed; doubles per failure.
 ASK_AGAIN_MS = 1_000
 ASK_AGAIN_MS_MAX = 60_000
 
-#: Separates digest and standby count in a basis.
+#: Separates digest and standby count in `TargetRecord.basis`.
 _STANDBYS = "/"
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An open request, with the basis of the group at that time."""
+    """Unanswered request to the assignor, with the basis of the group at that time."""
 
     request: AssignmentRequest
     basis: str
@@ -40,7 +40,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     asked: OpenRequest | None = None
     answer: Assignment | None = None  # Not written yet.
     number: int = 0  # Of the last request.
-    #: Consecutive failures, and the next allowed request.
+    #: Consecutive failures of the assignor, and the earliest time of the next request.
     failures: int = 0
     again_ms: int = 0
     alarm: str = ""  # Reason why the last answer was rejected, or "".
@@ -50,7 +50,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     _is_possible: bool = False
 
     def basis_of(self, group: Group, num_standby_replicas: int) -> str:
-        """Return `basis_of`, cached while members and program stay the same."""
+        """Return the digest of the target's inputs, cached while members and program stay."""
         cached = self._based_on
         if cached is None or cached[0] is not group.members or cached[1] is not group.about:
             self._based_on = (group.members, group.about)
@@ -60,7 +60,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
         """Return True if the target fits the current members and program.
 
-        A target with an equal basis is valid, unless it was not written by a leader.
+        An equal basis is not enough: a foreign record may name unknown members or tasks.
         """
         if self.basis_of(group, num_standby_replicas) != group.target.basis:
             return False
@@ -91,7 +91,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
 
 
 def write_target(draft: Draft, assigning: AssignorRequests) -> None:
-    """Write the answer as the target, unless a member it names has gone."""
+    """Write the assignor's answer as the target, unless a member of its request has gone."""
     asked, answer = assigning.asked, assigning.answer
     if asked is None or answer is None:
         return
@@ -123,7 +123,7 @@ def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
     if assigning.asked is not None:
         return None
     if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
-        # Changes since needed no other target.
+        # The changes since the target did not affect its inputs.
         draft.seen.news.clear()
         draft.seen.first_join_ms = None
         return None
@@ -145,7 +145,7 @@ def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
         tasks=draft.group.tasks,
         num_standby_replicas=draft.settings.num_standby_replicas,
         acceptable_recovery_lag=draft.settings.acceptable_recovery_lag,
-        # Never a name from the log: anyone may have written it.
+        # This process's own setting first: anyone may have written the name in the log.
         assignor=draft.settings.assignor or draft.group.about.assignor,
     )
     assigning.asked = OpenRequest(request=request, basis=basis)
@@ -155,7 +155,7 @@ def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
 def basis_of(group: Group, num_standby_replicas: int) -> str:
     """Return a digest of all inputs of a target, followed by the standby count.
 
-    The log stores the count nowhere else; readers need it to compare.
+    The log stores the count nowhere else; readers need it to compute the digest.
     """
     members = [
         (member.member, member.threads, member.host, member.rack, sorted(member.tags.items()))
@@ -174,7 +174,7 @@ def is_outdated(group: Group) -> bool:
     if not group.target.group_epoch:
         return True
     _, _, standbys = group.target.basis.rpartition(_STANDBYS)
-    # Earlier versions did not write the count: unknown.
+    # Earlier versions did not write the count: their target counts as current.
     return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
 
 
@@ -196,7 +196,7 @@ def _assignable(group: Group) -> list[MemberRecord]:
 
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
-    """Return True if no further join is expected (S4); tasks without an owner don't wait."""
+    """Return True if no further join is expected (S4); a gone owner's tasks don't wait."""
     settings, seen = draft.settings, draft.seen
     if seen.last_join_ms is None:
         return True
@@ -264,7 +264,7 @@ def _copies(group: Group) -> dict[str, set[TaskId]]:
 
 
 def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
-    """Yield disk state at join with its lag; -1 if unknown or stale."""
+    """Yield tasks on a member's disk at its join, with their lag; -1 if unknown or stale."""
     heard = draft.seen.members.get(incarnation)
     if heard is None or heard.join is None:
         return

@@ -40,7 +40,7 @@ _READY: Final = Readiness.READY
 
 
 def move_tasks(draft: Draft, refiner: Refiner) -> None:
-    """Write the next step, with the revocations and grants that it allows."""
+    """Write the next intermediate assignment, with the revocations and grants that it allows."""
     if draft.group.target.group_epoch == 0 or draft.group.about.held:
         return
     expelled = _expelled(draft)
@@ -74,10 +74,7 @@ def _expelled(draft: Draft) -> frozenset[str]:
 
 
 def _spared_owners(draft: Draft) -> dict[TaskId, str]:
-    """Return the target owners, without members that failed to open the task recently.
-
-    The task stays where it runs, or goes to the least loaded other member; without one it waits.
-    """
+    """Return the target owners, but other members for tasks that theirs failed to open recently."""
     owners = dict(draft.group.target.owners)
     spared: dict[TaskId, set[str]] = {}
     for (task, name), failure in draft.seen.failures.items():
@@ -150,10 +147,10 @@ def _without(
 
 
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
-    """Return True if a member was heard after `settling_ms` in the group (N11).
+    """Return True if a member was heard after `settling_ms` in the group.
 
-    Time alone proves nothing: a member that vanished counts as alive for a session. A member with
-    tasks before this leader's claim is settled once heard again.
+    Time alone proves nothing: a member that vanished counts as alive for a session timeout. A
+    member that had tasks before this leader's claim is settled once heard again.
     """
     heard = draft.seen.of(record.incarnation)
     settling_ms = draft.settings.settling_ms
@@ -171,7 +168,6 @@ def _is_settled(draft: Draft, record: MemberRecord) -> bool:
 def _current_tasks(
     draft: Draft, failing: AbstractSet[tuple[TaskId, str]]
 ) -> dict[TaskId, CurrentTask]:
-    """Return each task's placement; `failing` pairs are left out of disk state."""
     group, live = draft.group, draft.live()
     on_disk: dict[TaskId, dict[str, int]] = {}
     for incarnation, record in live.items():
@@ -214,7 +210,6 @@ def _closed(
 
 
 def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
-    """Return the member that a task was revoked for, unless it failed to open it."""
     name = state.next_member
     if name is None:
         return None
@@ -274,11 +269,7 @@ def _wanted(draft: Draft, intermediate: Refinement, expelled: frozenset[str]) ->
 
 
 def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> bool:
-    """Return True if a planned move can start (N3).
-
-    The check of the new owner's copy is fresh, no other planned move is open, and the move
-    interval has passed. Moves of leaving members do not wait: their time is short.
-    """
+    """Return True if a planned move can start; moves of leaving members don't wait for others."""
     record = draft.live()[draft.group.states[task].owner or ""]
     interval_ms = draft.settings.task_move_interval_ms
     if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
@@ -292,7 +283,7 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
 
 
 def _is_move_open(draft: Draft, wanted: _Wanted) -> bool:
-    """Return True if a planned move waits for its grant, other than for a returning member (S1)."""
+    """Return True if a planned move waits for its grant, other than for a returning member."""
     planned = draft.seen.planned - wanted.owners.keys()
     if len(planned) < len(draft.seen.planned):
         return True
@@ -308,7 +299,6 @@ class _OwnershipChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _changes(draft: Draft, wanted: _Wanted) -> list[_OwnershipChange]:
-    """Return the changes from current to next assignment; revocations first."""
     running: dict[str, set[TaskId]] = {}
     revoking: dict[str, set[TaskId]] = {}
     for task, state in draft.group.states.items():
@@ -381,10 +371,9 @@ def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refineme
 
 
 def _write_step(draft: Draft, intermediate: Refinement) -> None:
-    """Write the copies as a step if they changed; new copies get the step's learn epoch.
+    """Write learners and standbys as a STEP record if they changed; it gives new ones their epoch.
 
-    A copy that an owner keeps after release is written together with its REVOKE: the state stays
-    open.
+    A copy that an owner keeps after release is written with its REVOKE: the stores stay open.
     """
     group = draft.group
     step_epoch = group.step.step_epoch + 1
@@ -430,7 +419,6 @@ def _are_kept_by(
 
 
 def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:
-    """Yield existing or new copies on these members, except on the owner."""
     state = draft.group.states.get(task)
     incarnations = draft.incarnations()
     for name in names:

@@ -1,1 +1,1 @@
-"""The member: follows the group log and gives its worker orders."""
+"""Group membership of a worker: its member follows the group log and gives it orders."""

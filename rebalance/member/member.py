@@ -1,8 +1,8 @@
-"""A group member without its worker: a pure state machine.
+"""A worker's group member: a pure state machine in the watchdog process.
 
-The member derives orders from the group log and announces its worker's reports. Announcements
-repeat each heartbeat until the log reflects them: a lost message costs one heartbeat. After a
-watchdog restart the new member repeats all orders.
+The member derives orders from the group log and announces its worker's reports in the inbox. It
+repeats an announcement each heartbeat until the log reflects it: a lost message costs one
+heartbeat. After a watchdog restart the new member repeats all orders.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ from tidewheel.rebalance.protocol.orders import (
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import RunningCall
 
-#: Heartbeats between repeated joins, while the leader needs one.
+#: Heartbeats between joins of an admitted member, while `_needs_join`.
 JOIN_AGAIN_HEARTBEATS: Final = 4
 
 BEATS_REMEMBERED: Final = 1_000
@@ -72,7 +72,7 @@ BEATS_REMEMBERED: Final = 1_000
 class MemberDecision(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[AnyMessage, ...] = ()
     orders: tuple[AnyOrder, ...] = ()
-    #: The worker can start new work until then (clock of `now_ms`); None: not joined.
+    #: The worker can process records until then (clock of `now_ms`); None: not admitted yet.
     lease_until_ms: int | None = None
     wake_ms: int = 0  # Decide again by then, or after any input.
     over: bool = False  # The incarnation has ended: drop this object.
@@ -104,7 +104,7 @@ class Member:
         self._death: str | None = None
         self._is_death_sent = False
         self._over = False
-        # Sent once; `_repeated` until logged.
+        # `_outgoing` is sent once; `_repeated` each heartbeat until the log reflects it.
         self._outgoing: list[AnyMessage] = []
         self._repeated: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
         self._leave: WorkerLeaves | None = None
@@ -112,11 +112,12 @@ class Member:
         self._is_shutdown_ordered = False
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
-        # The leader drops beats that are not newer. A successor on the same machine starts at the
-        # current clock (ms), which is higher: a member sends at most one beat per millisecond.
+        # The leader drops beats whose number is not higher. After a watchdog restart the new member
+        # starts at the clock (ms), which is higher: members send at most one beat per millisecond.
         self._sequence = now_ms
         self._sent_ms: dict[int, int] = {}
-        # Send time of the last acknowledged message: the leader's timeout starts then or later.
+        # Send time of the last message that the leader acknowledged: its session timeout for this
+        # member starts then or later.
         self._acked_ms: int | None = None
         self._joined_ms: int | None = None
         self._heartbeats = 0
@@ -133,7 +134,7 @@ class Member:
         elif self._was_admitted or self._join.incarnation in group.members:
             self._handle_removal()
 
-    def receive(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
+    def receive(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
         incarnation = self._join.incarnation
         if message.app != self._join.app:
             return
@@ -215,10 +216,10 @@ class Member:
         if self._record() is not None:
             self._orders += self._book.corrections(self._group, report.tasks)
 
-    def set_health(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
-        """Set the worker's health; a dead worker sends nothing.
+    def set_health(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input method takes the time
+        """Set the worker's health; for a dead worker the member sends no beat.
 
-        It is alive while its loop advances, or during a long call of user code within its limit.
+        A worker is alive while its loop advances, or during a call within `max_call_ms`.
         """
         self._alive, self._in_call = alive, in_call
 
@@ -245,15 +246,15 @@ class Member:
             messages=tuple(messages),
             orders=orders,
             lease_until_ms=lease_until_ms,
-            # A member that must not send waits a heartbeat: only new input changes it.
+            # A member that must not send sleeps a heartbeat: only new input can change that.
             wake_ms=max(self._heartbeat_due_ms, now_ms + (1 if speaks else self._heartbeat_ms)),
             over=self._over or self._is_done(),
         )
 
     def _end_after_pause(self, now_ms: int) -> None:
-        """End an incarnation whose process paused for a session while joining.
+        """End an incarnation whose process paused for a session timeout while joining.
 
-        The group may have admitted and fenced it meanwhile; its id must not be reused.
+        The group may have admitted and fenced it meanwhile.
         """
         slept_ms = now_ms - self._heartbeat_due_ms
         if self._heartbeats and not self._was_admitted and slept_ms >= self._session_ms:
@@ -288,9 +289,9 @@ class Member:
             yield ShutDown(**self._sender(), reason=self._shutdown.reason)
 
     def _repeated_messages(self) -> list[Ready | Revoked | TaskFailed]:
-        """Return announcements to repeat now; in turns if readers would drop some (H23).
+        """Return announcements to repeat now; in turns if the inbox's rate limit requires it.
 
-        Messages that the group waits for come before READY copies.
+        REVOKED and TASK_FAILED, for which the leader waits, come before READY.
         """
         most = max(self._heartbeat_ms * PER_SECOND // 2_000, 1)
         if len(self._repeated) <= most:
@@ -350,11 +351,11 @@ class Member:
     def _apply_record(self, record: MemberRecord, now_ms: int) -> None:
         if not self._was_admitted:
             self._was_admitted = True
-            # Disk positions change from now on; a repeated join must not contain old ones.
+            # Stores open now and their disk positions change: a repeated join has none.
             on_disk = tuple(DiskCopy(task=copy.task) for copy in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
-            # A leader admitted the join, so it heard one. After a watchdog restart the earlier
-            # lease stays.
+            # An admitted join was received: the lease starts with the first one sent. After a
+            # watchdog restart none was sent, and the worker keeps its lease.
             if self._acked_ms is None:
                 self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
@@ -393,7 +394,7 @@ class Member:
     def _handle_removal(self) -> None:
         gone = self._group.members.get(self._join.incarnation)
         fenced = gone is not None and gone.phase in (MemberPhase.FENCING, MemberPhase.FENCED)
-        # Without tasks it leaves in one decision, without LEAVING.
+        # A member without tasks leaves in one decision, so it never sees LEAVING.
         wants_to_leave = self._leaving or self._leave is not None
         if self._left or (not fenced and wants_to_leave):
             self._permit_closing()
@@ -415,7 +416,7 @@ class Member:
     def _announce(
         self, report: TaskRunning | TaskReleased | CopyReady | CopyNotReady | TaskBroken
     ) -> None:
-        """Send a report now; repeat it each heartbeat if the group waits for it."""
+        """Send a report now; repeat it each heartbeat, except GrantedOk and NotReady."""
         task = TaskId.parse(report.task)
         message: Ready | NotReady | Revoked | GrantedOk | TaskFailed
         match report:
@@ -477,7 +478,7 @@ def _is_newer_position(before: AnyMessage | None, message: AnyMessage) -> bool:
     return before.learn_epoch == message.learn_epoch
 
 
-#: Fields that member record and join share.
+#: Fields that `MemberRecord` and `JoinGroup` share.
 _JOINED: Final = tuple(
     name
     for name in MemberRecord.__struct_fields__
@@ -486,7 +487,7 @@ _JOINED: Final = tuple(
 
 
 def _reflects_join(record: MemberRecord, join: JoinGroup) -> bool:
-    """Return True if the record matches the join; it differs only if another program wrote to the log."""
+    """Return True if record and join agree: only a foreign writer makes them differ."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 

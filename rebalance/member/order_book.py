@@ -9,7 +9,6 @@ from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, Re
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-# Bound once: enum member lookups are slow.
 _STANDBY: Final = TaskRole.STANDBY.value
 _LEARNER: Final = TaskRole.LEARNER.value
 _RUNNING: Final = TaskPhase.RUNNING
@@ -17,12 +16,12 @@ _REVOKING: Final = TaskPhase.REVOKING
 
 
 class OrderBook:
-    """Orders of one incarnation: each is given once, and again if its content changes."""
+    """Orders to one incarnation's worker: each is sent once, and again if its content changes."""
 
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
         self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
-        #: Log state behind the given orders; equal objects mean no new orders.
+        #: Log state that the sent orders come from; while it is the same objects, none is new.
         self._given_of: tuple[IntermediateAssignment, Mapping[TaskId, TaskRecord]] | None = None
 
     def orders(self, group: Group) -> Iterator[AnyOrder]:

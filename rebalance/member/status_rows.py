@@ -1,4 +1,4 @@
-"""Status rows for beats: changed rows, and periodically all, within a size limit."""
+"""Task status rows for heartbeats: changed rows, and periodically all, within a size limit."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import msgspec
 
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-#: Bytes per beat; more rows wait for the next one.
+#: Bytes of rows in one heartbeat; further rows wait for the next.
 ROWS_BYTES_MAX: Final = 1_800
 
 FULL_EVERY_BEATS: Final = 10
@@ -15,7 +15,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class StatusRows:
-    """The worker's rows and their unsent changes.
+    """The worker's status rows, one per task, and their unsent changes.
 
     >>> rows = StatusRows()
     >>> rows.replace((TaskStatus(task="0_1", role="active", epoch=3, state="RUNNING"),))
@@ -36,7 +36,7 @@ class StatusRows:
         self._rows = fresh
 
     def next_rows(self) -> tuple[tuple[TaskStatus, ...], bool]:
-        """Return the next beat's rows, and True if they are complete."""
+        """Return the next heartbeat's rows, and True if these are all rows."""
         if self._beats % FULL_EVERY_BEATS == 0:
             self._due |= dict.fromkeys(self._rows)
         self._beats += 1

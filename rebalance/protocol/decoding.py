@@ -15,16 +15,16 @@ from tidewheel.rebalance.protocol.field_types import FORMS
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
-#: Suffix of msgspec's validation errors.
+#: Suffix of msgspec's validation errors: the path of the field.
 _PLACE: Final = re.compile(r" - at `(?P<key>key)?.*?(?:` in `)?\$\.?(?P<path>[^`]*)`\Z")
 _PATTERN: Final = re.compile(r"Expected `str` matching regex '(?P<pattern>.*)'\Z", re.DOTALL)
 _PROBLEM_CHARACTERS: Final = 300
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Reason to skip a record, without its content."""
+    """Reason to skip a record; it quotes none of the record's content."""
 
-    field: str  # Path of the field, or "record".
+    field: str  # Path of the faulty field; "record" or "message" for a whole one.
     problem: str
 
     def __str__(self) -> str:
@@ -54,8 +54,8 @@ class _Header(msgspec.Struct):
 class RecordDecoder(Generic[_T]):
     """Decoder of a union of record kinds.
 
-    Larger inputs than `bytes_max` are rejected unread. `check` validates fields against each other;
-    `texts` names the fields with free text, by struct.
+    Larger inputs than `bytes_max` are rejected unread. `check` validates fields against each other.
+    `texts` names the free-text fields of each struct, to replace their unprintable characters.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RecordDecoder(Generic[_T]):
         self._texts = texts
 
     def read(self, data: bytes) -> _T | Rejection | None:
-        """Return the record or a rejection; None for a kind of a later version (N14)."""
+        """Return the record or a rejection; None for a kind that only later versions know."""
         if len(data) > self._bytes_max:
             return Rejection(
                 self._noun, f"has {len(data)} bytes, and at most {self._bytes_max} are read"

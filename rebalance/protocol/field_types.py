@@ -6,21 +6,21 @@ from msgspec import Meta
 
 from tidewheel.rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
 
-#: No genuine counter reaches this bound.
+#: Largest valid count or epoch; only forged records exceed it.
 COUNT_MAX: Final = 1 << 53
-#: Bound of leader counters over all terms.
+#: Largest valid `Counter`, at any leader epoch.
 _COUNTER_MAX: Final = 1 << 62
-#: Counter range of the first term, and of each later one.
+#: Summands of `counter_max`: fixed, and per leader epoch.
 _COUNTED_AT_FIRST: Final = 1 << 32
 _COUNTED_IN_A_TERM: Final = 1 << 20
-#: In one record, over all topics.
+#: Partitions in one record, over all topics.
 PARTITIONS_MAX: Final = 1_000_000
 _OFFSET_MAX: Final = (1 << 63) - 1
 _HASH_MAX: Final = 1 << 32
 _DAY_MS: Final = 86_400_000
 
 _TOPIC: Final = "[A-Za-z0-9._-]{1,249}"
-#: Control characters could steer a terminal.
+#: Excludes control characters, which could steer a terminal.
 _PRINTABLE: Final = "[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]"
 
 Version = Annotated[int, Meta(ge=1, le=1 << 31)]
@@ -37,11 +37,11 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Rate = Annotated[float, Meta(ge=0, le=1e15)]
 DurationMs = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 SessionMs = Annotated[int, Meta(ge=1, le=_DAY_MS)]
-#: Capacity of a member.
+#: Stream threads of a member: its capacity for tasks.
 Threads = Annotated[int, Meta(ge=1, le=65_536)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 
-#: Description by text pattern, for rejections.
+#: Description by text pattern, for rejection messages.
 FORMS: Final[dict[str, str]] = {}
 
 
@@ -70,12 +70,12 @@ Name = Annotated[str, _form(f"\\A{_PRINTABLE}{{1,1024}}\\Z", "a name without con
 Label = Annotated[
     str, _form(f"\\A{_PRINTABLE}{{0,1024}}\\Z", "text on one line without control characters")
 ]
-#: With base64 encoding such a key fits into a message.
+#: Longest key in an erasure request: encoded in base64 it fits into a message.
 KEY_BYTES_MAX: Final = 128 * 1024
 KeyBytes = Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
-#: Bytes that a window appends to a key.
+#: Number of bytes that a windowed store appends to a key.
 TailBytes = Annotated[int, Meta(ge=0, le=16)]
-#: For people; the decoder replaces control characters.
+#: Text for people; the decoder replaces control characters.
 Text = Annotated[str, Meta(max_length=100_000)]
 MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]
 TaskPhaseText = Annotated[str, _one_of(TaskPhase, "a task's phase")]
@@ -84,10 +84,9 @@ BootstrapPhaseText = Annotated[str, _one_of(BootstrapPhase, "a loading phase")]
 
 
 def counter_max(leader_epoch: int) -> int:
-    """Return the greatest counter allowed in records of a leader epoch.
+    """Return the greatest `Counter` (such as a task epoch) allowed at a leader epoch.
 
-    The bound grows per term: even after a forged counter the next leader can count on. The rule
-    needs only the record.
+    It grows with that epoch: after a forged counter the next leader can still use higher ones.
 
     >>> counter_max(2) - counter_max(1)
     1048576

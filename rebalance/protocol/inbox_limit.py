@@ -1,6 +1,6 @@
-"""Rate limit of inbox messages per sender (H23).
+"""Rate limit of inbox messages per sender, against floods (H23).
 
-Drops lose nothing: senders repeat every message that matters.
+Senders repeat every message that matters, so a drop only costs time.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 BURST: Final = 2_000
 PER_SECOND: Final = 500
 
-#: The least recent sender is forgotten first.
+#: Senders remembered; the least recent one is forgotten first.
 SENDERS_MAX: Final = 10_000
 
 
@@ -24,7 +24,7 @@ class InboxLimit:
     def __init__(self, *, burst: int = BURST, per_second: int = PER_SECOND) -> None:
         self._burst = burst
         self._per_second = per_second
-        #: (tokens, time of count) by sender, least recent first.
+        #: (tokens left, at this time) by sender, least recent first.
         self._senders: dict[str, tuple[float, int]] = {}
 
     def admits(self, sender: str, now_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """Inbox messages of members and leader: announcements, not decisions.
 
-Only the group log changes ownership. Each message names its sender's incarnation, which exposes
-messages of fenced processes. Unknown fields and kinds are ignored, for rolling upgrades.
+Only the group log changes ownership. Each message names its sender's incarnation: the leader
+ignores fenced ones. Readers ignore unknown fields and kinds, for rolling upgrades.
 """
 
 from typing import Final
@@ -35,10 +35,10 @@ from tidewheel.rebalance.protocol.field_types import (
 )
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
-#: Larger messages are dropped.
+#: Readers drop larger messages.
 MESSAGE_BYTES_MAX: Final = 256 * 1024
 
-#: Protocol versions of this code.
+#: Group protocol versions that this code supports.
 PROTOCOL_MIN: Final = 1
 PROTOCOL_MAX: Final = 1
 
@@ -51,7 +51,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_
 
 
 class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Disk state of a joining member, not open."""
+    """A task's state on a joining member's disk, in no open store."""
 
     task: TaskText
     positions: Positions = {}
@@ -66,7 +66,7 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
-    """Request to join; repeated each heartbeat until logged, and after changes."""
+    """Request to join; sent each heartbeat until logged, and after the member's tasks change."""
 
     transactional_ids: tuple[Name, ...]
     host: Label  # Machine, "" if unknown.
@@ -78,7 +78,7 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     threads: Threads = 1
     static: bool = False  # The name is a `group_instance_id`.
     protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
-    #: Program; one hash per epoch.
+    #: The program: members of one topology epoch must have one hash.
     topology_epoch: Epoch = 0
     topology_hash: Label = ""
     assignor: Label = "sticky"
@@ -90,19 +90,19 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
 
 
 class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
-    """Heartbeat of a member. At most 2 KiB: changed tasks; all tasks every tenth time."""
+    """Heartbeat of a member with the status of changed tasks, every tenth time of all."""
 
-    seq: Sequence  # Increases within the incarnation, even across watchdogs.
+    seq: Sequence  # Increases within the incarnation, even across watchdog restarts.
     leader_epoch: Epoch = 0
-    state_offset: Offset = 0  # Read position in the group log.
+    state_offset: Offset = 0  # The member has read the group log up to this offset.
     full: bool = False
     in_call: bool = False  # The worker is in a long call of user code; orders wait.
-    call: RunningCall | None = None  # Longest running call of user code of at least 1 s.
+    call: RunningCall | None = None
     tasks: tuple[TaskStatus, ...] = ()
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="READY"):
-    """A copy has caught up; repeated each heartbeat until promoted, dropped or behind."""
+    """A copy has caught up; sent each heartbeat until it is promoted, dropped or behind."""
 
     task: TaskText
     learn_epoch: Counter
@@ -125,12 +125,12 @@ class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
     task: TaskText
     task_epoch: Counter
     input: Positions
-    changelog_end: Positions  # Position after the owner's last record.
-    kept: bool = False  # Its state stays open as a standby.
+    changelog_end: Positions  # Changelog offsets after the owner's last record.
+    kept: bool = False  # The task's state stays open as a standby.
 
 
 class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
-    """The owner processes the task; `restored` changelog records were read since the grant."""
+    """The owner now processes the task; it restored `restored` changelog records first."""
 
     task: TaskText
     task_epoch: Counter
@@ -148,7 +148,7 @@ class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
 
 
 class TransactionalIdWanted(Message, frozen=True, kw_only=True, tag="TXN_ID"):
-    """Request to log a transactional id before its use (H8)."""
+    """Request to log a transactional id before its use: the leader fences logged ids only."""
 
     number: Count
     transactional_id: Name
@@ -157,13 +157,13 @@ class TransactionalIdWanted(Message, frozen=True, kw_only=True, tag="TXN_ID"):
 class Leave(Message, frozen=True, kw_only=True, tag="LEAVE"):
     """Request to leave; repeated until LEAVING or GONE is logged."""
 
-    #: It restarts: its tasks wait `rejoin_timeout_ms` unless a caught-up copy exists.
+    #: The member restarts: its tasks wait `rejoin_timeout_ms` unless a caught-up copy exists.
     rejoin: bool = False
     drain_ms: DurationMs = 0  # Time to keep working while tasks move; 0: release all now.
 
 
 class DrainMember(Message, frozen=True, kw_only=True, tag="DRAIN"):
-    """Operator's request that member `target` drains (`tidewheel drain`)."""
+    """Operator's request (`tidewheel drain`) that member `target` moves its tasks and leaves."""
 
     target: Name
     drain_ms: DurationMs
@@ -193,7 +193,7 @@ class KeyErased(Message, frozen=True, kw_only=True, tag="ERASED"):
     request: Name
     task: TaskText
     rows: Count = 0
-    #: Offsets of the tombstones, -1 if unknown; rows of other keys may lie between.
+    #: Offsets of the first and last tombstone, -1 if unknown; other records may lie between.
     first: OptionalOffset = -1
     last: OptionalOffset = -1
     problem: Text = ""
@@ -212,7 +212,7 @@ class MemberDied(Message, frozen=True, kw_only=True, tag="MEMBER_DIED"):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
-    """A candidate missed the leader; a live leader answers with a beat immediately."""
+    """A candidate misses the leader's beats; a live leader answers with one immediately."""
 
     leader_epoch: Epoch
 
@@ -225,12 +225,12 @@ class JoinRefused(Message, frozen=True, kw_only=True, tag="REFUSED"):
 
 
 class LeaderBeat(Message, frozen=True, kw_only=True, tag="LEADER_BEAT"):
-    """Heartbeat of the leader, named by its process."""
+    """Heartbeat of the leader; `member` and `incarnation` are its process id."""
 
     leader_epoch: Epoch
     seq: Sequence
     state_offset: Offset = 0
-    #: Last beat received per incarnation: its lease starts when that beat was sent.
+    #: Last beat received per incarnation: the member's lease starts when it sent that beat.
     seen: dict[Name, Sequence] = {}
     resigns: bool = False
     alarms: tuple[Text, ...] = ()

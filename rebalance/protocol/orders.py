@@ -15,23 +15,23 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="order", omit_d
 
 
 class Welcome(Order, frozen=True, kw_only=True, tag="welcome"):
-    """The incarnation is logged; its transactional id is usable."""
+    """Notice that the leader has admitted the incarnation: its transactional id is usable."""
 
     transactional_id: str
 
 
 class RunTask(Order, frozen=True, kw_only=True, tag="run"):
-    """Own the task; answered by `TaskRunning` or `TaskBroken`. An open copy is promoted in place."""
+    """Order to own a task; answered by `TaskRunning` or `TaskBroken`. Promotes an open copy."""
 
     task: str
     task_epoch: int
-    input: dict[str, int] = {}  # Floor: a committed offset below it is an error.
-    #: Positions to restore before the first record; {}: the current end.
+    input: dict[str, int] = {}  # Lowest valid committed offsets; lower ones are an error.
+    #: Changelog offsets to restore up to before processing; {}: the current end.
     changelog_end: dict[str, int] = {}
 
 
 class ReleaseTask(Order, frozen=True, kw_only=True, tag="release"):
-    """Stop, commit and release the task; answered by `TaskReleased`."""
+    """Order to stop, commit and release a task; answered by `TaskReleased`."""
 
     task: str
     task_epoch: int
@@ -39,7 +39,7 @@ class ReleaseTask(Order, frozen=True, kw_only=True, tag="release"):
 
 
 class KeepCopy(Order, frozen=True, kw_only=True, tag="copy"):
-    """Restore the task's state and follow it, as "standby" or "learner" (the same work)."""
+    """Order to restore a task's state and follow it, as "standby" or "learner" (the same work)."""
 
     task: str
     role: str
@@ -51,7 +51,7 @@ class DropCopy(Order, frozen=True, kw_only=True, tag="drop"):
 
 
 class EraseRows(Order, frozen=True, kw_only=True, tag="erase"):
-    """Delete a key's rows and commit; answered by `RowsErased`."""
+    """Order to delete a key's rows and commit; answered by `RowsErased`."""
 
     request: str
     task: str
@@ -65,14 +65,14 @@ class EraseRows(Order, frozen=True, kw_only=True, tag="erase"):
 
 
 class UseTransactionalId(Order, frozen=True, kw_only=True, tag="transactional-id"):
-    """The requested transactional id is logged and usable."""
+    """Notice that the requested transactional id is logged and usable."""
 
     number: int
     transactional_id: str
 
 
 class EndIncarnation(Order, frozen=True, kw_only=True, tag="end"):
-    """This incarnation is over: discard uncommitted work."""
+    """Order to discard uncommitted work: the group has ended this incarnation."""
 
     reason: str
     final: bool = False  # Do not rejoin: the name is taken, or the program does not fit the group.
@@ -80,11 +80,11 @@ class EndIncarnation(Order, frozen=True, kw_only=True, tag="end"):
 
 
 class MayClose(Order, frozen=True, kw_only=True, tag="leaveable"):
-    """A draining worker has no tasks left and can close."""
+    """Permission to close for a leaving worker, which owns no task any more."""
 
 
 class EndApplication(Order, frozen=True, kw_only=True, tag="shutdown"):
-    """End the application: commit, leave, do not restart."""
+    """Order to commit, leave and not restart: the whole application ends."""
 
     reason: str
 
@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit
 
 
 class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
-    """Processing starts at `input`."""
+    """Report that the task's processing starts at the offsets `input`."""
 
     task: str
     task_epoch: int
@@ -126,7 +126,7 @@ class TaskReleased(Report, frozen=True, kw_only=True, tag="released"):
 
 
 class CopyReady(Report, frozen=True, kw_only=True, tag="ready"):
-    """A copy is within `acceptable_recovery_lag`; repeated at most every 100 ms as it moves on."""
+    """A copy is within `acceptable_recovery_lag`; sent at most every 100 ms while it advances."""
 
     task: str
     learn_epoch: int
@@ -172,13 +172,13 @@ class WorkerInCall(Report, frozen=True, kw_only=True, tag="in-call"):
 
 
 class WantTransactionalId(Report, frozen=True, kw_only=True, tag="want-transactional-id"):
-    """The producer was retired; `number` counts the incarnation's ids from 0."""
+    """Request for the id of a new producer; `number` counts the incarnation's ids from 0."""
 
     number: int
 
 
 class TasksSeen(Report, frozen=True, kw_only=True, tag="tasks-seen"):
-    """Tasks after a change of topics; shape as in `messages.SeenTask`."""
+    """Tasks after a change of topics, each with the fields of `messages.SeenTask`."""
 
     tasks: tuple[tuple[str, bool, tuple[str, ...]], ...]
     partitions: dict[str, int]
@@ -198,7 +198,7 @@ class WantShutdown(Report, frozen=True, kw_only=True, tag="want-shutdown"):
 
 
 class WorkerClosed(Report, frozen=True, kw_only=True, tag="closed"):
-    """Everything is committed and closed; the last report."""
+    """The worker's last report: everything is committed and closed."""
 
 
 AnyReport = (
@@ -217,8 +217,8 @@ AnyReport = (
     | WorkerClosed
 )
 
-#: Reports that stay true until replaced: a new member for the worker gets the last of each, in this
-#: order. All others answer orders, which are repeated.
+#: Reports that stay true until replaced: a worker's new `Member` object receives the last of each,
+#: in this order. Other reports answer orders, which a new member repeats.
 LASTING: Final = (
     TasksSeen,
     WantTransactionalId,

@@ -1,8 +1,8 @@
 """Records of the group log: decisions of the leader, written in its transactions.
 
 A record replaces earlier ones of its key completely, so compaction keeps the state. Keys start with
-the leader epoch: an earlier leader's record never hides a later one's (H4). A new leader writes a
-snapshot between `SnapshotBegin` and `SnapshotEnd`.
+the leader epoch: a deposed leader's late record never replaces a newer one (H4). A new leader
+writes a snapshot of the group between `SnapshotBegin` and `SnapshotEnd`.
 """
 
 from collections.abc import Sequence
@@ -40,12 +40,12 @@ RECORD_BYTES_MAX: Final = 900_000
 
 RECORD_VERSION: Final = 1
 
-#: Key prefix of snapshot records, after the leader epoch.
+#: Part of a snapshot record's key, after the leader epoch.
 SNAPSHOT_PART: Final = b"snapshot"
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Common fields: epoch of the writing leader, protocol version."""
+    """Base of all records: epoch of the writing leader, and protocol version."""
 
     leader_epoch: Epoch
     v: Version = RECORD_VERSION
@@ -56,18 +56,19 @@ class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
 
     leader: Name
     previous_epoch: Epoch = 0
-    #: Ids of both control topics, to detect recreated topics (H24).
+    #: Ids of both control topics, to detect recreated topics.
     topic_ids: dict[TopicText, Label] = {}
 
 
 class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
-    """The records up to `SnapshotEnd` are the whole state."""
+    """Start of a snapshot: the records up to `SnapshotEnd` are the whole group."""
 
 
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
-    """Valid if exactly `count` records with checksum `crc` came since the begin.
+    """End of a snapshot, valid if `count` records with checksum `crc` came since its begin.
 
-    Kinds of later versions follow it in the same transaction: old readers can't count them (N14).
+    Record kinds of later versions follow it, in the same transaction: older readers skip those and
+    would count too few.
     """
 
     count: Count
@@ -85,11 +86,11 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     topology_hash: Label = ""
     assignor: Label = ""
     tasks: dict[TaskText, TaskRow] = {}
-    #: Partition counts; anything but growth is an error.
+    #: Partition counts; while one is lower than before, the leader decides nothing.
     partitions: dict[TopicText, PartitionCount] = {}
     held: Text = ""  # Reason why the leader decides nothing, or "".
     ended: tuple[Name, ...] = ()  # In a snapshot: the last ended incarnations.
-    #: A recovered group waits for its program (H24): other programs are refused.
+    #: After `tidewheel group recover`: only members of this program may join first.
     pinned: bool = False
 
 
@@ -115,10 +116,10 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     rejoin_timeout_ms: DurationMs = 60_000
     member_epoch: Epoch = 0
     reason: Text = ""
-    rejoin_ms: DurationMs = 0  # In LEAVING, FENCING, GONE: wait for its return; 0: none.
+    rejoin_ms: DurationMs = 0  # In LEAVING, FENCING, GONE: time its tasks wait for its return.
     #: In LEAVING: time to keep working while tasks move; 0: revoke all now.
     drain_ms: DurationMs = 0
-    shutdown: Text = ""  # Reason to end with the application, or "".
+    shutdown: Text = ""  # Reason why the whole application must end, or "".
 
 
 class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
@@ -127,7 +128,7 @@ class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
     group_epoch: Counter
     owners: dict[TaskText, Name]
     standbys: dict[TaskText, tuple[Name, ...]] = {}
-    basis: Label = ""  # Digest of its inputs: an equal basis needs no new target.
+    basis: Label = ""  # Digest of the assignor's inputs: while equal, no new target is needed.
     reason: Text = ""
 
 
@@ -143,7 +144,7 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
     step_epoch: Counter
     learners: dict[TaskText, Copy] = {}
     standbys: dict[TaskText, tuple[Copy, ...]] = {}
-    parked: tuple[TaskText, ...] = ()  # Their moves wait for the learner budget.
+    parked: tuple[TaskText, ...] = ()  # Tasks whose moves wait: `max_warmup_replicas` is used up.
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
@@ -156,10 +157,10 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
     next_member: Name | None = None
     event: Label = ""
     reason: Text = ""
-    #: Floor of committed offsets, checked by the owner. Acknowledgements and the beats of a dead
-    #: owner raise it.
+    #: Lowest valid committed input offsets: a new owner fails if one is lower. A release, and the
+    #: last beats of a dead owner, raise them.
     input: Positions = {}
-    #: Positions to restore before the first record (acknowledged releases).
+    #: Changelog offsets to restore up to before processing; {} after a fence: the current end.
     changelog_end: Positions = {}
     source: Label = ""
     deadline_ms: DurationMs = 0
@@ -169,26 +170,27 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
 
 
 class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
-    """A store is being loaded (`tidewheel bootstrap`); the group is held meanwhile.
+    """State of `tidewheel bootstrap`, which loads a store.
 
-    `GroupRecord.held` is set as well, for leaders that don't know this kind.
+    Meanwhile `GroupRecord.held` is set: the leader assigns no task, even if it is too old to know
+    this record kind.
     """
 
     store: Name
     attempt: Name  # Run of the command; only the last one counts.
     phase: BootstrapPhaseText
     was_empty: bool = True  # The changelog was empty before the first attempt.
-    input: Positions = {}  # Start offsets by position key, fixed at the first attempt.
+    input: Positions = {}  # Input offsets where processing will start, fixed at the first attempt.
     input_offsets: Label = ""
 
 
 class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED"):
-    """The load is over; has the key of its BOOTSTRAP record."""
+    """End of a load; replaces its BOOTSTRAP record, whose key it has."""
 
     store: Name
     attempt: Name
     rows: Count = 0
-    withdrawn: bool = False  # Nothing was written.
+    withdrawn: bool = False  # The load was stopped before it wrote a row.
 
 
 AnyRecord = (
@@ -238,8 +240,8 @@ def record_key(record: AnyRecord) -> bytes:
 def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
     """Return the keys of one transaction's records.
 
-    Snapshot records have keys of their own: otherwise compaction would remove those that later
-    records replace, and break count and checksum (H4).
+    Snapshot records have keys of their own: otherwise later records would replace some of them in
+    compaction, and count and checksum would not match.
 
     >>> claim, begin = LeaderClaim(leader_epoch=3, leader="p"), SnapshotBegin(leader_epoch=3)
     >>> record_keys([claim, begin, GroupRecord(leader_epoch=3)])
@@ -263,7 +265,7 @@ def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
 def encode_record(record: AnyRecord) -> bytes:
     """Return a record as JSON, in this code's version; raise ValueError if it is too large.
 
-    Fields that only a newer leader knows are lost (N14).
+    Fields that only a newer version knows are lost.
     """
     if record.v != RECORD_VERSION:
         record = msgspec.structs.replace(record, v=RECORD_VERSION)
@@ -357,8 +359,8 @@ _DECODER: Final[RecordDecoder[AnyRecord]] = RecordDecoder(
 def checksum(records: list[AnyRecord]) -> int:
     """Return the CRC-32 over record keys, in order.
 
-    It excludes content: older readers don't see every field but must agree (N14). Kafka's own
-    checksums protect the content.
+    Content is not included: older readers don't see every field, but must compute the same. Kafka's
+    own checksums protect the content.
     """
     crc = 0
     for record in records:

@@ -25,7 +25,7 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     ms: DurationMs
     first_hash: KeyHash
     node: Label = ""  # Innermost active processor, or "".
-    #: Record in progress; "" and -1 if it started for an earlier record.
+    #: Record in progress; "" and -1 if the coroutine started for an earlier record.
     topic: Label = ""
     partition: OptionalOffset = -1
     offset: OptionalOffset = -1
@@ -37,7 +37,7 @@ class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     text: Label  # Function, file and line, node, task, topic, partition and offset.
     ms: DurationMs
-    #: Exceeds half of `max_call_ms`, or `worker_hang_timeout_ms` if unbounded.
+    #: True if it exceeds half of `max_call_ms`; `worker_hang_timeout_ms` if that is unlimited.
     is_long: bool = False
 
 
@@ -63,4 +63,4 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: int = 0  # Records dropped by rule (null keys, late records) since the owner began.
     drop: str = ""
     skipped: int = 0
-    misplaced: str = ""  # Problem with key placement in its inputs, or "".
+    misplaced: str = ""  # Warning that its inputs' keys are in wrong partitions, or "".

@@ -2,7 +2,7 @@
 
 Invariant: a running task never moves to a member that is not caught up. A task stays with its live
 owner until a copy on the target owner is ready; then the intermediate owner becomes the target
-owner. Passes: index, one verdict per task, learner budget, standbys.
+owner.
 
 The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks), with four
 additions: unsettled and leaving members, freshness from READY messages, a free learner in place of
@@ -31,7 +31,7 @@ _RUNNING: Final = TaskPhase.RUNNING
 _READY: Final = Readiness.READY
 _UNKNOWN: Final = Readiness.UNKNOWN
 
-#: A leaving member has a deadline: with one learner at a time it would miss it.
+#: Fewest learners while a member leaves: with one at a time it would miss its deadline.
 _WARMUPS_WHILE_LEAVING: Final = 2
 
 
@@ -52,7 +52,7 @@ class Refinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refiner:
-    """Caches the last answer of `refine`: most messages a leader receives change no input of it."""
+    """Cache of the last `refine` result: most of a leader's messages do not change the input."""
 
     def __init__(self) -> None:
         self._last: tuple[RefineInput, Refinement] | None = None
@@ -90,7 +90,7 @@ class Index(msgspec.Struct, frozen=True):
         return member in self.receiving
 
     def current_owner(self, task: TaskId) -> str | None:
-        """Return the live member that has the task open as owner, even if it is being revoked."""
+        """Return the live member that owns the task, even while it must release it."""
         owner = self.states.get(task, _UNOWNED).owner
         return owner if owner in self.members else None
 
@@ -195,7 +195,7 @@ def _without_target(index: Index, task: TaskId, holder: str | None, target: str)
 
 
 def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
-    """Move without a learner, but never from a running member to an unsettled one (N11)."""
+    """Move without a learner, but never from a running member to an unsettled one."""
     if holder is None or _may_take(index, holder, target):
         return Verdict(task, target, reason="has no state to restore")
     return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
@@ -225,7 +225,8 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
 def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
     """Assign an unowned task where it can run soonest; the target owner wins ties.
 
-    Unready or unknown state is no reason to wait, but better than none: its restore resumes there.
+    A task never waits for an unready copy, but runs there rather than on a member without state:
+    the restore resumes.
     """
     for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
         cold = readiness != Readiness.READY
@@ -239,7 +240,7 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
 
 
 def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
-    """Return members with state of this readiness: open copies before disk state, best first."""
+    """Return members with state of this readiness, best first; open copies before disk state."""
     disk = {
         name: lag if lag >= 0 else float("inf")
         for name, lag in index.task(task).on_disk.items()
@@ -280,7 +281,7 @@ class _LearnerCost(StrEnum):
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
-    """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
+    """Learners of staged moves (the target owner must catch up first): each is in one field."""
 
     learners: Mapping[TaskId, str]
     free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
@@ -313,14 +314,14 @@ def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -
 
 
 class _Budget(msgspec.Struct, frozen=True):
-    """Remaining learners: in total, and for tasks whose owners stay."""
+    """Number of learners to choose: in total, and for tasks whose owners stay."""
 
     all: int
     staying: int
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    """The surplus while a member leaves is for its tasks only."""
+    """Return the learners to choose; those added while a member leaves are for its tasks only."""
     allowed = most = index.given.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
@@ -361,7 +362,7 @@ def _select_learners(
     verdicts: list[Verdict],
     budget: _Budget,
 ) -> dict[TaskId, str]:
-    """Each new learner raises its member's load before the next choice, which spreads restores."""
+    """Choose learners within the budget; each raises its member's load, which spreads restores."""
     if not candidates:
         return {}
     restoring = _restoring(index, verdicts)
@@ -429,8 +430,8 @@ def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set
 def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[str, ...]:
     """Return the target's standbys, except on the member that still runs the task.
 
-    The target owner's copy can replace one of those. Ready copies elsewhere stay until every listed
-    standby is ready.
+    The target owner's copy can take the place of such a standby. Ready copies elsewhere stay until
+    every listed standby is ready.
     """
     task = verdict.task
     wanted = index.given.standbys.get(task, ())

@@ -31,7 +31,7 @@ class CurrentMember(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     threads: int = 1
-    settled: bool = True  # Can receive running tasks from others (N11).
+    settled: bool = True  # Can receive running tasks from others.
     #: Still runs tasks but receives none; its tasks move away through learners.
     leaving: bool = False
     expelled: bool = False  # Its deadline has passed: its tasks are revoked without a learner.
@@ -57,16 +57,15 @@ class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Mapping[TaskId, TaskShape]
-    #: The target by member name; names may be gone.
+    #: Target owner (a member's name) per task; that member may be gone.
     owners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     members: tuple[CurrentMember, ...]
     states: Mapping[TaskId, CurrentTask] = msgspec.field(default_factory=lambda: _NOTHING)
     #: Names that are gone but expected back: their tasks stay unowned unless a ready copy exists.
     waiting: frozenset[str] = frozenset()
-    #: Learners in the whole group; at least two while a member leaves, and the additional ones are
-    #: for its tasks.
+    #: Learners in the whole group; while a member leaves at least two, the additional ones for its
+    #: tasks.
     max_warmup_replicas: int = 2
-    #: Lag, in records, up to which disk state counts as ready.
     acceptable_recovery_lag: int = 10_000
     enabled: bool = True  # False: the target as is, without learners (the baseline).

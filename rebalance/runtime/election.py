@@ -1,11 +1,10 @@
 """Leader election: when a candidate suspects the leader, and when it claims.
 
-Claims are safe at any time because of transactional ids (H1); timing affects only speed and the
-number of candidates. A live leader answers a suspicion, so one lost beat deposes no leader (H2).
-Only the local clock counts (H22).
+A claim is safe at any time: it fences the earlier leader's transactional id (H1). A live leader
+answers a suspicion, so one lost beat deposes no leader (H2). All times are of the local clock.
 
-After 2 silent heartbeats plus the rank delay: SUSPECT; after one more: claim. Without a leader, or
-after it resigned, only the rank delay remains.
+After 2 heartbeats without the leader's beat, plus its rank delay, a candidate sends SUSPECT; after
+one more it claims. Without a leader, or after it resigned, only the rank delay remains.
 """
 
 from typing import Final
@@ -24,7 +23,7 @@ RANK_DELAY_HEARTBEATS_MAX: Final = 1.0
 
 
 class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """`claim` starts a term."""
+    """Messages to send; with `claim`, the process claims the leadership now."""
 
     messages: tuple[AnyMessage, ...] = ()
     claim: bool = False
@@ -32,7 +31,7 @@ class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election:
-    """The process's candidate; idle while the process leads."""
+    """A process's candidacy for the leadership; its own beats keep it idle while it leads."""
 
     def __init__(
         self,
@@ -43,14 +42,14 @@ class Election:
         heartbeat_interval_ms: int,
         now_ms: int,
     ) -> None:
-        """`jitter_seed` spreads candidates of equal rank; it differs per process."""
+        """Create a candidate; `jitter_seed` differs per process and spreads claims in time."""
         self._process_id = process_id
         self._app = app
         self._seed = jitter_seed
         self._heartbeat_ms = heartbeat_interval_ms
         self._group = Group()
         self._delay: tuple[int, int] | None = None
-        #: Newest claim in the log; beats are untrusted.
+        #: Epoch of the newest claim in the log; epochs in beats may be forged.
         self._leader_epoch = 0
         self._has_leader = False
         self._quiet_since_ms = now_ms
@@ -59,7 +58,7 @@ class Election:
         self._claimed_ms: int | None = None
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:
-        """Only the newest leader's beats count."""
+        """Restart the wait at a beat of the newest leader."""
         if not isinstance(message, LeaderBeat) or message.app != self._app:
             return
         if not is_of_leader(message, self._group):
@@ -116,10 +115,9 @@ class Election:
         return self._delay[1]
 
     def _rank_delay_ms(self) -> int:
-        """Return the time (ms) that this candidate leaves to better ranks.
+        """Return the time (ms) for which this candidate waits for those of better rank.
 
-        Ranks are positions among the group's processes without the silent leader, rotated by its
-        epoch: an unreachable process is not first forever. Unknown processes come last.
+        Ranks rotate with the leader epoch: an unreachable process is not first forever.
         """
         processes = {record.process_id for record in self._group.live().values()}
         others = sorted(processes - {self._group.leader})

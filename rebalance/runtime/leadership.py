@@ -5,8 +5,8 @@
       └───────────────── lost (fenced, unknown outcome), resigned ◀── LEADING ◀──claim is in the log──┘
 
 Cluster calls run on executors; results return through `post` to the runtime's thread. Results of
-earlier terms are dropped. The coordinator decides nothing while a transaction is open, but
-observes.
+earlier terms are dropped. While a transaction is open, the coordinator decides nothing, but still
+records messages.
 """
 
 import logging
@@ -41,11 +41,11 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-#: Tombstones per transaction, and interval: small, because decisions wait for it.
+#: Obsolete keys deleted per transaction, and interval: few, because decisions wait meanwhile.
 _STALE_KEYS_MAX: Final = 200
 _STALE_KEYS_EACH_MS: Final = 10_000
 
-#: Checks for foreign committed offsets (H18): after a claim, regularly, and after a hit.
+#: Wait before a check for other applications' offsets: after a claim, a clean check, a finding.
 OFFSETS_CHECK_FIRST_MS: Final = 60_000
 OFFSETS_CHECK_EACH_MS: Final = 3_600_000
 OFFSETS_CHECK_AGAIN_MS: Final = 60_000
@@ -53,16 +53,16 @@ _NAMED: Final = 8
 _OFFSETS: Final = "offsets"
 _INBOX: Final = "inbox"
 _LOG: Final = "log"
-#: Duration of an alarm about dropped messages.
+#: Duration of alarms about dropped messages and about a repaired log.
 _DROPPED_MS: Final = 3_600_000
 
-#: Interval of comparing the log with the decided group.
+#: Interval of comparing the group in the log with this leader's own.
 AUDIT_EACH_MS: Final = 5_000
 
-#: Without its own beats for so long, a leader is blind: silence of members proves nothing.
+#: A leader that does not receive its own beats for this long can't judge its members' silence.
 _BLIND_HEARTBEATS: Final = 2.5
 
-#: Announcements that senders stop repeating: a new coordinator gets the recent ones.
+#: Messages that senders may not repeat: a new leader's coordinator receives the recent ones.
 _REPLAYED: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _REPLAYED_MS: Final = 10_000
 _REPLAYED_MAX: Final = 1_000
@@ -95,9 +95,9 @@ class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leadership:
-    """Terms of one process; not thread-safe, except for `post`.
+    """Terms of one process as leader; only `post` is thread-safe.
 
-    `leader` is unique per process start.
+    `leader` is the process id, new at each start.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Leadership:
         self._led_ms = 0
         #: Decided group that differed from the log at the last audit.
         self._differing: Group | None = None
-        #: A rejected record may have replaced a valid one.
+        #: A rejected record may have replaced a valid one: write the group again.
         self._is_damaged = False
         self._dropped_ms = 0
         self._out: list[AnyMessage] = []
         self._announcements: deque[tuple[int, AnyMessage]] = deque(maxlen=_REPLAYED_MAX)
-        #: While another process leads: last beat per incarnation, and last sign of life of any.
+        #: While another process leads: last beat per incarnation, and time of the last message.
         self._beats: dict[str, tuple[int, Beat]] = {}
         self._listened_ms = 0
 
@@ -179,7 +179,7 @@ class Leadership:
     def turn(
         self, group: Group, state_offset: int, keys: LogKeys, now_ms: int
     ) -> tuple[list[AnyMessage], int | None]:
-        """Decide and execute; return inbox messages and the next wake time."""
+        """Advance the term: decide and execute; return inbox messages and the next wake time."""
         wake_ms: int | None = None
         if self._coordinator is not None:
             self._coordinator.state_offset = state_offset
@@ -202,10 +202,7 @@ class Leadership:
         return out, wake_ms
 
     def resign(self, now_ms: int) -> list[AnyMessage]:
-        """End the term in order; return the last messages.
-
-        Does not wait for an open transaction: the log shows later whether it was committed.
-        """
+        """End the term; return the last beat. An open transaction may still commit."""
         messages: list[AnyMessage] = []
         if self._coordinator is not None:
             _log.info("%s: resigning as leader of group %s", self._leader, self._app)
@@ -223,7 +220,6 @@ class Leadership:
         self.state = TermState.CATCHING_UP
 
     def _take_over(self, group: Group) -> None:
-        """Write the claim with a repaired snapshot in one transaction."""
         assert self._log is not None, "claimed before"
         group, contradictions = msgspec.structs.astuple(
             repair_group(group, app=self._app, heard=[*self._beats])
@@ -275,20 +271,20 @@ class Leadership:
         self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """The next claim gives each member a full session again (H5)."""
+        """Return True if its own beats don't return, so members may seem dead that are not."""
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:
-        """Record a sign of life; after a gap, older beats prove nothing."""
+        """Record that a message came; after a gap without any, older beats prove nothing."""
         if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
             self._beats.clear()
         self._listened_ms = now_ms
 
     def _replay_observations(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Pass observations from before the term to a new coordinator.
+        """Pass messages from before the term to a new coordinator.
 
-        Beats keep their local receive time: a member that died with the old leader gets no extra
-        session. Unheard members get a full one (H5); after a gap, all do.
+        Beats keep their receive time: a member that died with the old leader gets no extra session
+        timeout.
         """
         self._record_activity(now_ms)
         heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]
@@ -320,10 +316,10 @@ class Leadership:
         return min(decision.wake_ms, self._stale_keys_ms, self._offsets_check_ms, self._audit_ms)
 
     def _must_restate(self, group: Group, now_ms: int) -> bool:
-        """Return True if the leader must rewrite the group.
+        """Return True if the leader must write the whole group to the log again.
 
-        A foreign record may differ from the decision, or hide a leader's record after compaction.
-        Two audits in a row must differ, which gives the reader time to catch up.
+        A foreign record may contradict its decisions. Two audits in a row must differ: the first
+        may be ahead of the reader.
         """
         coordinator = self._coordinator
         if coordinator is None or now_ms < self._audit_ms:
@@ -433,7 +429,7 @@ class Leadership:
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
 
     def _check_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Check for foreign committed offsets: brokers accept any in a group without members (H18)."""
+        """Check for offsets of other applications: brokers accept any without members."""
         self._offsets_check_ms = now_ms + OFFSETS_CHECK_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 
@@ -474,7 +470,7 @@ class Leadership:
         self._out.clear()
         self.state = TermState.IDLE
         if log is not None:
-            # Queued after pending work of the leader's thread.
+            # Runs after the leader thread's pending transactions.
             self._ports.executors.leader.submit(log.resign)
 
     def _run(
@@ -484,9 +480,9 @@ class Leadership:
         done: Callable[[_T, int], None],
         failed: Callable[[Exception, int], None] | None = None,
     ) -> None:
-        """Run `work` on an executor, then `done` or `failed` here if the term still lasts.
+        """Run `work` on an executor, then `done` or `failed` in the runtime's thread.
 
-        By default a failure ends the term.
+        Neither runs after the term's end. Without `failed`, a failure ends the term.
         """
         term = self._term
 

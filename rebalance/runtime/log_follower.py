@@ -3,7 +3,7 @@
     CLOSED ──open──▶ READING ──topics changed──▶ HELD ──the topics are as their own log says──▶ READING
        └── cluster away: again later ──┘
 
-In HELD the log does not count (SAFE_HOLD, H24): recreated topics lack the members' epochs. Only
+In HELD the process ignores the log (SAFE_HOLD, H24): recreated topics lack the group's epochs. Only
 `tidewheel group recover` ends it, by a claim in the new topics.
 """
 
@@ -30,15 +30,15 @@ _HELD_CHECK_MS: Final = 1_000
 
 
 class LogOpened(msgspec.Struct, frozen=True):
-    """A log read from its start; the earlier group no longer counts."""
+    """Event: the log is opened and read from its start; the group read before is void."""
 
     log: GroupLog
     topic_ids: Mapping[str, str]
-    end: int  # Read up to here before any action.
+    end: int  # Offset up to which the runtime must read before it acts.
 
 
 class LogHeld(msgspec.Struct, frozen=True):
-    """The control topics have changed."""
+    """Event: the control topics were deleted or recreated."""
 
     reason: str
 
@@ -47,7 +47,7 @@ Followed = LogOpened | LogHeld | LogRead
 
 
 class LogFollower:
-    """Follows a group's log; one thread calls `once`.
+    """Reader of a group's log; one thread calls `once`.
 
     `make_log` returns an unopened log; `deliver` receives the events.
     """
@@ -73,7 +73,7 @@ class LogFollower:
         self._offset = -1
 
     def once(self, timeout_s: float) -> float:
-        """Open or read the log; return the idle time in seconds."""
+        """Open or read the log; return the seconds to wait before the next call."""
         if self._hold_wanted:
             self._hold(self._hold_wanted)
         left_ms = self._due_ms - self._clock.now_ms()
@@ -95,7 +95,7 @@ class LogFollower:
         return 0.0
 
     def hold_soon(self, reason: str) -> None:
-        """Hold until a recovery; thread-safe."""
+        """Make the next `once` stop reading until the group is recovered; thread-safe."""
         self._hold_wanted = reason
 
     def _hold(self, reason: str) -> None:

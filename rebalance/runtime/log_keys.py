@@ -1,7 +1,7 @@
 """Obsolete keys of the state topic.
 
-Readers start at the newest claim and its snapshot. So records of earlier leaders can go, and so can
-members of this epoch that are gone for good.
+Readers start at the newest claim and its snapshot. So the leader can delete records of earlier
+leaders, and of this epoch's members that are gone for good.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class LogKeys:
     """
 
     def __init__(self) -> None:
-        #: Incarnation of member keys, else None; in log order.
+        #: Incarnation by key of a member record, None by other keys; in log order.
         self._keys: dict[str, str | None] = {}
 
     def add(self, logged: LoggedRecord) -> None:
@@ -39,7 +39,8 @@ class LogKeys:
         """Return up to `limit` obsolete keys, oldest first."""
         current = f"{group.leader_epoch}/"
         snapshot = f"{current}{SNAPSHOT_PART.decode()}/"
-        # A snapshot is valid only as a whole; members in it need a later record to disappear.
+        # A snapshot is valid only as a whole. A member in it needs its later GONE record: without
+        # that, readers would see the member again.
         named = {incarnation for key, incarnation in self._keys.items() if key.startswith(snapshot)}
         keys: list[str] = []
         for key, incarnation in self._keys.items():

@@ -128,9 +128,10 @@ class _LocalMember:
         return member
 
     def is_alive(self, now_ms: int, *, alone: Callable[[], bool]) -> bool:
-        """Return True if the worker's loop turned lately, or is in a call within its limit.
+        """Return True if the worker's loop turned within `hang_timeout_ms`, or user code runs.
 
-        With `alone`, calls have no limit: no other member could take the tasks.
+        A call of user code may take `max_call_ms`; longer if `alone()`: no other member could take
+        the tasks.
         """
         progress = self.line.progress()
         if progress != self._progress:
@@ -163,11 +164,11 @@ class _LocalMember:
 
 
 class GroupRuntime:
-    """Hosts members of one application, and leads its group when elected.
+    """Host of one application's members on a machine; leads their group when elected.
 
     `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
     Tests call `once` instead. `was_used` runs on an executor before the first claim in an empty
-    log: True if the application has committed as a group, so its log was deleted.
+    log. True means that the application has committed as a group, so its log was deleted.
     """
 
     def __init__(
@@ -223,9 +224,9 @@ class GroupRuntime:
     ) -> None:
         """Host a worker's member.
 
-        The worker may stop for `hang_timeout_ms`, or `max_call_ms` in a call of user code (None:
-        unlimited). With `welcomed`, the log once had this incarnation: if it is absent now, it is
-        over.
+        The worker counts as dead after a pause of `hang_timeout_ms`, in a call of user code after
+        `max_call_ms` (None: never). With `welcomed`, the log once had this incarnation: if it is
+        absent now, it is over.
         """
         hosted = _LocalMember(
             # The election knows candidates by their members' process id.
@@ -336,7 +337,7 @@ class GroupRuntime:
         member.set_health(alive, now_ms, in_call=hosted.in_call)
         decision = member.decide(now_ms)
         messages += decision.messages
-        hosted.lease(decision.lease_until_ms)  # lease first: orders need one
+        hosted.lease(decision.lease_until_ms)  # first: a worker without a lease runs no task
         if decision.orders:
             hosted.line.order(decision.orders)
         if decision.over:
@@ -389,7 +390,7 @@ class GroupRuntime:
         if self._held:
             _log.warning("group %s was recovered: resuming", self._settings.app)
         for hosted in self._hosted.values():
-            # Its epochs belong to the earlier log.
+            # Created again: its epochs belong to the earlier log.
             hosted.welcomed = hosted.welcomed or self._held != ""
             hosted.member = None
         self._held = ""
@@ -409,7 +410,7 @@ class GroupRuntime:
         self._log = None
 
     def _permit_leaves(self) -> None:
-        """Permit requested leaves while held: no other member can take the tasks."""
+        """Let leaving workers close while the group is held: no leader can move their tasks."""
         for incarnation, hosted in list(self._hosted.items()):
             if hosted.is_gone:
                 del self._hosted[incarnation]
@@ -524,13 +525,13 @@ class GroupRuntime:
             self._hold_log(_changed(self._topic_ids, topic_ids))
 
     def _compare_ids(self) -> None:
-        """Hold if the log was written in other topics (restored or renamed)."""
+        """Hold the group if its log names other topic ids: topics were restored or renamed."""
         claimed = dict(self._group.topic_ids)
         if self._is_read and claimed and claimed != self._topic_ids:
             self._hold_log(_changed(claimed, self._topic_ids))
 
     def _hold_log(self, reason: str) -> None:
-        self._hold(reason)  # now: queued reads no longer count
+        self._hold(reason)  # now: reads already queued must not count
         self._follower.hold_soon(reason)
 
     def _call_cluster(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:

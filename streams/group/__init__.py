@@ -1,1 +1,1 @@
-"""Group operations from outside."""
+"""Group operations for processes that are no members: status, recovery, reset."""

@@ -1,4 +1,4 @@
-"""Alarms of a group, for operators. Pure."""
+"""Alarms of a group, for operators; no I/O."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset
 
-#: Limit of operations that should take a second.
+#: A fence, or a task without an owner, is an alarm after this time; a second is normal.
 _LONG_MS: Final = 10_000
 
 _REJECTED_MS: Final = 3_600_000
 
-#: This many restarts or claims within this time are a loop.
+#: So many starts of a member, or claims of leadership, within this time are an alarm.
 _LOOP_MS: Final = 600_000
 _LOOP_COUNT: Final = 4
 _LOOP_CLAIMS: Final = 6
@@ -42,8 +42,8 @@ class BrokerFacts:
     """Facts that brokers report about a group.
 
     Attributes:
-        subscribers: Consumers subscribed with the group's name (H19).
-        foreign_offsets: Partitions whose offset another application committed (H18).
+        subscribers: Number of foreign consumers that use the application id as group id.
+        foreign_offsets: Partitions whose offset another application committed.
         topic_ids: Ids of the control topics; None if not requested.
         open_transactions: Stalled transactions in the application's topics.
         problem: Reason why the brokers could not be asked.
@@ -213,7 +213,7 @@ def _silent(view: GroupView) -> Iterator[Alarm]:
 
 def _fencing(view: GroupView) -> Iterator[Alarm]:
     if not _is_led(view):
-        return  # no leader fences
+        return  # without a leader no fence starts
     for incarnation, record in _being_fenced(view.group).items():
         since = view.log.member_since.get(incarnation)
         if since and view.now_ms - since.at_ms > _LONG_MS:
@@ -245,7 +245,6 @@ def _unowned(view: GroupView) -> Iterator[Alarm]:
 
 
 def _since(view: GroupView, task: TaskId) -> int:
-    """Return the age of a task's phase (ms); above the limit if unknown."""
     since = view.log.task_since.get(task)
     return _LONG_MS + 1 if since is None else view.now_ms - since.at_ms
 

@@ -1,4 +1,4 @@
-"""Key discovery: finds the owner of a key in the group log. Pure.
+"""Key discovery: finds the owner of a key in the group log; no I/O.
 
 The rules are those of Kafka Streams' StreamsMetadataState. A process appears under its
 `application_server`, or not at all. It has a task until it has released it.
@@ -85,7 +85,7 @@ def where_is(
 
 
 def all_clients(group: Group, spec: TopologySpec, application_id: str) -> list[StreamsMetadata]:
-    """Return the state of each process with an `application_server`."""
+    """Return the stores and inputs of each process with an `application_server`."""
     everywhere = frozenset(entry.store.name for entry in spec.global_stores)
     subtopologies = {subtopology.id: subtopology for subtopology in spec.subtopologies}
     tasks = [task for task in sorted(group.tasks) if task.subtopology in subtopologies]
@@ -158,7 +158,7 @@ def _only(answer: Any, count: int, store: str, key: object) -> int:
 def without_headers(
     partitioner: Partitioner | PartitionerWithHeaders, headers: object
 ) -> Partitioner:
-    """Return a partitioner of four parameters; one of five receives these headers.
+    """Return a partitioner of four parameters; passes these headers to one of five.
 
     >>> without_headers(lambda topic, key, value, headers, count: len(headers), (("a", b""),))("in", "k", None, 9)
     1

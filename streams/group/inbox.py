@@ -1,4 +1,4 @@
-"""Inbox state: last messages of each member and of the leader. Pure."""
+"""Inbox state: last messages of each member and of the leader; no I/O."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ from tidewheel.rebalance.protocol.messages import (
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.group.topics import Heard
 
-#: Default for members with an unknown session timeout.
+#: Session timeout assumed for members whose own is unknown.
 SESSION_MS: Final = 3_000
 _LEADERS_MAX: Final = 16
 _ERASED_MAX: Final = 100
 _KEPT_MS: Final = 3_600_000
 _FORGET_EACH_MS: Final = 600_000
-#: Covers ten heartbeats: only every tenth lists all tasks of a member.
+#: Minimum time to read back: ten heartbeats, of which one lists all tasks of a member.
 _BACK_MS: Final = 10_000
 
 
 def inbox_back_ms(group: Group) -> int:
-    """Return the age from which the inbox must be read to hear all live members."""
+    """Return the age (ms) from which the inbox must be read to hear all live members."""
     timeouts = (record.session_timeout_ms for record in group.members.values())
     return max(2 * max(timeouts, default=0), _BACK_MS)
 
@@ -53,10 +53,10 @@ class InboxFold:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        #: Last heartbeats.
+        #: Time of the last heartbeat or join, by incarnation.
         self.heard_ms: dict[str, int] = {}
         self.calls: dict[str, RunningCall | None] = {}
-        #: Time and status by (task, role) by incarnation.
+        #: By incarnation, then (task, role): time and status.
         self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
         #: By leader epoch, in order of arrival: the last received is at the end.
         self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
@@ -110,7 +110,7 @@ class InboxFold:
             case TaskFailed():
                 self.failed[message.task, message.incarnation] = (at_ms, message)
             case _:
-                pass  # the log has the outcome
+                pass  # the group log has the outcome
 
     def leader_beat(self, group: Group) -> tuple[int, LeaderBeat] | None:
         """Return the last heartbeat of the logged leader or its predecessor, with its time.

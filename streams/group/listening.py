@@ -1,4 +1,4 @@
-"""Liveness by listening: only the listener's own clock counts (H22)."""
+"""Detection of live members by listening to the inbox; uses the listener's clock only."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,9 +8,9 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.tasks.ports import Clock
 
-#: A live member sends at least two heartbeats per session timeout.
+#: Session timeouts to listen for; a live member sends at least two heartbeats in each.
 _TIMEOUTS: Final = 2
-#: Wait for others after the first.
+#: Wait for other members after the first was heard.
 _OTHERS_MS: Final = 1_000
 _POLL_S: Final = 0.1
 

@@ -1,4 +1,4 @@
-"""Range map: committed position of each key range. Pure.
+"""Range map: committed input offset of each key range; no I/O.
 
 The map is in the metadata of committed offsets
 (`tidewheel.tasks.key_ranges.progress_vector`), so it needs no member. Commits name partitions only;
@@ -42,7 +42,7 @@ class InputRanges:
     """Key ranges of one input partition.
 
     Attributes:
-        task: None while the reader of the topic is unknown.
+        task: None while it is unknown which task reads the partition.
         hash: Name of the hash that defines the ranges.
         ranges: By hash; one range for an undivided task.
     """

@@ -1,9 +1,9 @@
-"""Group recovery: rebuilds a group whose control topics were deleted (hole H24).
+"""Group recovery: rebuilds a group whose control topics were deleted (H24).
 
 Only an operator starts it. The log is gone, but each committed offset has the task's epoch and the
 committer's transactional id. The inbox, if it still exists, has further ids. Recovery fences all
 these ids and starts the new log above every epoch found. So no former owner can commit, and no
-epoch is used twice. An interrupted recovery may be repeated.
+epoch is used twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,6 @@ class RecoveryFacts:
         topic_ids: Ids of existing control topics.
         speaking: Members that were heard recently.
         named: Transactional ids in the inbox.
-        program: Future program of the group.
     """
 
     application_id: str
@@ -73,9 +72,8 @@ class RecoveryPlan:
 
     Attributes:
         needed: Reasons for the recovery; empty for a healthy group.
-        create: Control topics to create.
         transactional_ids: Producers to fence.
-        epoch: New leader and task epoch: above all found.
+        epoch: New leader and task epoch, above all epochs found.
         refusals: Reasons against it; empty if it may run.
     """
 
@@ -149,7 +147,7 @@ def execute_recovery(
 def recovered_log(
     facts: RecoveryFacts, epoch: int, topic_ids: Mapping[str, str]
 ) -> list[AnyRecord]:
-    """Return the log of a group above an epoch, without owners."""
+    """Return a new group log whose leader epoch and task epochs are `epoch`, without owners."""
     rows = {
         str(task): TaskRow(stateful=shape.stateful, changelogs=shape.changelogs)
         for task, shape in sorted(facts.tasks.items())
@@ -190,7 +188,7 @@ def transactional_ids(
     group: Group,
     named: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Return all producers that may still commit; only ids of this application count."""
+    """Return the application's transactional ids that may still commit."""
     ids = named | {progress.transactional_id for progress in _progress(committed)}
     members = repair_group(group, app=application_id).group.members
     ids |= {own_id for record in members.values() for own_id in record.transactional_ids}

@@ -3,8 +3,8 @@
 Each step may be repeated, so an interrupted reset can run again.
 
 A reset is refused while the application runs: members heard recently, subscribed consumers, live
-fixed workers (`streams/kafka/consumers/fixed_claim.py`), or locked slots on this machine. `force`
-ignores fixed workers: the reset fences their producers before they commit again.
+workers with a fixed assignment (`streams/kafka/consumers/fixed_claim.py`), or locked slots on this
+machine. `force` ignores fixed workers: the reset fences their producers before they commit again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from tidewheel.tasks.internal_topics import changelog_topic, internal_prefix, is
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
 from tidewheel.tasks.ports import Admin, CommittedOffset
 
-#: "-topic": foreign-key joins.
+#: Suffixes of internal topics, in deletion order; foreign-key joins use "-topic".
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
 
 #: An int is a time in ms since the epoch.
@@ -58,7 +58,7 @@ class ResetScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSlot:
-    """Slot on this machine; `problem` names the holder of its lock."""
+    """State folder of a worker on this machine; `problem` names the holder of its lock."""
 
     slot: int
     path: Path
@@ -71,12 +71,10 @@ class ResetFacts:
     """Facts before a reset.
 
     Attributes:
-        topics: Partition counts of all topics.
-        targets: New offsets.
         members: Number of live consumers of the group.
         others: Applications with offsets whose names start with this one's and a dash.
         speaking: Members that were heard recently, on any machine.
-        fixed: Hosts of live fixed workers by transactional id.
+        fixed: Host by transactional id of live workers with a fixed assignment.
     """
 
     topics: Mapping[str, int]
@@ -102,8 +100,6 @@ class ResetPlan:
 
     Attributes:
         offsets: Offsets to commit; all others of the group are deleted.
-        topics: Topics to delete.
-        slots: Slots to clear.
         transactional_ids: Producers to fence.
         refusals: Reasons against it; empty if it may run.
     """
@@ -200,7 +196,7 @@ def gather_facts(
         case "earliest":
             targets = admin.beginning_offsets(partitions)
         case "latest":
-            targets = admin.stable_offsets(partitions)  # open transactions are not skipped
+            targets = admin.stable_offsets(partitions)  # skips no record of an open transaction
         case int():
             targets = admin.offsets_at(partitions, position)
     return ResetFacts(

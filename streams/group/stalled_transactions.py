@@ -1,4 +1,4 @@
-"""Stalled transactions, found by repeated checks. Pure."""
+"""Stalled transactions, found by repeated checks; no I/O."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ STALLED_S: Final = 5.0
 
 
 class StalledTransactions:
-    """Tracks since when each last stable offset has not moved."""
+    """Open transactions, and since when each blocks its partition's last stable offset."""
 
     def __init__(self) -> None:
         self._since_s: dict[tuple[TopicPartition, int], float] = {}

@@ -1,7 +1,7 @@
-"""Group status from its log and the last heartbeats. Pure.
+"""Group status from its log and the last heartbeats; no I/O.
 
 Figures older than their member's session timeout are *stale*. Ages compare record timestamps with
-the reader's clock: a clock difference shifts them, and decides nothing.
+the reader's clock: a clock difference only shifts the ages shown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,6 @@ class SlowRecord:
     """Record that a key range has processed for long, which delays that range only.
 
     Attributes:
-        offset: Offset in the task's input partition.
         age_ms: Processing time at the report.
     """
 
@@ -115,10 +114,9 @@ class TaskFigures:
         target: Future owner, if different.
         lag: Records to process (active) or to restore (copies).
         rate: Records per second.
-        done, end: Changelog offsets of a copy.
+        done, end: Sums of a copy's changelog offsets: restored ones, and the ends.
         eta_s: Seconds until a copy has caught up at this rate.
         dropped: Records dropped by a rule since the owner started.
-        skipped: Records skipped by exception handlers.
     """
 
     task: str
@@ -347,7 +345,7 @@ class _View:
         return (None, None) if status is None else status
 
     def _fresh_ms(self, incarnation: str, at_ms: int | None) -> int | None:
-        """Heartbeats leave out unchanged tasks, but confirm them."""
+        """Return the last heartbeat's time: it confirms the unchanged tasks that it leaves out."""
         return None if at_ms is None else self.inbox.heard_ms.get(incarnation, at_ms)
 
 

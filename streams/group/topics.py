@@ -53,7 +53,7 @@ class TopicsAdmin(LogAdmin, Protocol):
 
 
 class LogTopic:
-    """Group log by position, for one thread; the reader is read-committed."""
+    """Reader of the group log from the last offset read, read-committed; for one thread."""
 
     def __init__(self, application_id: str, admin: LogAdmin, reader: ChangelogReader) -> None:
         self._admin = admin
@@ -105,7 +105,7 @@ def _rejected(
 
 
 class GroupTopics:
-    """Control topics by position, for one thread."""
+    """Reader of both control topics from the last offset read; for one thread."""
 
     def __init__(
         self,
