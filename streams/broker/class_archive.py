@@ -14,23 +14,19 @@ from tidewheel.streams.broker.java import Java
 
 #: No log lines about an unusable archive: Java then reads the jars.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-#: Exit codes of an orderly end: by itself, or by SIGTERM.
+#: Exit codes of a clean end: by itself, or by SIGTERM.
 _CLEAN: Final = (0, 143)
-#: Age at which the unfinished archive of a killed broker is deleted.
+#: Age in seconds at which the unfinished archive of a killed broker is deleted.
 _ABANDONED_S: Final = 3_600.0
 
 _logger = logging.getLogger(__name__)
 
 
 class ClassArchive:
-    """The archive (JEP 350) for one start; the first broker that ends in order writes it.
+    """Class archive (JEP 350) of one Java and its jars; the first broker with a clean end writes it.
 
     Java refuses an archive of another Java or of other jars. A failure here costs time only, so no
     method raises.
-
-    Args:
-        java: The Java that loads the classes.
-        jars: The class path.
     """
 
     def __init__(self, folder: Path, java: Java, jars: Sequence[Path]) -> None:
@@ -43,7 +39,7 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={self.file}", *_QUIET) if self.file.exists() else ()
 
     def making_options(self) -> tuple[str, ...]:
-        """Return the options to use the archive, or to write it at the end."""
+        """Return Java's options to use the archive, or to write it when Java exits."""
         if self.file.exists():
             return self.options()
         with contextlib.suppress(OSError):

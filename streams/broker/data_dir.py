@@ -5,7 +5,7 @@ log4j2.properties    log settings
 kafka/               Kafka's own files: topics and metadata
 logs/broker.log      Kafka's log
 logs/output.log      output of Java
-fencing/             the same files of the controller that fences the last run before a start
+fencing/             the same files of the controller that runs first (`fencing_properties`)
 broker.json          version and ports of the last start
 broker.lock          locked while a broker runs here
 """
@@ -81,7 +81,7 @@ class DataDir:
         self._lock.release()
 
     def fencing(self) -> "DataDir":
-        """Return empty files for the controller that fences the last run."""
+        """Return an empty folder for the controller of `fencing_properties`."""
         files = DataDir(self.path / "fencing")
         shutil.rmtree(files.path, ignore_errors=True)
         files.log_file.parent.mkdir(parents=True)
@@ -111,7 +111,7 @@ class DataDir:
         self._record_file.write_bytes(msgspec.json.encode(record) + b"\n")
 
     def start_new_log(self) -> None:
-        """Rename the log of the last run, because `log_contains` is about this run."""
+        """Rename the log of the last run: `log_contains` must search only this run's lines."""
         for file in (self.log_file, self.output_file):
             with contextlib.suppress(FileNotFoundError):
                 file.replace(file.with_name(f"{file.name}.last"))

@@ -62,7 +62,7 @@ class FileLock:
 
     def release(self) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # a failed close releases it too
+            with contextlib.suppress(OSError):  # a failed close also releases the lock
                 os.close(self._descriptor)
             self._descriptor = None
 

@@ -50,7 +50,7 @@ def _wake_up_pipe() -> int:
 
 
 def _die_with_this_process() -> Callable[[], object] | None:
-    """Return a function for the child before exec: Linux kills it with this process."""
+    """Return a function to run in the child before exec: it makes Linux kill the child with us."""
     if sys.platform != "linux":
         return None
     # Loaded before the fork: nothing may be loaded between fork and exec.
@@ -70,7 +70,7 @@ def _start(command: list[str], lock_fd: int) -> subprocess.Popen[bytes]:
 
 
 def _wait(child: subprocess.Popen[bytes], parent: int, wake_up: int) -> bool:
-    """Return True if the parent is dead."""
+    """Wait until the child ends or must be stopped; return True if the parent is dead."""
     lifeline = sys.stdin.fileno()
     while child.poll() is None and not _Requests.stop:
         readable, _, _ = select.select([lifeline, wake_up], [], [], _POLL_SECONDS)

@@ -24,9 +24,6 @@ class GuardedProcess:
         lock_fd: Descriptor of the lock on the child's data; the child inherits it.
         orphaned_dir: Deleted by the guard if this process dies first.
         grace_ms: Time for the child to end by itself before it is killed.
-
-    Attributes:
-        pid: The child's process id.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class GuardedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """128 + signal number for a signal; None while it runs."""
+        """The child's exit code (128 + signal number for a signal); None while it runs."""
         return self._guard.poll()
 
     def stop(self) -> None:
@@ -89,7 +86,7 @@ class GuardedProcess:
     def _close(self) -> None:
         try:
             self._guard.wait((self._grace_ms + _EXTRA_WAIT_MS) / 1000)
-        except subprocess.TimeoutExpired:  # the guard hangs: with its death Linux kills the child
+        except subprocess.TimeoutExpired:  # the guard hangs: when it dies, Linux kills the child
             self._guard.kill()
             self._guard.wait()
         assert self._guard.stdin is not None, "the guard's input is a pipe"

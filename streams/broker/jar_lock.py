@@ -78,11 +78,11 @@ class JarLock:
         return "\n".join([_HEADER, *lines]) + "\n"
 
     def paths(self, folder: Path) -> tuple[Path, ...]:
-        """Return the files of the list: no other file of the folder may run."""
+        """Return the listed files; other files of the folder must not get into the class path."""
         return tuple(folder / jar.name for jar in self.jars)
 
     def problems(self, folder: Path, *, read_all: bool) -> tuple[JarProblem, ...]:
-        """Return all missing or changed jars; without `read_all` by size only."""
+        """Return missing and changed jars; without `read_all`, compare sizes only."""
         return tuple(_problems(self.jars, folder, read_all=read_all))
 
 

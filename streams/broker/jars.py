@@ -35,7 +35,7 @@ from tidewheel.streams.broker.resolvers import (
     run_resolver,
 )
 
-#: This package has its checksums.
+#: Kafka version whose jar checksums are in this package.
 DEFAULT_VERSION = "4.4.0"
 
 _OLDEST_MAJOR = 4
@@ -136,7 +136,7 @@ class JarCache:
             find_java: Called only before a fetch, because Maven and Ivy run on Java.
             verify: Compare all SHA-256, not only sizes.
             show_progress: Default: standard error is a terminal.
-            timeout_ms: For the fetch, and for another process that fetches.
+            timeout_ms: For the fetch, and for the wait while another process fetches.
 
         Raises:
             FetchError: The jars could not be fetched, or have wrong contents.
@@ -165,7 +165,7 @@ class JarCache:
         broken = lock.problems(self.folder, read_all=True) if lock and self.folder.exists() else ()
         for problem in broken:
             _logger.warning("%s: %s; fetching it again", self.folder, problem)
-        for leftover in self._base.glob(f".{self.version}-*"):  # of a killed process
+        for leftover in self._base.glob(f".{self.version}-*"):  # left by a killed process
             shutil.rmtree(leftover, ignore_errors=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{self.version}-", dir=self._base))
         try:
@@ -253,8 +253,8 @@ class JarCache:
 def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
     """Return the bytes of jars that have arrived.
 
-    Ivy has the same jar in its cache and as a copy; it counts once. Maven downloads into another
-    repository, so the jars of its log count too.
+    Ivy has the same jar in its cache and as a copy; it counts once. Maven downloads into its own
+    repository, so jars that its log lists count too.
     """
     wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
     sizes: dict[str, int] = {}

@@ -43,7 +43,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, minimum: int = MINIMUM_JAVA) -> Java:
-    """Return the first new enough Java; `JavaError` has each rejected one with the reason."""
+    """Return the first new enough Java; raise `JavaError` with the reason for each rejected one."""
     environment = os.environ if environment is None else environment
     rejected: list[str] = []
     for origin, executable in _candidates(environment):

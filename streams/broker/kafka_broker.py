@@ -240,7 +240,7 @@ class KafkaBroker:
         self._end(crash=True)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Return False after the timeout."""
+        """Wait until the broker ends; return False after the timeout."""
         deadline = time.monotonic() + timeout_ms / 1000
         while self.is_running:
             if time.monotonic() >= deadline:

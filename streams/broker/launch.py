@@ -33,14 +33,14 @@ _LOG_LINES = 20
 _ACTIVE = "Performing controller activation"
 _FENCED = "Replayed BrokerRegistrationChangeRecord"
 _NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
-#: Time limits of the attempts. The fence needs milliseconds, but longer on a busy machine.
+#: Seconds to wait for the fence, per attempt. It needs milliseconds, but longer on a busy machine.
 _FENCING_SECONDS = (2.0, 10.0, 40.0)
 _PORT_TAKEN_SIGNS = ("Address already in use", "BindException")
 
 
 def choose_ports(port: int | None, last: tuple[int, int] | None) -> tuple[int, int]:
     """Return a client and a controller port: the given one, else the last ones, else free ones."""
-    # Both are open at the same time, so they differ.
+    # Both sockets are open at the same time, so their ports differ.
     with socket.socket() as first, socket.socket() as second:
         first.bind((HOST, 0))
         second.bind((HOST, 0))
@@ -119,7 +119,7 @@ class Launch:
             with contextlib.suppress(_LastRunNotFencedError):
                 return self._start_broker(properties, cluster_id, fenced=True)
             if was_fenced and self.version.startswith("4.0."):
-                break  # 4.0 waits for the whole session of the last run even if it was fenced
+                break  # Kafka 4.0 waits for the last run's session although it was fenced
         return self._start_broker(properties, cluster_id)
 
     def _start_broker(
@@ -183,7 +183,7 @@ class Launch:
     def _java(self, files: DataDir, *options: str) -> list[str]:
         return [
             str(self.java.executable),
-            # It starts fastest, and is no worse for such a small heap.
+            # This collector starts fastest, and suits such a small heap.
             "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             "-Djava.awt.headless=true",
@@ -197,7 +197,7 @@ class Launch:
     def _format(self, cluster_id: str) -> None:
         """Format the folder with Kafka's tool, including the features of its version."""
         command = [
-            # The program is too short for the optimising compiler.
+            # This program is too short for the optimising compiler.
             *self._java(self.data, "-XX:TieredStopAtLevel=1"),
             *self.archive.options(),
             "-cp",

@@ -1,4 +1,4 @@
-"""The needs of a broker start, and the missing ones."""
+"""Java and Kafka's jars, which a broker start needs: found or missing."""
 
 import os
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ class FetchRequest:
 
     Attributes:
         folder: An empty folder for this fetch; the jars are put into its `jars`.
-        private_repository: Ignore earlier downloads of the program: they are broken.
+        private_repository: Ignore the resolver's earlier downloads, which are broken.
     """
 
     version: str
@@ -65,7 +65,7 @@ class Resolver(Protocol):
     def name(self) -> str: ...
 
     def command(self, request: FetchRequest) -> list[str]:
-        """Write the program's input into the request's folder; return the command."""
+        """Write the resolver's input file into the request's folder; return the command."""
         ...
 
     def environment(self) -> dict[str, str]: ...

@@ -11,11 +11,11 @@ LISTENER = "BROKER"
 _CONTROLLER = "CONTROLLER"
 _HOST = "127.0.0.1"
 _NODE_ID = 1
-#: Session timeout of the last run at the controller that fences it.
+#: Session timeout that makes the controller of `fencing_properties` fence the last run.
 FENCING_SESSION_MS = 100
 
 _DEVELOPMENT_DEFAULTS = {
-    # One node can't make a second copy.
+    # One node can't have a second replica.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -27,7 +27,7 @@ _DEVELOPMENT_DEFAULTS = {
     "offsets.topic.num.partitions": "8",
     "transaction.state.log.num.partitions": "8",
     "share.coordinator.state.topic.num.partitions": "1",
-    # No further member will join a group.
+    # A new group need not wait for further members.
     "group.initial.rebalance.delay.ms": "0",
     # No other node can lead. Without a leader, a transaction being committed loses its markers
     # (see `fencing_properties`): so the broker leads until it stops, and for long on a slow machine.
@@ -87,7 +87,7 @@ def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
     controllers = _controllers(properties)
     listeners = [listener.strip() for listener in properties["listeners"].split(",")]
     own = ",".join(name for name in listeners if name.partition("://")[0] in controllers)
-    # A controller has no such listeners.
+    # A controller alone must not have these settings.
     not_its_own = {"advertised.listeners", "inter.broker.listener.name"}
     copied = {name: value for name, value in properties.items() if name not in not_its_own}
     return copied | {
@@ -184,7 +184,7 @@ def _escape(text: str, *, key: bool = False) -> str:
         elif 0x20 <= code < 0x7F:  # noqa: PLR2004 - printable ASCII
             out.append(character)
         else:
-            # Beyond the basic plane Java needs the two halves of UTF-16.
+            # Beyond U+FFFF Java needs both halves of a surrogate pair.
             units = character.encode("utf-16-be").hex()
             out.extend(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
     return "".join(out)

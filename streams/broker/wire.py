@@ -1,4 +1,4 @@
-"""Two Kafka requests of the development broker: Metadata and CreateTopics.
+"""Two Kafka requests to the development broker: Metadata and CreateTopics.
 
 They use a plain socket, because only `tidewheel.streams.kafka` imports the Kafka client. A broker
 that answers is ready, which an open port does not prove. Only for listeners without TLS and
@@ -56,15 +56,9 @@ def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescrip
 def create_topics(
     address: str, topics: Mapping[str, int], *, timeout_ms: int = 15_000
 ) -> tuple[str, ...]:
-    """Create topics with one replica; existing ones stay unchanged.
+    """Create topics (name and partitions) with one replica; existing ones stay unchanged.
 
-    Args:
-        address: host:port of a broker.
-        topics: Partitions by name of topic.
-        timeout_ms: Time for the cluster.
-
-    Returns:
-        The names of new topics.
+    Returns the names of new topics.
 
     Raises:
         BrokerError: A topic could not be created, or the broker did not answer.

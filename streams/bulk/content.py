@@ -31,7 +31,7 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionToRead:
-    """Range of a store's partition to read; `runs` come from a snapshot that can be extended."""
+    """Changelog range to read; `runs` are snapshot files that its tail can extend, if any."""
 
     store: str
     partition: int
@@ -116,7 +116,7 @@ def read_snapshot(
     directory: Path,
     count: Counted,
 ) -> Content:
-    """Return content from a snapshot and the changelog tail; raise `SnapshotRefused`."""
+    """Return content of a snapshot and the changelog tail; raise `SnapshotRefused` for bad files."""
     files = fetched(work.place(), runs.runs, directory)
     built = read_into_runs(work, task.tail(runs.to_offset), directory, count)
     files = limit_runs([*files, *built.files], directory, complete_from_zero=True)

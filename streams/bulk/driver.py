@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NAME: Final = "tidewheel"
 
 
-#: Smaller runs would be numerous and need merging.
+#: Least memory per run (sorted file): smaller ones would be many, and need merging.
 LEAST_RUN_BYTES: Final = 32 * 1024 * 1024
 
 Item = TypeVar("Item")
@@ -131,7 +131,7 @@ class BulkProgress:
         return (self.total - self.done) / self.per_second
 
 
-#: Called from another thread.
+#: Progress callback; called from another thread.
 OnProgress = Callable[[BulkProgress], None]
 
 
@@ -185,7 +185,7 @@ class BulkDriver:
     def progress_reporter(self, step: str, total: int) -> Callable[[int], None] | None:
         if self.on_progress is None:
             return None
-        # Spark may run a task twice and count it twice.
+        # Spark may run a task twice and count it twice, so `done` is limited.
         report = _reporter(self.on_progress, step)
         return lambda done: report(min(done, total), total)
 
@@ -245,7 +245,7 @@ def bulk_driver(
     """Yield the tools of a job; see `bulk_session`.
 
     Raises:
-        ConfigError: Also if a secret would travel unencrypted.
+        ConfigError: Also if executors would get a secret unencrypted.
     """
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(
@@ -276,7 +276,7 @@ def bulk_driver(
 
 
 def run_bytes(at_once: int) -> int:
-    """Return the memory for one task's rows: all concurrent tasks together get a third.
+    """Return bytes of memory for a task's rows: `at_once` concurrent tasks share a third.
 
     >>> run_bytes(1_000_000) == LEAST_RUN_BYTES
     True
@@ -305,7 +305,7 @@ def reached(place: SnapshotLocation) -> Generator[None]:
 def newest_snapshot(
     place: SnapshotLocation | None, application_id: str, store: str, topic_id: bytes
 ) -> StoreSnapshot | None:
-    """Return the newest valid snapshot for a changelog topic id; raise `StreamsError`."""
+    """Return the newest valid snapshot for a changelog topic id, None without one."""
     if place is None:
         return None
     with reached(place):

@@ -37,7 +37,7 @@ _LOOKED_AT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Executor settings for a frame; PySpark serialises the caller's serdes."""
+    """Executor settings for a frame; PySpark serialises them with the caller's serdes."""
 
     work: ExecutorWork
     spec: StoreSpec
@@ -92,7 +92,7 @@ def state_dataframe(
     session = started_session(spark, what="state", master=master)
     settings = settings_of(config)
     keeper = Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
-    # Derived frames may be used until the program ends.
+    # Keep secrets: derived frames may be used until the program ends.
     atexit.register(keeper.close)
     admin = clients_of(settings).admin()
     try:

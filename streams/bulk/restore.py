@@ -118,7 +118,7 @@ def restore_stores(
     config = driver.config
     kept = {name: store for name, store in stores.items() if store.spec.persistent}
     with contextlib.ExitStack() as held:
-        # Lock slots first: reading is pointless if one is taken.
+        # Lock slots first: reading changelogs is pointless if a worker has one.
         directories = [
             held.enter_context(
                 StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
@@ -127,7 +127,7 @@ def restore_stores(
         ]
         url = held.enter_context(_location(driver, directories[0]))
         manifest = make_snapshots(driver, kept, url)
-        # Read after the snapshot: ranges have advanced at least to the positions it used.
+        # Read after the snapshot: key ranges are then at least at the positions that it used.
         positions = slowest_positions(kept.values(), driver.admin, config.application_id)
         facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
         ingesting = _Ingesting(driver, kept, url, manifest, positions)

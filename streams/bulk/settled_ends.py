@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 
-#: Markers of a completed transaction are written within this time.
+#: Seconds to wait for the markers of completed transactions.
 _PATIENCE_S: Final = 15.0
 _PAUSE_S: Final = 0.1
 
@@ -24,7 +24,7 @@ def settled_ends(
     *,
     pause: Callable[[float], object] = time.sleep,
 ) -> dict[TopicPartition, int]:
-    """Return each log's end without open transactions; fence your own writers first."""
+    """Return each log's end once no transaction is open in it; fence own writers first."""
     open_: list[str] = []
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         ends = admin.end_offsets(partitions)

@@ -15,7 +15,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
 #: Smaller Spark tasks cost more to start than to read.
 RECORDS_PER_TASK: Final = 500_000
 
-#: Limits runs per partition and snapshot: each may hold every key.
+#: Most Spark tasks per partition: each makes a run (sorted file), which may have every key.
 _MOST_PARTS: Final = 6
 
 #: More runs than this are merged into one.
@@ -29,7 +29,7 @@ class PartitionPlan:
     Attributes:
         kept: Runs kept from the previous snapshot; None for a full one.
         ranges: Offsets (first, exclusive end), one per Spark task.
-        slowest_ms: Stream time of the task's slowest key range (`SegmentLayout.first_restored`).
+        slowest_ms: Stream time of the task's slowest key range; rows expire by it, not by later times.
     """
 
     facts: ChangelogFacts

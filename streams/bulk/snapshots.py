@@ -221,7 +221,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
 def _merged(
     driver: BulkDriver, work: ExecutorWork, partitions: Mapping[_Which, PartitionRuns]
 ) -> tuple[dict[_Which, PartitionRuns], dict[_Which, str]]:
-    """Merge partitions with too many runs; also return why a partition's run is broken."""
+    """Merge partitions with too many runs; also return reasons of partitions with broken runs."""
     tasks = [
         RunsToMerge(
             store=store,

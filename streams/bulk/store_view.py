@@ -27,13 +27,13 @@ from tidewheel.streams.topology.topology import Topology
 
 _PREFIX: Final = "tidewheel-look-"
 
-#: Keeps decoded values unchanged.
+#: Column type that keeps decoded values unchanged.
 _AS_IT_IS: Final = "binary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSummary:
-    """Summary of a store; `offsets` is the changelog's span over all partitions."""
+    """Summary of a store; `offsets` is the number of offsets in all changelog partitions."""
 
     store: str
     kind: str
@@ -148,7 +148,7 @@ def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView
 def key_bytes(store: BulkStore, text: str) -> bytes:
     """Return the bytes of a key that a user typed.
 
-    Tries JSON first, then the text as text and as bytes. A serde for plain text keeps quotes.
+    Uses the text itself if the serde keeps it unchanged. Otherwise tries JSON, text, bytes, UUID.
     """
     serde = store.spec.key_serde
     plain = text.encode()

@@ -19,7 +19,7 @@ from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkStore:
-    """Store with a changelog; `inputs` is empty if unknown."""
+    """Store with a changelog; `inputs` are the input partitions per task, empty if unknown."""
 
     spec: StoreSpec
     topic: str
@@ -117,7 +117,7 @@ def changelog_facts(
 ) -> dict[TopicPartition, ChangelogFacts]:
     """Return the cluster's facts about all changelog partitions.
 
-    Stable offsets are read before log ends, and both after `now_ms`.
+    Stable offsets are read before log ends, so they are not greater, and both after `now_ms`.
     """
     if not stores:
         return {}
@@ -157,7 +157,7 @@ def slowest_positions(
     """Return the position of each task's slowest key range, for stores whose rows expire.
 
     Faster ranges write later rows, but the slow range may still need rows expired by them. Read
-    positions before changelog ends, so they hold for all data read.
+    positions before changelog ends: they must not be ahead of the data read.
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {

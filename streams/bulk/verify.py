@@ -171,7 +171,7 @@ def verify(
 ) -> VerifyReport:
     """Compare stores with their changelogs: the newest snapshot with its tail, and local databases.
 
-    All copies are brought to the last stable offset at the start. Databases are read through a
+    Each copy is extended to the changelog's last stable offset at the start. Databases are read through a
     checkpoint that shares their files; those of running workers are skipped. Expired rows do not
     count.
 
@@ -311,7 +311,7 @@ def _copied(
     facts: Mapping[TopicPartition, ChangelogFacts],
     notes: list[str],
 ) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
-    """Checkpoint a task's database for each store that can reach the end; yield the copies."""
+    """Yield a checkpoint per store of a task's database that the changelog can extend."""
     subtopology, _, partition = path.name.partition("_")
     local_stores = [
         store

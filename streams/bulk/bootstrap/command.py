@@ -78,7 +78,7 @@ def bootstrap(
 
     Raises:
         ConfigError: Columns are missing or duplicated, offsets are malformed, or Spark is missing.
-        StreamsError: The load was refused or failed; reports whether the group is held.
+        StreamsError: The load was refused or failed; reports if the group stays paused.
     """
     given_topology(topology, "bootstrap")
     asked = parse_input_offsets(input_offsets)
@@ -169,12 +169,12 @@ def _has_records(settings: ClientSettings, partition: TopicPartition, start: int
 
 
 def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
-    """Make a snapshot, which spares the first workers the changelog."""
+    """Make a snapshot: workers restore from it instead of the whole changelog."""
     url = str(driver.config.snapshot_location)
     make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
 
 
 def _workers_here(config: StreamsConfig) -> Sequence[str]:
-    """Return the local workers that hold state, including those unknown to the group."""
+    """Return a problem text per local state folder in use, also by workers outside the group."""
     slots = local_slots(config.state_dir, config.application_id)
     return [slot.problem for slot in slots if slot.problem]

@@ -3,10 +3,10 @@
     read group ─▶ begin ─▶ fence ─▶ check ─▶ write ─▶ close ─▶ fence ─▶ count ─▶ snapshot ─▶ commit ─▶ finish
                   log: BOOTSTRAP             data     log: CLOSING                                     log: BOOTSTRAPPED
 
-- *Begin* to *finish* hold the group in its log. After a kill the hold remains, and the next run
-  starts another attempt.
+- From *begin* to *finish* the group log holds (pauses) the group. After a kill the hold remains,
+  and the next run starts another attempt.
 - *Check* reads all rows before the first write. Its failure releases the group.
-- Attempts fence each other (`writer`). A late attempt is fenced after *close*, or reads that the
+- Attempts fence each other's writers. A late writer is fenced after *close*, or reads that the
   load is closed.
 - One producer, opened before *begin*, commits the offsets; a later run fences it.
 """
@@ -70,9 +70,9 @@ class Checked:
 
 class BootstrapJob(Protocol):
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
-        """Encode, shuffle and sort all rows; check each key once.
+        """Encode, shuffle, sort and check all rows; write nothing.
 
-        Keys in the `existing` changelog ranges are deleted unless a row has them. `timestamp_ms`
+        Keys in the `existing` offset ranges (by partition) are deleted unless a row has them. `timestamp_ms`
         applies to deletes and to rows without a timestamp.
         """
         ...
@@ -109,7 +109,7 @@ class BootstrapStep:
 
 
 class BootstrapDriver:
-    """One run of the command.
+    """One run of `tidewheel bootstrap`.
 
     Args:
         attempt: Id of this run in the group log.
@@ -149,7 +149,7 @@ class BootstrapDriver:
         self._publish = publish
 
     def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
-        """Load the store; errors report whether the group is held and the next step."""
+        """Load the store; errors report if the group stays paused, and the next step."""
         # Check for refusals before any change.
         group = self._group_log.group(decided=True)
         self._check_refusals(group, replace=replace)
@@ -219,7 +219,7 @@ class BootstrapDriver:
         return found[0], repeated[0]
 
     def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
-        """Return true if a killed run used the same offsets; its checked ones then apply."""
+        """Return true if a killed run had the same `input_offsets`; its resolved ones then apply."""
         earlier = pending_in(group, self._name)
         return earlier is not None and earlier.input_offsets == asked.text
 
@@ -231,7 +231,7 @@ class BootstrapDriver:
             raise BootstrapRefused(f"store {self._name} can't be loaded now: {refused}")
 
     def _check_refusals(self, group: Group, *, replace: bool) -> bool:
-        """Return true if the changelog was empty before the first attempt."""
+        """Raise `BootstrapRefused`, or return true if the changelog was empty at first."""
         found = objections(group, self._name, self._group_log.speaking())
         earlier = pending_in(group, self._name)
         if earlier is not None:
@@ -278,7 +278,9 @@ class BootstrapDriver:
             case "earliest":
                 return self._admin.beginning_offsets(inputs)
             case "latest":
-                return self._admin.stable_offsets(inputs)  # Does not skip open transactions.
+                return self._admin.stable_offsets(
+                    inputs
+                )  # The log end would skip open transactions.
             case "timestamp":
                 return self._admin.offsets_at(inputs, asked.timestamp_ms)
             case "offsets":
@@ -321,7 +323,7 @@ class BootstrapDriver:
             raise
 
     def _release_group(self, *, may_withdraw: bool) -> str:
-        """Release the group if no run has written rows; return the outcome."""
+        """Release the group if no run has written rows; return the outcome as a sentence."""
         if not may_withdraw:
             return (
                 "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
@@ -435,7 +437,7 @@ class BootstrapDriver:
     def _progress_before(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Return the progress of unmoved partitions; other stores need its stream times."""
+        """Return the progress of partitions that do not move; other stores need its times."""
         partitions = list(offsets)
         committed = self._admin.committed(self._target.application_id, partitions, stable=False)
         starts = self._admin.beginning_offsets(partitions)

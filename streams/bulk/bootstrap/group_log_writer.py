@@ -1,7 +1,7 @@
-"""Group log access for processes outside the group: reads it and appends one fenced step.
+"""Group log access for processes outside the group: reads it and appends one step of records.
 
-One transaction claims leadership and writes the whole group, which fences the previous leader. A
-step that lost to a member is rebuilt from the newer log.
+One transaction claims leadership, which fences the previous leader, and writes the whole group. If
+a member claims leadership first, the step is rebuilt from the newer log.
 """
 
 import time
@@ -36,7 +36,7 @@ class StepWriter(LogWriter, Protocol):
 
 
 class GroupLogWriter:
-    """The two control topics of a group, for a single thread."""
+    """Reader and writer of a group's two control topics, for a single thread."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class GroupLogWriter:
         self._inbox = InboxFold()
 
     def open(self, replication_factor: int) -> None:
-        """Create missing topics; raise `StreamsError` if existing ones were lost."""
+        """Create missing topics; raise `StreamsError` if a group with commits has lost one."""
         ids = self._topics.topic_ids()
         missing = [
             name for name in (state_topic(self._app), inbox_topic(self._app)) if name not in ids
@@ -81,7 +81,7 @@ class GroupLogWriter:
         return dict(self._topics.topic_ids())
 
     def group(self, *, decided: bool = False) -> Group:
-        """Read the log to its end, or to its last stable offset; return the group.
+        """Read the log to its end, or if `decided` to its last stable offset; return the group.
 
         A killed run may leave a transaction open. Until a claim fences its producer, only the
         part before that transaction can be read.
@@ -143,4 +143,4 @@ class GroupLogWriter:
                     timestamps=[self._now_ms()],
                 )
             )
-            sink.flush()  # If this is lost, members wait a little longer.
+            sink.flush()  # If it is lost, members wait longer for a leader.

@@ -1,4 +1,4 @@
-"""Other stores of the loaded store's inputs: would moving the offsets repeat or skip records?
+"""Check of other stores with the same inputs: would the new offsets repeat or skip records?
 
 The group has one offset per input partition, shared by all stores computed from it.
 """
@@ -16,13 +16,13 @@ from tidewheel.tasks.ports import Admin, CommittedOffset
 #: Returns true if a partition has a record between two offsets (end exclusive).
 HasRecords = Callable[[TopicPartition, int, int], bool]
 
-#: Partitions named in a message.
+#: Most partitions named in a message.
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherStore:
-    """Another store computed from the same inputs, by way of `topics`."""
+    """Another store computed from the same inputs; `topics` are those inputs."""
 
     name: str
     changelog: tuple[TopicPartition, ...]
@@ -34,7 +34,7 @@ class InputMove:
     """Move of an input partition's committed offset.
 
     Attributes:
-        ahead: Position of the fastest key range; equals `committed` if all are equal.
+        ahead: Offset that the fastest key range has committed; equals `committed` if all are equal.
         is_new: Only other partitions have commits: the group reads this one from its start.
     """
 
@@ -162,7 +162,7 @@ def find_refusal(
 ) -> str | None:
     """Return the reason the group can't resume from `inputs`, or None.
 
-    Repartition topics resume at their ends. `stable` waits for open transactions.
+    Repartition topics resume at their ends. `stable` waits for pending offset commits.
     """
     there = admin.describe_topics(
         sorted({partition.topic for one in beside for partition in one.changelog} | _topics(target))

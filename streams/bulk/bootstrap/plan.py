@@ -31,7 +31,7 @@ class StoreTarget:
 
     Attributes:
         inputs: External input partitions, whose offsets the user gives.
-        between: Repartition partitions; the rows already cover their records.
+        between: Partitions of repartition topics before the store; the rows cover their records.
     """
 
     application_id: str
@@ -152,7 +152,7 @@ def _check_partitioners(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOffsets:
-    """Requested input offsets after a load."""
+    """Offsets, as the user requests them, at which inputs resume after a load."""
 
     text: str
     kind: Literal["earliest", "latest", "timestamp", "offsets"]

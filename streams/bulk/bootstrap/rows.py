@@ -19,7 +19,7 @@ WINDOW_START: Final = "window_start"
 SESSION_START: Final = "session_start"
 SESSION_END: Final = "session_end"
 
-#: Columns of `state_dataframe` that follow from a row's window and version.
+#: Columns of `state_dataframe` computed from a row's window or version, so not part of a value.
 _DERIVED: Final = frozenset({"window_end", "valid_to"})
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,20 +39,20 @@ _TEXT: Final = "STRING"
 #: Plain types to which a CSV key's text is converted.
 _CONVERTED: Final = frozenset({"int32", "int64", "float64", "boolean"})
 
-#: Characters of a key shown in messages.
+#: Most characters of a key in messages.
 _SHOWN: Final = 200
 
 #: Existing changelog rows sort before new ones of the same key.
 _EXISTING, _NEW = 0, 1
 
-#: Spark's order: null, values, NaN.
+#: Ranks that sort as Spark does: null, values, NaN.
 _NULL, _VALUE, _NAN = 0, 1, 2
 
 #: Rank and value.
 Rank = tuple[int, Any]
 
 #: Changelog key, version or 0, existing or new, `order_by` rank, value as a tie-breaker. The rank
-#: of existing rows is their age order.
+#: of existing rows is their order in the changelog.
 Order = tuple[bytes, int, int, Rank, bytes]
 
 #: Key, value (None deletes), timestamp.
@@ -60,9 +60,9 @@ Written = tuple[bytes, bytes | None, int]
 
 
 class ChangelogRow(NamedTuple):
-    """Row for the shuffle; partitions are sorted by `order`.
+    """Row that Spark shuffles to its `partition` and sorts by `order`.
 
-    Existing rows have value None if deleted, else empty.
+    A row that exists in the changelog has value None if deleted, else b"".
     """
 
     partition: int
@@ -250,7 +250,7 @@ class RowEncoder:
                     f"store {self.spec.name}: {column} of the row of key {shown(key)} has no time zone; "
                     "give the column a zone, such as by to_utc_timestamp"
                 )
-            # Integers: float seconds can lose 1 ms, which would select another window.
+            # Integer arithmetic: float seconds can lose 1 ms, which would select another window.
             value = (value - _EPOCH) // _MILLISECOND
         if type(value) is not int or not 0 <= value <= TIME_MAX:
             raise StreamsError(
@@ -296,7 +296,7 @@ def one_per_key(
     keep_last: bool,
     deleted_at_ms: int,
 ) -> Iterator[Written]:
-    """Yield the records of one partition's sorted rows.
+    """Yield the changelog records of one partition's sorted rows; `keep_last` allows duplicates.
 
     `deleted_at_ms` is the timestamp of deletes for keys missing in the frame.
     """

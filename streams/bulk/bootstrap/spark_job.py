@@ -47,7 +47,7 @@ Counted = Callable[[int], None]
 #: Rows per progress update.
 _COUNT_EVERY: Final = 10_000
 
-#: Version that marks a message about rows, not a row.
+#: In a row's version field: marks a message about rows, not a row.
 _NOTE: Final = -1
 _PROBLEM: Final = "problem"
 _LEFT_OUT: Final = "left out"
@@ -90,7 +90,10 @@ def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJob:
-    """Spark job over a frame's rows, for one use; `check` fills `placed` and `to_write`."""
+    """Spark job over a frame's rows, for one use.
+
+    `check` fills `placed` (shuffled rows) and `to_write` (their number of records).
+    """
 
     driver: BulkDriver
     frame: "DataFrame"
@@ -175,7 +178,7 @@ def spark_job(
 def place_rows(
     encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
 ) -> "Iterator[PlacedRow]":
-    """Yield placed rows, then messages; stop at the first row that can't be encoded."""
+    """Yield encoded rows, then messages; stop at the first row that can't be encoded."""
     return _counted(_encoded(encoder, rows), count)
 
 
@@ -202,7 +205,7 @@ def place_existing(
     item: tuple[int, int, int],
     count: Counted,
 ) -> "Iterator[PlacedRow]":
-    """Yield the existing keys of a changelog range: partition, first offset, end."""
+    """Yield the keys of changelog range `item` (partition, first offset, end) as rows."""
     number, start, end = item
     runs = read_range(settings, TopicPartition(changelog, number), start, end)
     words = newest_keys(runs, versioned=kind is StoreKind.VERSIONED)

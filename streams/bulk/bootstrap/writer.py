@@ -27,13 +27,13 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 TRANSACTION_RECORDS: Final = 100_000
 _BATCH: Final = 1_000
 
-#: Bytes of keys and values per transaction (or one batch).
+#: A transaction ends after this many bytes of keys and values.
 _TRANSACTION_BYTES: Final = 64 * 1024 * 1024
 
 #: The broker aborts the transaction of a stalled writer after this time.
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 
-#: Keys of an earlier attempt kept in memory before the attempt fails.
+#: Most keys of earlier attempts kept in memory; with more, this attempt fails.
 _LEFT_MAX: Final = 20_000_000
 
 
@@ -71,7 +71,7 @@ class PartitionReport:
     """Result of one write attempt.
 
     Attributes:
-        to_offset: End after its last record by delivery report; `from_offset` if it wrote none.
+        to_offset: Offset after its last record, as reported; `from_offset` if it wrote none.
         transactions: Committed transactions, each with one marker.
     """
 
@@ -209,7 +209,7 @@ def _left_behind(
 def newest_keys(
     runs: Iterable[SourceRecords], *, versioned: bool, at_once: int = 200_000
 ) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield keys, versions (0 if none), and true for a live value; versions are always live.
+    """Yield key, version (0 if none), and true if not deleted; versions never are.
 
     Keeps at most `at_once` keys in memory. Beyond that a key may repeat; its last entry applies.
     """
