@@ -23,10 +23,9 @@ _logger = logging.getLogger(__name__)
 
 
 class ClassArchive:
-    """Class archive (JEP 350) of one Java and its jars; the first broker with a clean end writes it.
+    """Class archive (JEP 350) of one Java and its jars, written by the first clean broker exit.
 
-    Java refuses an archive of another Java or of other jars. A failure here costs time only, so no
-    method raises.
+    A failure here costs time only, so no method raises.
     """
 
     def __init__(self, folder: Path, java: Java, jars: Sequence[Path]) -> None:

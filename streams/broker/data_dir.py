@@ -56,7 +56,6 @@ class DataDir:
             BrokerError: A newer Kafka wrote the data, or the folder can't be used.
         """
         try:
-            # Only the user may read the broker's records.
             make_private_directory(self.path)
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             locked = self._lock.try_acquire()

@@ -16,13 +16,11 @@ _POLL_SECONDS = 0.05
 class FileLock:
     """Exclusive lock among processes and threads: each object opens the file itself.
 
-    The kernel releases the lock when the last copy of the descriptor is closed. A child process
-    that inherits `fileno()` keeps the lock after the death of this process. So a data folder is
-    locked as long as a broker writes to it.
+    The kernel releases the lock when the last copy of the descriptor is closed. A broker inherits
+    `fileno()`, so its data folder stays locked after the death of this process.
 
     Args:
-        path: The lock file. It is never deleted, because then two processes could lock two files of
-            one name.
+        path: Never deleted: two processes could lock two files of one name.
     """
 
     def __init__(self, path: Path) -> None:

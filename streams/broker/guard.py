@@ -9,9 +9,8 @@ ORPHANED_DIR COMMAND...`. It
   ORPHANED_DIR (unless `-`) is deleted;
 - exits with the child's exit code (128 + signal number).
 
-The parent can't use PR_SET_PDEATHSIG for its own child: it acts at the end of the thread that
-forked, so a broker started by a short-lived thread would be killed while others use it. The guard
-has one thread and uses it: if the guard is killed, Linux kills the child.
+PR_SET_PDEATHSIG acts when the thread that forked ends, so a parent with threads can't use it. The
+guard has one thread and uses it: if the guard is killed, Linux kills the child.
 """
 
 import contextlib

@@ -16,13 +16,11 @@ _EXTRA_WAIT_MS = 5_000
 class GuardedProcess:
     """A child that stops when this process stops, exits, crashes or is killed.
 
-    A guard (`guard.py`) runs in between; it has the read end of a pipe whose write end only this
-    process has.
+    A guard process (`guard.py`) runs in between; it reads a pipe that ends with this process.
 
     Args:
-        output: File for the child's output.
         lock_fd: Descriptor of the lock on the child's data; the child inherits it.
-        orphaned_dir: Deleted by the guard if this process dies first.
+        orphaned_dir: Folder that the guard deletes if this process dies first.
         grace_ms: Time for the child to end by itself before it is killed.
     """
 
@@ -45,8 +43,8 @@ class GuardedProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock_fd,),
-                # Ctrl-C signals all processes of the terminal's group. The owner stops this child
-                # in order.
+                # Ctrl-C signals all processes of the terminal's group, but the owner must stop this
+                # child itself.
                 start_new_session=True,
             )
         assert self._guard.stdout is not None, "the guard's output is a pipe"

@@ -1,7 +1,7 @@
 """List of a Kafka version's jars with their sizes and SHA-256.
 
-This package has the list of the pinned version (`kafka-<version>.sha256`). For other versions it is
-written after the first fetch, so later damage is detected.
+This package has the list of the pinned versions. For others it is written after the first fetch,
+so later damage is detected.
 """
 
 import hashlib

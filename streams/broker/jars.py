@@ -1,7 +1,7 @@
 """Cache of Kafka's jars per user: fetched once, checked, and repaired when damaged.
 
-Files are fetched into a temporary folder and moved into place under a lock file: of two programs
-that need them, one fetches and the other waits.
+Files are fetched into a temporary folder and moved into place under a lock file: a second program
+waits for the first.
 """
 
 import contextlib
@@ -86,10 +86,6 @@ class JarCache:
     Args:
         version: A published version, 4.0.0 or newer.
         root: Cache folder of all versions; default: the user's.
-        lock: List of the jars; default: the one of this package, if there is one.
-
-    Raises:
-        UnknownVersionError: `version` is malformed or too old.
     """
 
     def __init__(
@@ -135,8 +131,7 @@ class JarCache:
         Args:
             find_java: Called only before a fetch, because Maven and Ivy run on Java.
             verify: Compare all SHA-256, not only sizes.
-            show_progress: Default: standard error is a terminal.
-            timeout_ms: For the fetch, and for the wait while another process fetches.
+                timeout_ms: For the fetch, and for the wait while another process fetches.
 
         Raises:
             FetchError: The jars could not be fetched, or have wrong contents.
@@ -253,8 +248,8 @@ class JarCache:
 def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
     """Return the bytes of jars that have arrived.
 
-    Ivy has the same jar in its cache and as a copy; it counts once. Maven downloads into its own
-    repository, so jars that its log lists count too.
+    A jar in Ivy's cache and its copy count once. Maven downloads into its own repository, so jars
+    that its log lists count too.
     """
     wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
     sizes: dict[str, int] = {}

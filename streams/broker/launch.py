@@ -113,9 +113,8 @@ class Launch:
         fencing = fencing_properties(properties)
         for limit_s in _FENCING_SECONDS:
             was_fenced = self._fence_last_run(fencing, limit_s)
-            # A slow machine may need longer, and the last writes of a stopped controller may be
-            # lost. If the last run still counts as alive, the new broker's log shows it; that
-            # broker is stopped before it does harm.
+            # The fence may come too late, or its last writes be lost. The new broker's log shows
+            # if the last run still counts as alive; then that broker is stopped and we try again.
             with contextlib.suppress(_LastRunNotFencedError):
                 return self._start_broker(properties, cluster_id, fenced=True)
             if was_fenced and self.version.startswith("4.0."):
@@ -125,7 +124,7 @@ class Launch:
     def _start_broker(
         self, properties: Mapping[str, str], cluster_id: str, *, fenced: bool = False
     ) -> LaunchedBroker:
-        """Start the broker; raise `_LastRunNotFencedError` if the last run should be fenced and is not."""
+        """Start the broker; if `fenced`, raise `_LastRunNotFencedError` for a failed fence."""
         self.data.start_new_log()
         process = self._run_kafka(self.data, self.archive.making_options())
         try:
@@ -237,7 +236,6 @@ class Launch:
         *,
         fenced: bool,
     ) -> str:
-        """Wait until this broker answers; return its address."""
         address, plain = client_listener(properties)
         for _ in self._polls(process, self.data, address, f"it did not answer at {address}"):
             if fenced and self.data.log_contains(_NOT_FENCED):
@@ -256,12 +254,7 @@ class Launch:
     def _polls(
         self, process: GuardedProcess, files: DataDir, address: str, late: str
     ) -> Iterator[float]:
-        """Yield the time at each poll until the start timeout.
-
-        Raises:
-            PortTakenError: The process ended because it could not listen.
-            BrokerError: The process ended, or timed out: `late` describes the missing event.
-        """
+        """Yield the time at each poll; raise if the process ends, or (reason `late`) is late."""
         deadline = time.monotonic() + self.start_timeout_ms / 1000
         while (now := time.monotonic()) < deadline:
             if not process.is_running:

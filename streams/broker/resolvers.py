@@ -1,7 +1,7 @@
 """Resolvers of Java libraries with their dependencies: Maven, and PySpark's Ivy.
 
-This module names no registry: each program uses its defaults and the user's settings (mirrors,
-credentials, proxies), and checks downloads against the registry's checksums.
+This module names no registry: each program uses its defaults and the user's settings (such as
+mirrors), and checks downloads against the registry's checksums.
 """
 
 import importlib.util

@@ -35,8 +35,8 @@ _DEVELOPMENT_DEFAULTS = {
     "broker.session.timeout.ms": "18000",
     # A misspelt topic is an error, as in most production clusters.
     "auto.create.topics.enable": "false",
-    # Keep all records: retention uses the records' own time, and test data is often old. Kafka's
-    # seven days would delete it at the first check, 30 s after the start.
+    # Kafka's default of seven days would soon delete old test data: retention uses the records' own
+    # time.
     "log.retention.ms": "-1",
     # Small for a laptop: threads, and the cleaner's memory (default: 128 MiB).
     "num.network.threads": "2",
@@ -45,8 +45,8 @@ _DEVELOPMENT_DEFAULTS = {
     "log.segment.bytes": str(128 << 20),
 }
 
-#: For a broker without a restart, as in a test run: it is not fenced however slow the machine is.
-#: A fenced lone broker leads no partition for a while, see `fencing_properties`.
+#: For a broker without a restart, as in a test run: it is not fenced however slow the machine is
+#: (see `fencing_properties`).
 PATIENT = {"broker.session.timeout.ms": 60_000}
 
 
@@ -73,16 +73,14 @@ def server_properties(
 
 
 def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a controller alone, which fences the last run.
+    """Return settings of a controller alone, which fences the last broker run in this folder.
 
-    Kafka 4 loses the end of a transaction when a lone broker is simply started again (seen with
-    4.3.1). The broker resumes the last run's open commits before it is registered, and can't send
-    to itself because it does not listen yet. When the last run's session expires, the partition has
-    no leader; Kafka treats it as deleted
-    (`TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue`,
-    `KRaftMetadataCache.getPartitionLeaderEndpoint`) and the transaction as complete. Its records
-    stay undecided, or a later abort drops them. If the last run is fenced first, the broker leads
-    no partition until it listens.
+    Kafka 4 loses the end of a transaction when a lone broker is simply started again. The broker
+    resumes the last run's open commits, but can't send markers to itself because it does not listen
+    yet. When the last run's session expires, the partition has no leader. Kafka treats it as
+    deleted (`TransactionMarkerChannelManager`) and the transaction as complete: its records stay
+    undecided, or a later abort drops them. If the last run is fenced first, the broker leads no
+    partition until it listens.
     """
     controllers = _controllers(properties)
     listeners = [listener.strip() for listener in properties["listeners"].split(",")]
@@ -98,10 +96,7 @@ def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_listeners(properties: Mapping[str, str]) -> None:
-    """Raise `BrokerSettingError` if the listeners don't fit one node that is broker and controller.
-
-    Kafka reports it in a stack trace, without the correct setting.
-    """
+    """Raise `BrokerSettingError` if the listeners don't fit a broker that is also controller."""
     names = [
         entry.strip().partition("://")[0] for entry in properties["listeners"].split(",") if entry
     ]
@@ -147,7 +142,7 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 
 def log4j_config(log_file: Path) -> str:
-    """Return settings for one log file from level INFO, rolled over at 20 MB."""
+    """Return log settings: one file from level INFO, rolled over at 20 MB."""
     return format_properties(
         {
             "rootLogger.level": "INFO",

@@ -1,8 +1,7 @@
 """Two Kafka requests to the development broker: Metadata and CreateTopics.
 
-They use a plain socket, because only `tidewheel.streams.kafka` imports the Kafka client. A broker
-that answers is ready, which an open port does not prove. Only for listeners without TLS and
-authentication. All Kafka 4 brokers support these old versions.
+They use a plain socket, because only `tidewheel.streams.kafka` imports the Kafka client. They need
+a listener without TLS and authentication. All Kafka 4 brokers support these old versions.
 """
 
 import socket
@@ -37,7 +36,7 @@ def split_address(address: str) -> tuple[str, int]:
 def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescription | None:
     """Return the cluster at `address`; None without an answer.
 
-    Kafka answers only after its start is complete.
+    Kafka answers only after its start is complete; an open port proves less.
     """
     no_topics = struct.pack(">i", 0)
     try:

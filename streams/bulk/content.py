@@ -90,10 +90,7 @@ def reading_plan(
 def read_content(
     work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
 ) -> Content:
-    """Return a partition's content, from the snapshot and tail if possible, else the changelog.
-
-    A broken snapshot is logged and the changelog is used instead.
-    """
+    """Return a partition's content, from snapshot and tail if valid, else the changelog."""
     if task.runs is not None:
         try:
             return read_snapshot(work, task, task.runs, directory, count)
@@ -116,7 +113,7 @@ def read_snapshot(
     directory: Path,
     count: Counted,
 ) -> Content:
-    """Return content of a snapshot and the changelog tail; raise `SnapshotRefused` for bad files."""
+    """Return content of a snapshot and the tail; raise `SnapshotRefused` for bad files."""
     files = fetched(work.place(), runs.runs, directory)
     built = read_into_runs(work, task.tail(runs.to_offset), directory, count)
     files = limit_runs([*files, *built.files], directory, complete_from_zero=True)

@@ -102,7 +102,7 @@ class BulkProgress:
 
     Attributes:
         done: Changelog offsets processed (rows for a merge and for a bootstrap).
-        total: Total in the same unit; None while unknown.
+        total: In the same unit; None while unknown.
     """
 
     step: str
@@ -194,7 +194,7 @@ class BulkDriver:
     ) -> Callable[[int], None] | None:
         """Return a progress callback for two stages, which accepts the second stage's counts.
 
-        The second stage starts when the first has sent all rows; `arrived` returns their number.
+        The second stage starts with the first count; `arrived` returns the first stage's rows.
         """
         if self.on_progress is None:
             return None

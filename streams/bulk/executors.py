@@ -53,7 +53,7 @@ class RangeToBuild:
     Attributes:
         complete_from_zero: No row exists below `from_offset`.
         may_begin_later: Resume at the new log start if retention deletes records meanwhile.
-        slowest_ms: Stream time of the task's slowest key range; rows expire by it, not by later times.
+        slowest_ms: Stream time of the task's slowest key range, by which rows expire.
     """
 
     store: str

@@ -37,8 +37,6 @@ _LOOKED_AT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Executor settings for a frame; PySpark serialises them with the caller's serdes."""
-
     work: ExecutorWork
     spec: StoreSpec
     topic: str

@@ -57,7 +57,6 @@ class RestoredStore:
     Attributes:
         rows: Rows ingested; 0 if the existing data is valid.
         offset: Changelog offset at which the worker resumes.
-        reason: Source of the restore, and why it was chosen.
     """
 
     task_id: TaskId

@@ -29,7 +29,7 @@ class PartitionPlan:
     Attributes:
         kept: Runs kept from the previous snapshot; None for a full one.
         ranges: Offsets (first, exclusive end), one per Spark task.
-        slowest_ms: Stream time of the task's slowest key range; rows expire by it, not by later times.
+        slowest_ms: Stream time of the task's slowest key range, by which rows expire.
     """
 
     facts: ChangelogFacts
@@ -43,7 +43,7 @@ class PartitionPlan:
         return sum(end - first for first, end in self.ranges)
 
     def expired_by_ms(self, observed_ms: int) -> int | None:
-        """Return the time up to which expired rows are omitted; None: the latest row's time."""
+        """Return the stream time by which expired rows are omitted; None: the latest row's."""
         if self.slowest_ms is None:
             return None
         before_ms = -1 if self.kept is None else self.kept.left_out_by_ms

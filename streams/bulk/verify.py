@@ -110,7 +110,6 @@ class VerifiedCopy:
     Attributes:
         copy: `snapshot`, or the directory of a task.
         different: Rows missing, unexpected or with another value in the copy.
-        differences: Descriptions of some of them.
     """
 
     store: str
@@ -171,9 +170,9 @@ def verify(
 ) -> VerifyReport:
     """Compare stores with their changelogs: the newest snapshot with its tail, and local databases.
 
-    Each copy is extended to the changelog's last stable offset at the start. Databases are read through a
-    checkpoint that shares their files; those of running workers are skipped. Expired rows do not
-    count.
+    Each copy is extended to the changelog's last stable offset at the start. Databases are read
+    through a checkpoint that shares their files; those of running workers are skipped. Expired rows
+    do not count.
 
     Args:
         stores: Store names; None for all with a changelog.
@@ -397,11 +396,7 @@ def _verify(
 
 
 def compare_contents(spec: StoreSpec, first: Content, second: Content) -> Comparison:
-    """Compare two contents at the later of their stream times.
-
-    A compacted log may have lost records that advanced the stream time, and then keeps rows that
-    another copy has expired.
-    """
+    """Compare two contents at the later of their stream times (see `Content.rows`)."""
     observed_ms = first.time.later(second.time).observed_ms
     return compare(
         first.rows(spec, observed_ms=observed_ms), second.rows(spec, observed_ms=observed_ms)

@@ -25,7 +25,7 @@ class KafkaClients:
         client_id: Prefix of the clients' `client.id`; the application id if empty.
         consumer: librdkafka properties; `producer` and `admin` likewise. Values may be `env:NAME`,
             `file:/path`, and for callbacks `module:name`, resolved per client.
-        on_wait: Called about twice a second while a producer waits for the cluster.
+        on_wait: For the watchdog: called twice a second while a producer waits for the cluster.
 
     Raises:
         ConfigError: A property was given that Tidewheel sets itself.

@@ -1,11 +1,11 @@
 """Client settings for other processes: secrets travel as references.
 
-Public values and references (`env:NAME`, `file:/path`) travel unchanged. Any other value is
-written to a file of this user, and its path travels. For other machines it is rejected unless
-the transport is encrypted.
+Public values and references (`env:NAME`, `file:/path`) stay unchanged. Any other value is written
+to a file of this user, and the path is sent. For other machines it is rejected unless the
+transport is encrypted.
 
-The process that made the files locks their folder and deletes it at the end. The next process
-deletes a killed one's folder.
+The process that made the files locks their folder and deletes it at the end; after a kill, the
+next process does.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class Keeper:
         """Return settings that other processes may get.
 
         Raises:
-            ConfigError: A secret would travel; names the property and a reference to use instead.
+            ConfigError: Other machines would get a secret unencrypted.
         """
         tables = {kind: self._table(kind, getattr(settings, kind)) for kind in _KINDS}
         return ClientSettings(
@@ -75,7 +75,7 @@ class Keeper:
         """Return a URL that other processes may get; `opened_url` reverses it.
 
         Raises:
-            ConfigError: It contains a secret.
+            ConfigError: Other machines would get its credentials.
         """
         if redacted_url(url) == url:
             return url
@@ -121,7 +121,7 @@ class Keeper:
     def _written(self, text: str) -> Path:
         if self._folder is None:
             _delete_left_behind()
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # Only this user has access.
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
             unlocked = self._folder / f"{_LOCK}-new"
             self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)

@@ -169,7 +169,6 @@ def _has_records(settings: ClientSettings, partition: TopicPartition, start: int
 
 
 def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
-    """Make a snapshot: workers restore from it instead of the whole changelog."""
     url = str(driver.config.snapshot_location)
     make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
 

@@ -72,8 +72,8 @@ class BootstrapJob(Protocol):
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
         """Encode, shuffle, sort and check all rows; write nothing.
 
-        Keys in the `existing` offset ranges (by partition) are deleted unless a row has them. `timestamp_ms`
-        applies to deletes and to rows without a timestamp.
+        Keys in the `existing` offset ranges (by partition) are deleted unless a row has them.
+        `timestamp_ms` applies to deletes and to rows without a timestamp.
         """
         ...
 
@@ -88,7 +88,6 @@ class BootstrapReport:
         rows: Keys (and versions) written.
         deleted: Keys deleted because no row has them.
         left_out: Rows without a value.
-        input_offsets: Offsets at which inputs resume.
         again: True if this run completed the work of a killed one.
     """
 
@@ -112,7 +111,6 @@ class BootstrapDriver:
     """One run of `tidewheel bootstrap`.
 
     Args:
-        attempt: Id of this run in the group log.
         beside: Other stores of the same inputs; the run is refused if one would repeat or miss input.
         publish: Makes a snapshot after the rows were counted, while the group still pauses.
     """
@@ -150,7 +148,6 @@ class BootstrapDriver:
 
     def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
         """Load the store; errors report if the group stays paused, and the next step."""
-        # Check for refusals before any change.
         group = self._group_log.group(decided=True)
         self._check_refusals(group, replace=replace)
         if not self._is_pinned(group, asked):
@@ -219,7 +216,7 @@ class BootstrapDriver:
         return found[0], repeated[0]
 
     def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
-        """Return true if a killed run had the same `input_offsets`; its resolved ones then apply."""
+        """Return true if a killed run had the same `input_offsets`, whose offsets then apply."""
         earlier = pending_in(group, self._name)
         return earlier is not None and earlier.input_offsets == asked.text
 
@@ -348,7 +345,6 @@ class BootstrapDriver:
 
     @contextmanager
     def _report_hold(self) -> Generator[None]:
-        """Report that the group stays held after any failure."""
         try:
             yield
         except StreamsError as error:

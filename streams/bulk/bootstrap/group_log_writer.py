@@ -83,8 +83,8 @@ class GroupLogWriter:
     def group(self, *, decided: bool = False) -> Group:
         """Read the log to its end, or if `decided` to its last stable offset; return the group.
 
-        A killed run may leave a transaction open. Until a claim fences its producer, only the
-        part before that transaction can be read.
+        Until a claim fences a killed run's producer, only the part before its open transaction can
+        be read.
         """
         for entry in self._topics.log(decided=decided):
             self._log.add(entry)

@@ -21,7 +21,6 @@ from tidewheel.tasks.internal_topics import (
     internal_prefix,
 )
 
-#: Forms of `input_offsets`, for messages.
 _FORMS: Final = "write earliest, latest, timestamp:MS (ms since the epoch) or file:PATH (JSON: {topic: {partition: offset}})"
 
 

@@ -48,7 +48,7 @@ _EXISTING, _NEW = 0, 1
 #: Ranks that sort as Spark does: null, values, NaN.
 _NULL, _VALUE, _NAN = 0, 1, 2
 
-#: Rank and value.
+#: Rank (null, value or NaN) and value.
 Rank = tuple[int, Any]
 
 #: Changelog key, version or 0, existing or new, `order_by` rank, value as a tie-breaker. The rank
@@ -77,7 +77,6 @@ class Columns:
 
     Attributes:
         is_whole: True if one column is the value itself; else `values` are its fields.
-        order_by: Column whose largest value wins among rows of a key; None rejects duplicates.
     """
 
     values: tuple[str, ...]
@@ -334,7 +333,7 @@ def _duplicate(spec: StoreSpec, row: ChangelogRow) -> str:
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
         key = layout.key_of(layout.disk_key(key))
-    with suppress(StreamsError):  # Fall back to the key's bytes.
+    with suppress(StreamsError):
         key = spec.key_serde.deserialize("", key)
     same = "same key and version" if spec.kind is StoreKind.VERSIONED else "same key"
     if spec.kind in SEGMENTED_KINDS:

@@ -1,7 +1,6 @@
 """One attempt to write one changelog partition, on any machine: `write_partition`.
 
-An attempt first fences earlier writers, then checks in the group log that its run is current. A
-paused attempt that resumes later is thus fenced, or reads that it is too late.
+An attempt first fences earlier writers, then checks in the group log that its run is current.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

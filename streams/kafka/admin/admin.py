@@ -1,7 +1,7 @@
 """Administrative requests: the port `tidewheel.tasks.ports.Admin`.
 
 Each call retries transient errors (leader elections, loading coordinators) until its deadline, then
-raises a StreamsError that names the cluster and what to check. "Already exists" is no error.
+raises a StreamsError that names the cluster and what to check.
 """
 
 import contextlib

@@ -5,7 +5,7 @@ from typing import Final, Self
 
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 
-#: Seconds a command waits for the first answer; a worker waits longer, as brokers may be restarting.
+#: Seconds a command waits for the first answer. A worker waits longer: brokers may be restarting.
 _PATIENCE_S: Final = 10.0
 
 

@@ -143,7 +143,7 @@ def _advice(error: KafkaError) -> str:
 
 
 def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log: ClientLog) -> Any:
-    """Make a client that logs to `log`; raise ConfigError for a refused setting, without its value."""
+    """Make a client that logs to `log`; raise ConfigError, without the value, for a bad setting."""
     users_error_cb = config.get("error_cb")
 
     def on_error(error: KafkaError) -> None:
@@ -160,6 +160,6 @@ def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log:
 
 
 def refused(kind: ClientKind, reason: str, cause: BaseException) -> NoReturn:
-    """Raise the ConfigError of a refused setting, without its cause, which may show the value."""
+    """Raise a ConfigError without the cause, whose text may show a secret."""
     del cause
     raise construction_error(kind, reason) from None

@@ -99,8 +99,7 @@ def delivery_error(
 ) -> DeliveryError:
     """Return the exception that a production handler gets for one record.
 
-    `partition` may be unknown; `step` replaces the default next step; `record` describes the record
-    without its data.
+    `step` replaces the default next step; `record` describes the record without its data.
     """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     return DeliveryError(

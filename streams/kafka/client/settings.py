@@ -1,7 +1,7 @@
 """librdkafka settings, one function per kind of client.
 
 Settings that correctness depends on cannot be changed (`check_overrides`). Secrets are resolved
-when a client is made, and never stored. `redact` filters logs by an allow-list.
+when a client is made, and never stored.
 """
 
 import re
@@ -233,7 +233,7 @@ class ClientSettings:
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """Return settings by which a trial has one batch per partition: each answer belongs to one."""
+        """Return settings by which a trial has one batch per partition, to relate the answers."""
         config = self._producer("search", {"retry.backoff.ms": 5})
         config.pop("max.in.flight", None)  # alias of the property below
         return config | {

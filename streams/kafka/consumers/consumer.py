@@ -272,7 +272,7 @@ class KafkaRecordSource(AssignedConsumer):
 
 
 class KafkaInputReader(AssignedConsumer):
-    """Reader of single input records a second time: the port `tidewheel.tasks.ports.RecordSource`."""
+    """Reader of single input records a second time: port `tidewheel.tasks.ports.RecordSource`."""
 
     noun = "input"
     next_step = "nothing is to be done, it was processed"

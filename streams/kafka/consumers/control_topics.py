@@ -1,7 +1,7 @@
 """Reader of a group's two control topics: one consumer and thread each, one queue.
 
 The state topic is read committed. The inbox is not: a transaction opened in it must not block the
-group (H3). One consumer can't do both.
+group (H3).
 """
 
 import contextlib

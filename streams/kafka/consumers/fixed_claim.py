@@ -1,8 +1,8 @@
 """Liveness of workers with a fixed assignment, shown by membership in `<application id>:fixed`.
 
 Resets and workers that join a group of the same name (`streams/worker/placement_conflict.py`)
-must know of live workers. Brokers detect dead members. Correctness does not depend on it. A
-member's client id is its producer's transactional id. It reads and commits nothing.
+must know of live workers. Correctness does not depend on it. A member's client id is its
+producer's transactional id.
 """
 
 import logging

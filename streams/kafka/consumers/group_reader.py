@@ -5,7 +5,7 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 
 
 class KafkaGroupReader(AssignedConsumer):
-    """Reader of one control topic by position, for one thread.
+    """Reader of one control topic, for one thread.
 
     `committed_only` is True for the state topic and False for the inbox, where an open transaction
     must not block readers (H3).

@@ -1,10 +1,9 @@
-"""Search for the records of an aborted transaction that the cluster refuses; `Trials` sends them.
+"""Search for the records of an aborted transaction that the cluster refuses.
 
 A broker refuses a whole batch for one record. librdkafka gives the batch's error to every record
 unless the broker named at least two (KIP-467); the others are then answered
-`_INVALID_DIFFERENT_RECORD`. The search sends each record twice, in one batch per partition, in an
-aborted transaction. The broker then names a bad record twice, so one batch of thousands shows
-exactly the bad ones.
+`_INVALID_DIFFERENT_RECORD`. The search sends each record twice, in one batch per partition, so the
+broker names bad records twice, and one batch shows exactly the bad ones.
 
 A record counts as refused only if it was refused alone, or if the broker named it and not the
 others of its batch. An error of a topic or partition (no permission, no such partition) counts for
@@ -51,8 +50,8 @@ class Batch(NamedTuple):
 
     Attributes:
         copies: How often each record is sent.
-        has_canary: Also sends a harmless record. If the broker does not name it as bad, those that
-            it names are. Only for records that were all refused before: so it is never written.
+        has_canary: Also sends a harmless record: if the broker names others but not it, the named
+            ones are bad. Only for batches refused as a whole, so it is never written.
     """
 
     topic: str
@@ -210,7 +209,6 @@ class RefusedSearch:
     def _learn_refused(
         self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError], canary: KafkaError | None
     ) -> None:
-        """Derive from a batch's failures which records are refused, or how to send them next."""
         first = next(iter(failed.values()))
         if first.code() in TOPIC_REFUSED:
             lanes = [lane] if first.code() in NO_PARTITION else self._lanes_of([lane.topic])

@@ -2,8 +2,6 @@
 
 The client reports only failures, without an identifier. A failed record is found by its contents
 among those sent since the last flush. Records with equal topic, key and value are interchangeable.
-
-A broker refuses a batch for one record. Only a record refused alone counts as refused.
 """
 
 import logging
@@ -44,10 +42,7 @@ class _Answer(NamedTuple):
 
 
 class KafkaSinkProducer:
-    """Sends sinks and dead letters outside transactions; for one thread.
-
-    `on_wait` is called about twice a second during waits, for the watchdog.
-    """
+    """Sends sinks and dead letters outside transactions; for one thread."""
 
     def __init__(self, settings: ClientSettings, *, on_wait: Callable[[], None] = no_wait) -> None:
         self._settings = settings
@@ -67,8 +62,9 @@ class KafkaSinkProducer:
     def flush(self) -> list[FailedDelivery]:
         """Wait for all answers; return the failed records in the order of sending.
 
-        Records of a refused batch are sent again in ever smaller parts. Later records of the same
-        keys are also repeated, so that a key's last record stays last; some are written twice.
+        Records of a refused batch are sent again in ever smaller parts, to find the bad one. Later
+        records of the same keys are also repeated: a key's last record stays last, and some are
+        written twice.
         """
         failed, self._refused = self._refused, {}
         sent, self._sent = self._sent, []

@@ -1,8 +1,8 @@
 """Transactional producer of the worker: the port `tidewheel.tasks.ports.TransactionalProducer`.
 
 State: new → (init) → ready → (begin) → open → (commit, abort) → ready; or ended by fencing or an
-unknown outcome. Each client error becomes one of three outcomes (`failures.outcome_of`). Success
-counts only if the client's log shows no lost connection, whose request may arrive late (H8).
+unknown outcome. Success counts only if the client's log shows no lost connection, whose request
+may arrive late (H8).
 """
 
 import logging
@@ -61,8 +61,7 @@ _log = logging.getLogger(__name__)
 class KafkaTransactionalProducer:
     """One transactional id's producer, for one thread at a time.
 
-    After `call_timeout_s` a call's outcome is unknown. `on_wait` is called about twice a second
-    during waits, for the watchdog.
+    After `call_timeout_s` a call's outcome is unknown.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class TrialProducer:
-    """A client for one search; a context manager.
+    """Client for one search.
 
     Its transactional id differs from the worker's: a refusal leaves librdkafka without a valid
     sequence number, which would delay the worker.

@@ -1,7 +1,7 @@
 """References between a registry's schemas, each fetched once.
 
-confluent-kafka's serialisers loop forever on circular references and do not name a missing schema.
-So schemas are checked here first.
+Checked here, because confluent-kafka's serialisers loop forever on circular references and do not
+name a missing schema.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Registr
 
 from tidewheel.streams.errors import SchemaRegistryError
 
-#: Files of Protobuf that need no registry.
+#: Protobuf's own files, which are not in the registry.
 _BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
 #: The registry's codes for a missing subject, version or schema.
 NOT_FOUND: Final = range(40400, 40500)

@@ -70,7 +70,7 @@ _CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.wit
 #: Settings that a serde with `subject=` sets itself.
 _OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
 
-#: Files that confluent-kafka adds to each Protobuf pool.
+#: Files that confluent-kafka adds to each Protobuf descriptor pool.
 _BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
 
 #: The registry's names of formats, each with its name in messages and its serde.
@@ -183,7 +183,7 @@ class ConfluentFormats:
         )
 
     def travelling(self, registry: Registry) -> Registry:
-        """Return a registry for other processes; raise `TopologyError` for a client or secrets."""
+        """Return `registry` if other processes may get it; raise `TopologyError` otherwise."""
         if not isinstance(registry, str | Mapping):
             raise TopologyError(
                 f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
@@ -228,7 +228,7 @@ class _Link:
         }
 
     def schema_text(self, frame: bytes) -> str:
-        """Return a frame's schema in the form for Protobuf's deserialiser."""
+        """Return the schema of a record's first bytes, in the form for Protobuf's deserialiser."""
         return str(self.writer_schema(frame, fmt="serialized").schema_str)
 
     def writer_schema(self, frame: bytes, **form: str) -> Any:
@@ -406,7 +406,7 @@ class _Codec:
         raise failed
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return a stored key with sorted JSON maps; other formats can't be read without schema."""
+        """Return a stored key's bytes with sorted JSON maps; other formats stay unchanged."""
         if self._schema_type != "JSON" or not data or data[0] not in _MAGIC_BYTES:
             return data
         end = _GUID_FRAME_BYTES if data[0] else _FRAME_BYTES
