@@ -166,7 +166,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _prepare(
     start: StartWorker, link: SupervisorLink, watchdog_fd: int | None
 ) -> tuple[KafkaStreams, int]:
-    """Load the program and make its runtime; return it unstarted with its drain timeout."""
     program = load_program(start.target)
     config = program.config(start.overrides, start.config_file)
     options = RunOptions(
@@ -211,7 +210,6 @@ def _serve(
 
 
 def _crashed(link: SupervisorLink, error: BaseException) -> int:
-    """Report an error as the last message; return its exit code."""
     code = exit_code_of(error)
     link.queue(
         WorkerCrashed(

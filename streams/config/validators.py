@@ -199,7 +199,6 @@ def _address(value: str) -> bool:
 
 
 def check_servers(value: object) -> str:
-    """Return brokers in librdkafka's format."""
     if isinstance(value, str):
         value = value.split(",")
     if isinstance(value, list | tuple):
@@ -218,7 +217,6 @@ def check_endpoint(value: object) -> str:
 
 
 def check_directory(value: object) -> Path:
-    """Return an absolute path."""
     if isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
         # Absolute, so helper processes and later `chdir` calls don't change the directory.
         return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
@@ -299,7 +297,6 @@ def check_assignor(value: object) -> str:
 
 
 def _callable(value: object, arguments: int, wanted: str) -> Any:
-    """Return a function with this number of arguments, imported if given by name."""
     if isinstance(value, str):
         if not is_importable_name(value):
             raise ValueError(f'must be {wanted}, or the "module:name" of one')

@@ -19,7 +19,8 @@ _OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz"})
 #: `Sec-Fetch-Site` values of the dashboard's own page and of typed addresses.
 _OWN: Final = frozenset({"same-origin", "none"})
 
-#: Loads only local resources; forbids framing and markup from text.
+#: Headers of each response: the browser loads local resources only, and refuses framing and markup
+#: made from text.
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
@@ -34,7 +35,7 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Access control around an application, with a token for group data unless None."""
+    """Access control around an ASGI application; with a token, group data requires it."""
 
     def __init__(
         self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None
@@ -74,7 +75,7 @@ class Guard:
         return None
 
     def _is_known(self, hosts: list[str]) -> bool:
-        """Return true for an allowed host; numeric addresses can't be rebound by DNS."""
+        """Return true for an allowed Host header; DNS can't rebind numeric addresses."""
         if len(hosts) != 1:
             return False
         name = host_name(hosts[0])

@@ -17,7 +17,8 @@ UNREAD_S: Final = 30.0
 _SHORT_MAX: Final = 64
 #: Further connections are answered with 503.
 CONNECTIONS_MAX: Final = STREAMS_MAX + _SHORT_MAX
-#: Connections above this surplus are closed to save file descriptors.
+#: Connections above `CONNECTIONS_MAX` that still get the 503; more are closed immediately, to save
+#: file descriptors.
 _REFUSED_MAX: Final = 32
 
 
@@ -59,7 +60,6 @@ class Connection(H11Protocol):
         self._request_timer = self.loop.call_later(REQUEST_S, self._end_unless_whole)
 
     def _end_unless_whole(self) -> None:
-        """Close the connection unless a whole request is being answered."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         answers = cycle is not None and not cycle.response_complete
         if not answers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY):

@@ -11,7 +11,7 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.status import GroupStatus
 
 _PATIENCE_S: Final = 10.0
-#: Seconds to wait at shutdown; without brokers a poll may take a minute.
+#: Seconds to wait for a poll at shutdown; without brokers it may take a minute.
 _LEAVE_S: Final = 3.0
 
 
@@ -101,7 +101,7 @@ class GroupPoller:
     async def results(self) -> AsyncGenerator[PollResult]:
         """Yield the current result and each newer one; slow readers skip some.
 
-        Old results repeat, as a sign of a living connection.
+        Without a newer one it repeats the old one, to show that the connection lives.
         """
         last_number = -1
         while True:
@@ -156,7 +156,6 @@ class GroupPoller:
 
 
 async def _is_set(event: asyncio.Event, seconds: float) -> bool:
-    """Return true if the event was set in time."""
     try:
         return await asyncio.wait_for(event.wait(), max(seconds, 0))
     except TimeoutError:

@@ -15,7 +15,7 @@ from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.processes.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: Grace period for viewers that read nothing.
+#: Seconds at shutdown for viewers that do not read their data.
 _END_S: Final = 3
 
 

@@ -18,7 +18,7 @@ from tidewheel.streams.dashboard.access_control import Guard
 from tidewheel.streams.dashboard.metrics import metrics_text
 from tidewheel.streams.dashboard.poller import GroupPoller, PollResult
 
-#: Concurrent event streams.
+#: Maximum concurrent event streams; more viewers get 503.
 STREAMS_MAX: Final = 32
 
 #: Path to page file and media type.
@@ -106,7 +106,7 @@ class _Answers:
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def health(self, _: Request) -> Response:
-        """Report only if the group is readable: this route needs no token."""
+        """Report readability of the group and nothing else, because this route needs no token."""
         fine = self._poller.now().seen is not None
         return _json({"ok": fine}, status_code=200 if fine else 503)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tidewheel.streams.demo.tables import Row
 
-#: Topic to key to value.
+#: Result values by topic, then by key.
 Results = Mapping[str, Mapping[str, Any]]
 
 DELAYS: Final = "delays-by-carrier"

@@ -15,7 +15,7 @@ from tidewheel.tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4
-#: Brokers would delete records of 2013 as expired.
+#: No retention limit: brokers would delete the demo's records of 2013 as expired.
 _KEEP: Final = {"retention.ms": "-1"}
 _READ_RECORDS: Final = 10_000
 _READ_WAIT_S: Final = 0.2
@@ -74,7 +74,7 @@ def load(
 def group_progress(
     admin: Admin, application_id: str, inputs: Mapping[TopicPartition, int]
 ) -> GroupProgress:
-    """Return the group's progress through its final input and its repartition topics."""
+    """Return the group's progress: committed input records, and if all topics are finished."""
     committed = {
         partition: entry.offset
         for partition, entry in admin.committed(application_id, None, stable=False).items()
@@ -95,7 +95,7 @@ def _repartitions_finished(
         if topic.startswith(prefix) and topic.endswith("-repartition")
         for partition in range(count)
     ]
-    # The final transaction marker need not be committed.
+    # `end - 1`: a topic's last offset is a transaction marker, which needs no commit.
     ends = admin.end_offsets(partitions)
     return all(committed.get(partition, 0) >= end - 1 for partition, end in ends.items())
 
@@ -146,7 +146,6 @@ def _text(key: bytes | None) -> str:
 
 
 def _value(value: bytes | None) -> Any:
-    """Decode a JSON object or an 8-byte integer."""
     if value is None:
         return None
     if not value.startswith(b"{") and len(value) == _INT64_BYTES:

@@ -79,7 +79,6 @@ def ensure_archive(
 
 
 def is_genuine(path: Path) -> bool:
-    """Return true if the file has the pinned checksum."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == SHA256

@@ -23,7 +23,7 @@ from tidewheel.tasks.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
 _LOOK_S: Final = 0.25
-#: Far above any real run time.
+#: Limit for processing, far above any real run time.
 _TIME_LIMIT_S: Final = 600.0
 _ROWS_SHOWN: Final = 8
 _DIFFERENCES_SHOWN: Final = 10
@@ -105,7 +105,7 @@ def _load(clients: KafkaClients, archive: Path, view: DemoView) -> None:
 def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view: DemoView) -> None:
     config = program.config(overrides)
     inputs = cluster.input_ends(admin, _INPUTS)
-    # A single worker needs no group.
+    # Fixed assignment, because a single worker needs no group.
     app = KafkaStreams(program.topology(config), config, options=RunOptions(fixed=True))
     app.start()
     try:

@@ -19,7 +19,7 @@ import orjson
 from tidewheel.streams.demo.dataset import NAME, VERSION, DatasetError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: Column name to text.
+#: Cell texts by column name.
 Row = dict[str, str]
 
 _NOT_KNOWN: Final = "NA"
@@ -110,7 +110,7 @@ def to_value(row: Row, text: frozenset[str]) -> bytes:
 
 def to_batches(of: Table, rows: Iterable[Row]) -> Iterator[OutputColumns]:
     remaining = iter(rows)
-    # Hundreds of flights share a time, and parsing would dominate the run time.
+    # Cache of parsed times: hundreds of flights share one, and parsing would dominate the run time.
     moments: dict[str, int] = {}
     while batch := list(islice(remaining, _BATCH_RECORDS)):
         yield OutputColumns(

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-#: Receives completed units and a note.
+#: Progress callback: number of completed units, and a note to show.
 Advance = Callable[[int, str], None]
 
 

@@ -212,8 +212,6 @@ class _Uuid(Serde[uuid.UUID]):
 
 
 class _Json(Serde[Any]):
-    """Untyped JSON: dicts, lists, text, numbers, booleans and null."""
-
     name = "json"
 
     def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:

@@ -471,7 +471,6 @@ def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None
 
 
 def _needs_pydantic(python_type: Any, name: str) -> bool:
-    """Return True if pydantic must decode a type; reject unsupported types."""
     try:
         unknown = list(_unknown(msgspec.inspect.type_info(python_type)))
         problem = "" if not unknown else f"{type_name(unknown[0])} is an ordinary class"

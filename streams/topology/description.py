@@ -266,7 +266,7 @@ def _node(node: NodeSpec) -> NodeDescription:
             topics = tuple(hash_order(node.topics))
             return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
         case ProcessorSpec():
-            # Kafka Streams prints topics and stores from a HashSet.
+            # Kafka Streams prints topics and stores from a HashSet, so in hash order.
             stores = tuple(hash_order(node.stores))
             return NodeDescription(type="processor", name=node.name, stores=stores)
         case SinkSpec():

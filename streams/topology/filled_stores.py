@@ -42,8 +42,8 @@ class TopologyStores(ABC):
     _stores: dict[str, StoreBuilder]
 
     def __init__(self) -> None:
-        #: Source and processor of each global store, by store name; `table`: the DSL's processor
-        #: writes it.
+        #: Source and processor of each global store, by store name; `table`: filled by the DSL's
+        #: own processor.
         self._global_stores: dict[str, _GlobalNodes] = {}
         #: Processor that fills each read-only store, by store name.
         self._read_only_stores: dict[str, str] = {}
@@ -208,9 +208,9 @@ class TopologyStores(ABC):
         self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
 
     def reads_only(self, processor: str, store: str, context: str) -> frozenset[str]:
-        """Return the store if this processor may only read it.
+        """Return a set of the store if this processor may only read it, else an empty set.
 
-        Raise `TopologyError` if access is impossible.
+        Raise `TopologyError` if the processor can't use the store.
         """
         filled = {name: kept for kept, name in self._read_only_stores.items()}.get(processor, store)
         if filled != store:

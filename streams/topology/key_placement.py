@@ -16,10 +16,10 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 _log: Final = logging.getLogger("tidewheel")
 
 DEFAULT: Final = "murmur2"
-#: A custom partitioner: no check is possible.
+#: Name for a custom partitioner, whose placement of keys can't be checked.
 UNKNOWN: Final = "unknown"
 NAMES: Final = (*KEY_PARTITIONERS, UNKNOWN)
-#: Sampled records with a key, per partition.
+#: Number of records with a key to sample per partition.
 SAMPLED: Final = 20
 _SOURCES: Final = {
     "murmur2": "Kafka's own clients' default",
@@ -110,7 +110,7 @@ class KeyCheck:
         warn: Called once per topic, at the first misplaced key.
 
     Attributes:
-        waiting: Records still to sample, per partition.
+        waiting: Number of records still to sample, per partition.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class KeyCheck:
             for partition in range(count)
         }
         self._sampled = dict.fromkeys(self._counts, 0)
-        #: Correctly placed keys, by topic and partitioner.
+        #: Number of sampled keys that a partitioner would place the same, by topic and partitioner.
         self._fitting = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
         self._warned: set[str] = set()
 

@@ -1,7 +1,7 @@
 """`Topology`: named sources, processors, sinks and stores, checked to be runnable.
 
-Parents must exist before their children, so a graph has no cycles. `spec()` gives the tasks plain
-values.
+Parents must exist before their children, so a graph has no cycles. `spec()` returns plain values
+for the tasks.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ class Topology(TopologyStores):
         self._nodes: dict[str, NodeSpec] = {}
         self._stores: dict[str, StoreBuilder] = {}
         super().__init__()
-        #: Internal topics between sub-topologies, without prefix, with partition counts.
+        #: Repartition topics: unprefixed names with partition counts (None: decided at start).
         self._repartition_topics: dict[str, int | None] = {}
         self._repartition_configs: dict[str, Mapping[str, str]] = {}
         #: Sources of a join, which need equal partition counts.
@@ -271,7 +271,7 @@ class Topology(TopologyStores):
     ) -> None:
         """Declare an internal topic by its unprefixed name.
 
-        None: partition count decided at start.
+        `partitions` None: decided at start.
         """
         self._repartition_topics[name] = partitions
         if config:
@@ -426,7 +426,7 @@ class Topology(TopologyStores):
         global_stores: list[GlobalStoreSpec] = []
         kept = {nodes.source: store for store, nodes in self._global_stores.items()}
         for index, names in enumerate(connected_groups(self._nodes)):
-            if names[0] in kept:  # a numbered sub-topology, except one without tasks
+            if names[0] in kept:  # has a sub-topology number, but no tasks
                 global_stores.append(self._global_spec(index, kept[names[0]]))
                 continue
             nodes = tuple(self._nodes[name] for name in names)
@@ -450,7 +450,6 @@ class Topology(TopologyStores):
         )
 
     def _copartition_groups(self, nodes: Sequence[NodeSpec]) -> tuple[frozenset[str], ...]:
-        """Return the groups of topics in this sub-topology that need equal partition counts."""
         topics = {node.name: node.topics for node in nodes if isinstance(node, SourceSpec)}
         groups = [
             frozenset(topic for source in group for topic in topics[source])

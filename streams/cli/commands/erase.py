@@ -230,7 +230,6 @@ class _Deletion:
         self.asked: dict[str, str] = {}
 
     def _owner(self) -> _Owner | None:
-        """Return the live member that owns the task according to the group log."""
         group = self._access.group
         state = group.states.get(self.rows.task)
         if state is None or state.phase != TaskPhase.RUNNING or state.owner is None:

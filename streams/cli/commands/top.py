@@ -186,6 +186,5 @@ def _keys() -> Generator[_Wait]:
 
 
 def _wait_for_q(seconds: float) -> bool:
-    """Wait for a key, at most this long; return True if it is q."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and sys.stdin.read(1) in ("q", "Q")

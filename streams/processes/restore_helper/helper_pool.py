@@ -48,8 +48,6 @@ class _Search(msgspec.Struct):
 
 
 class _SentOrder(msgspec.Struct):
-    """An order in progress and its helper."""
-
     order: RunOrder
     on_report: _OnReport
     helper: HelperProcess

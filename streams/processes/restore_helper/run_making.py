@@ -380,7 +380,6 @@ def _downloaded_rows(downloads: Sequence[Future[RunFile]]) -> int:
 
 
 def _downloaded_files(downloads: Sequence[Future[RunFile]]) -> list[RunFile]:
-    """Return the files; raise `SnapshotRefused` if a download failed."""
     files: list[RunFile] = []
     for download in downloads:
         try:

@@ -67,7 +67,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop all workers and exit with `exit_code`."""
+    """Decision to stop all workers and exit with `exit_code`."""
 
     exit_code: ExitCode
     message: str

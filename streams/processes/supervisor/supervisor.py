@@ -246,7 +246,6 @@ class Supervisor:
                 slot.process.kill()
 
     def _handle_exit(self, slot: _Slot, code: int) -> None:
-        """Read a dead worker's last reports, then restart it or stop all."""
         self._read(slot)
         slot.leave_running(time.monotonic())
         process, slot.process = slot.process, None

@@ -40,7 +40,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class StopWorker(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """Drain, commit, close and exit; `timeout_ms` replaces `drain_timeout_ms`."""
+    """Order to drain, commit, close and exit; `timeout_ms` replaces `drain_timeout_ms`."""
 
     timeout_ms: int | None = None
 
@@ -107,10 +107,8 @@ def encode(message: Order | Report) -> bytes:
 
 
 def decode_order(line: bytes) -> Order:
-    """Return a supervisor's order; raise `msgspec.ValidationError` for anything else."""
     return _orders.decode(line)
 
 
 def decode_report(line: bytes) -> Report:
-    """Return a worker's report; raise `msgspec.ValidationError` for anything else."""
     return _reports.decode(line)

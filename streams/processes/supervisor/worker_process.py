@@ -78,7 +78,6 @@ class WorkerProcess:
         return reports, ended
 
     def exit_code(self) -> int | None:
-        """Return the exit code (negative signal number), or None while the process lives."""
         return self._child.exit_code()
 
     def kill(self) -> None:
