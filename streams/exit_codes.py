@@ -77,8 +77,8 @@ _MEANINGS: Final = {
     ExitCode.INTERRUPTED: "a second Ctrl-C ended it immediately",
 }
 
-#: Crashes that a restart can't cure. A locked state directory is not among them: its holder may be
-#: a worker whose supervisor is gone and that ends soon.
+#: Crashes that a restart can't cure. A locked state directory is not among them: the worker that
+#: holds it may be about to end.
 _FINAL: Final = frozenset(
     {
         ExitCode.USAGE,

@@ -85,8 +85,7 @@ _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
 
-#: Path of Tidewheel's frames. Not resolved: in the repository this folder is a link, and frames
-#: have the link's path.
+#: Path of Tidewheel's frames. Not resolved: in the repository this folder is a link.
 _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 

@@ -226,7 +226,6 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
 
 
 def _late(link: SupervisorLink) -> int:
-    """Report that the runtime did not stop in time; return the exit code."""
     code = ExitCode.NOT_STOPPED_IN_TIME
     late = "the worker did not stop within drain_timeout_ms; committed work is safe"
     link.queue(WorkerCrashed(error="TimeoutError", message=late, exit_code=code))

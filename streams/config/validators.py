@@ -224,7 +224,7 @@ def check_directory(value: object) -> Path:
 
 
 def check_location(value: object) -> str:
-    """Return an absolute path or a URL as text; reject incomplete URLs."""
+    """Return an absolute path or a URL; reject incomplete URLs."""
     text = str(value) if isinstance(value, str | os.PathLike) else ""  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     if not text:
         raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")

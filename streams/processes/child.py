@@ -83,8 +83,8 @@ def open_pid_fd(pid: int) -> int | None:
     """Return a descriptor that becomes readable when the process is dead.
 
     A pipe or socket ends only when all processes that inherited it are gone; this descriptor does
-    not wait for them. Return None where there is none: other systems than Linux, old kernels, some
-    sandboxes, a process that is dead already.
+    not wait for them. Return None without support (not Linux, old kernel, sandbox) or for a dead
+    process.
     """
     if sys.platform != "linux":
         return None

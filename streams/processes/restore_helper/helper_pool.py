@@ -60,8 +60,6 @@ class RestoreHelperPool:
         begin: Makes a helper's first message; its argument is the memory for one run, in bytes.
         snapshots: True if a snapshot location is configured.
         readers: Maximum number of helpers.
-        idle_s: A helper without an order ends after this time.
-        command: The helper program.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """One worker process, seen by the supervisor.
 
 Orders go to the worker's standard input. Reports come through a pipe whose descriptor is an
-argument of the worker. If the supervisor dies, the worker reads the end of its input and stops.
+argument of the worker.
 """
 
 import contextlib

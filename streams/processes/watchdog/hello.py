@@ -26,7 +26,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             for this long.
         max_call_ms: The same limit during a call of user code; 0: none.
         coordinator: Group-wide settings, used if this watchdog is the leader.
-        assignor_timeout_ms: Limit for a user's assignor, which runs in a child process.
+        assignor_timeout_ms: Limit for a user's assignor.
         import_path: `sys.path` of the worker.
         log_level, log_format: See `tidewheel.streams.console_log.configure_logging`.
         welcomed: The group had accepted this incarnation. If it is gone from the group log, it was
@@ -70,5 +70,4 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(line: bytes) -> Hello:
-    """Return a worker's first line; raise `msgspec.MsgspecError`."""
     return _DECODER.decode(line)

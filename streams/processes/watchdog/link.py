@@ -93,12 +93,10 @@ class WatchdogLink:
         """Connect a worker to its watchdog.
 
         Args:
-            hello: The worker's first message.
             fd: A connection to a running watchdog (`WatchdogProcess.connect_worker`), owned by this
                 object from now on, or a function that makes one, now and after each death. With None,
                 or when a connection's watchdog has died, the link starts its own.
             woken: Called from another thread when orders have arrived; must be short.
-            command: The watchdog program.
         """
         process = None
         connect = fd if callable(fd) else None

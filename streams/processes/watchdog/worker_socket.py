@@ -141,7 +141,6 @@ class WorkerSocket:
 
 
 def _receive_memory(connection: socket.socket) -> SharedMemory | None:
-    """Return the shared memory that comes with the first byte; None if no byte came."""
     with contextlib.suppress(ConnectionError):
         data, fds, _, _ = socket.recv_fds(connection, 1, 1)
         if data and fds:
