@@ -51,7 +51,7 @@ class DefaultSerde:
         #: Argument that the error suggests; "" if the node's type determines it.
         self.giver = giver
 
-    #: Descriptions then show key ranges; the actual serde may prevent them.
+    #: True, so descriptions show key ranges; the configured serde may rule them out.
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature

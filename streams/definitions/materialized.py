@@ -21,7 +21,7 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
 
-# `Never`: a missing type argument. With `Any`, type checkers would lose the types of the table.
+# `Never` is the default type argument: `Any` would hide a table's types from type checkers.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -91,7 +91,7 @@ class Materialized(Generic[K, V]):
     headers: bool | None = None
 
     def __post_init__(self) -> None:
-        # A dataclass's generated __init__ is no user line; then the error has no line.
+        # The caller may be a dataclass's generated __init__, which is no user line.
         location = caller_location()
         context = where("Materialized", "" if location.startswith("<string>") else location)
         if self.name is not None:
@@ -192,8 +192,8 @@ class Materialized(Generic[K, V]):
         history_ms = optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
         return replace(
             spec,
-            # A cache would write versions out of order (Kafka Streams has none there either). A
-            # cached row may be evicted from an LRU table before its flush.
+            # A cache would write versions out of order (Kafka Streams has none there either). An
+            # LRU table may evict a cached row before its flush.
             caching=self.caching and not versioned and self.max_entries is None,
             history_retention_ms=history_ms or 0,
             max_entries=self.max_entries,

@@ -93,7 +93,7 @@ def check_target(topic: object, context: str) -> Any:
 
 def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
     """Return a timestamp extractor; instantiate an extractor class."""
-    if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - of its objects
+    if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - asks for its objects' method
         made: type[Any] = extractor
         extractor = made() if accepts(made, 0) else made
     checked: TimestampExtractor | None = check_callable(
@@ -187,9 +187,9 @@ def _check_methods(made: object, context: str) -> None:
 
 
 def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]:
-    """Return the stores that a supplier declares in `stores`: builders, or a function that returns them.
+    """Return the store builders of a supplier's `stores`, which is an attribute or a method.
 
-    Kafka Streams' ConnectedStoreProvider. A processor class may use an attribute or a class method.
+    Kafka Streams' ConnectedStoreProvider.
     """
     stores: Any = getattr(supplier, "stores", None)
     if callable(stores):

@@ -31,20 +31,20 @@ class DslStoreSuppliers:
     """
 
     def key_value_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
-        """Return the type of a store of a table without windows, of join buffers or of subscriptions."""
+        """Return the type for unwindowed tables, join buffers and foreign-key subscriptions."""
         return "rocksdb"
 
     def window_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
-        """Return the type of a store of a windowed table or of a stream-stream join side."""
+        """Return the type for windowed tables and for each side of a stream-stream join."""
         return "rocksdb"
 
     def session_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for overriding methods
-        """Return the type of a store of a table by session."""
+        """Return the type for tables by session."""
         return "rocksdb"
 
 
 def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
-    """Return a store with the default type and format of `dsl_store_suppliers` and `dsl_store_format`."""
+    """Return a store with the defaults of `dsl_store_suppliers` and `dsl_store_format` applied."""
     if store_format is not None and builder.takes_format:
         builder = _in_format(builder, with_headers=store_format == "HEADERS")
     if setting is None or not builder.takes_default:
@@ -57,7 +57,7 @@ def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None
 
 def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
     spec, serde = builder.spec, builder.spec.value_serde
-    if isinstance(serde, BufferedSerde):  # rows of suppress always have headers; sets their size
+    if isinstance(serde, BufferedSerde):  # always has headers: only the counted size changes
         spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
     else:
         spec = replace(spec, keeps_headers=with_headers)

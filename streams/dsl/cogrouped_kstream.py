@@ -82,7 +82,8 @@ class CogroupPart(msgspec.Struct, frozen=True):
                 f"called {kept.name}-repartition; give name= to their group_by() or group_by_key()"
             )
         for group in self.groups:
-            # As in Kafka Streams, each call consumes generated names, even if it reuses the topic.
+            # Called even if its node is not used: as in Kafka Streams, it advances the counter of
+            # generated names.
             made = group.repartition(call, kept) if group.part.rekeyed else None
             if group not in self.parents:
                 self.parents[group] = group.part.node if made is None else made

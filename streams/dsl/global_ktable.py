@@ -211,8 +211,8 @@ def global_join(
         name=graph.node_name("KSTREAM-LEFTJOIN-", call.name(name)),
         location=call.location,
         supplier=OperatorSupplier(GlobalTableJoin, (part.node.store.name, *functions, left)),
-        # Keeps the optimiser from moving a later repartition above the join, where values have
-        # another serde. Kafka Streams does that.
+        # Without it, the optimiser may move a later repartition above the join, as Kafka Streams
+        # does; values have another serde there.
         changes_value=True,
     )
 

@@ -88,7 +88,7 @@ class KGroupedTable(Generic[K, V]):
 
     def __init__(self, part: TableGroupPart) -> None:
         self._part = part
-        #: Repartition node: shared by all aggregations if the user named it, else of the last one.
+        #: Repartition node: all aggregations share it if the user named it; else the last one's.
         self._repartition: TableRepartitionNode | None = None
 
     def __repr__(self) -> str:
@@ -207,8 +207,7 @@ class KGroupedTable(Generic[K, V]):
         self, call: Call, kept: TableStore, name: str | None
     ) -> TableRepartitionNode:
         part, graph = self._part, self._part.graph
-        # As in Kafka Streams, each aggregation consumes generated names, even if the topic is
-        # shared.
+        # Generated even if the topic is shared: as in Kafka Streams, it advances the name counter.
         sink = graph.node_name("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = graph.node_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         if self._repartition is None or part.topic_name is None:

@@ -473,7 +473,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         )
 
     def _join_stream(self, join: JoinCall, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
-        join.windows()  # checks first: a rejected join must not consume a generated name
+        join.windows()  # checks first: a rejected join must not advance the name counter
         other_part = other._part  # noqa: SLF001 - same class
         join.check_graph(self._part.graph, other_part.graph, "stream")
         left = self._placed(join, "-left", join.value)
@@ -483,7 +483,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         return self._joined(join_streams(join, left, right), join.key or same)
 
     def _join_table(self, join: JoinCall, table: KTable[K, Any]) -> "KStream[K, Any]":
-        other_part = table._part  # noqa: SLF001 - joins know both sides  # pyright: ignore[reportPrivateUsage]
+        other_part = table._part  # noqa: SLF001 - a join reads both sides  # pyright: ignore[reportPrivateUsage]
         join.check_graph(self._part.graph, other_part.graph, "table")
         join.check_table(other_part)
         placed = self._placed(join, "", join.value)
@@ -518,7 +518,7 @@ class KStreamJoins(ABC, Generic[K, V]):
             return part
         given = suffixed(join.name, suffix)
         key, value = join.key or part.key_serde, value or part.value_serde
-        # As in Kafka Streams, each join consumes generated names, even if it reuses the topic.
+        # Called even if the topic is reused: as in Kafka Streams, it advances the name counter.
         made = part.graph.repartition(
             given or part.node.name, (key, value), generated=given is None, call=join.call
         )

@@ -151,13 +151,13 @@ class KStreamProcessors(ABC, Generic[K, V]):
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
         node = ProcessorGraphNode(
-            # As in Kafka Streams, a user-given name here consumes no number of the generated names.
+            # As in Kafka Streams, a user-given name here does not advance the name counter.
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,
             supplier=supplier,
             store_names=tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *names))),
-            # Keeps the optimiser from moving a later repartition above the processor. Kafka Streams
-            # does that (KAFKA-19668).
+            # Without it, the optimiser may move a later repartition above the processor, as Kafka
+            # Streams does (KAFKA-19668).
             changes_value=True,
         )
         graph.add(node, self._part.node)

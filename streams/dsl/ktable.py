@@ -387,7 +387,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         limit_ms = suppressed.limit_ms
         if suppressed.final:
             time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
-        # As in Kafka Streams, a user-given name here consumes no number of the generated names.
+        # As in Kafka Streams, a user-given name here does not advance the name counter.
         node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
         kept = BufferStore(
             name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",

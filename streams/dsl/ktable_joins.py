@@ -347,8 +347,8 @@ class KTableJoins(ABC, Generic[K, V]):
     ) -> "KTable[K, Any]":
         own_part, other_part = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(own_part, other_part, link)
-        # Even without `store=`: Kafka Streams consumes a number for the store's name, and a later
-        # operator may need the store.
+        # Even without `store=`: Kafka Streams advances the name counter for a store, which a later
+        # operator may need.
         wanted = Materialized() if store is None else store
         kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
         assert kept is not None, "a store was asked for"

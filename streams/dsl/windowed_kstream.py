@@ -39,8 +39,8 @@ A = TypeVar("A")
 class WindowedKStream(Generic[K, V]):
     """Shared behaviour of time-windowed and session-windowed streams."""
 
-    #: Window types whose `count` consumes one more generated name if the store has no name, as in
-    #: Kafka Streams.
+    #: Window types whose `count` advances the name counter for a store without a name, as in Kafka
+    #: Streams.
     _numbers_count: ClassVar[tuple[type[Windows], ...]] = (FixedWindows, SessionWindows)
 
     def __init__(

@@ -56,7 +56,7 @@ class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
 class StreamAggregations:
     def __init__(self, part: GroupPart) -> None:
         self.part = part
-        #: Repartition node: shared by all aggregations if the user named it, else of the last one.
+        #: Repartition node: all aggregations share it if the user named it; else the last one's.
         self._repartition: RepartitionNode | None = None
 
     def consume_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:

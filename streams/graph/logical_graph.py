@@ -153,7 +153,7 @@ class TableStore:
 
     @property
     def retention_ms(self) -> int:
-        """Return the retention of a windowed table (ms): the user's, or the time in which its rows may change."""
+        """Return a windowed table's retention (ms): the user's, else the time rows may change."""
         assert self.windows is not None, "only windowed tables have a retention"
         return self.materialized.windows_retention_ms(self.windows.retention_ms, self.name)
 

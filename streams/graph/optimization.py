@@ -120,7 +120,7 @@ def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNod
 
     ways = [leads_there(node) for node in repartitions]
     if not all(ways):
-        return False  # already merged for another key change
+        return False  # one was already merged for another key change
     return all(
         parent is key_changing or between[parent]
         for node, led in between.items()

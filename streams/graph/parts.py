@@ -80,7 +80,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         assert self.computed is not None, "a table has a store or is computed from others"
         views, names = zip(*(parent.view() for parent in self.parents), strict=True)
         stores = [name for some in names for name in some]
-        if len(names) > 1:  # two tables of a join: the order of Kafka Streams' HashSet
+        if len(names) > 1:  # stores of a join's tables, in the order of Kafka Streams' HashSet
             stores = hash_order(stores, len(stores))
         return self.computed(*views), tuple(dict.fromkeys((*self.own_stores, *stores)))
 

@@ -49,7 +49,7 @@ _NUMBER: Final = re.compile(r"-?\d{10}")
 _PLACE: Final = re.compile(r":\d+\)?\Z")
 #: Memory address in an object's `repr`, which differs in each process.
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
-#: Part of each generated name, also behind a prefix.
+#: Part of a generated name; a text with this part is compared without its numbers.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
 _KNOWN_MODULES: Final = sys.stdlib_module_names | {"tidewheel"}
 _BUILTINS: Final = (
@@ -289,7 +289,7 @@ class _Details(_Parts):
         if isinstance(value, _CONTAINERS) or attributes_of(value) is not None:
             kind: type = type(cast("object", value))
             return (self.of(kind, depth), super()._of_parts(value, depth))
-        # C objects such as operator.itemgetter show their parts in repr.
+        # An object of C code, such as operator.itemgetter, may show its parts in `repr` only.
         text = repr(cast("object", value))
         return (type(value).__qualname__, "" if _ADDRESS.search(text) else text)
 

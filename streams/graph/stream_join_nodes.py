@@ -122,7 +122,7 @@ class StreamJoinNode(GraphNode):
     joiner: UserFunction
     with_itself: bool = False
 
-    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:  # noqa: ARG002 - parents are further up
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:  # noqa: ARG002 - its parents are the window nodes
         topology.copartition(
             (self.this_window, self.other_window)[: 1 if self.with_itself else 2],
             where("join", self.location),

@@ -45,7 +45,7 @@ class MaterializedOperator(TableOperator):
 
     buffer: CommitBuffer
 
-    #: True to forward no change from no row to no row; needs old values.
+    #: True to forward nothing if a row was absent and stays absent; needs old values.
     skips_absent = False
 
     def __init__(self, store_name: str) -> None:
@@ -131,7 +131,7 @@ class MaterializedOperator(TableOperator):
                 valid_to = self._put(
                     data,
                     result,
-                    # As in Kafka Streams, a cached deletion gets the record's time.
+                    # As in Kafka Streams, a cached deletion gets the record's own time.
                     result_timestamp if cache is None or result is not None else timestamp,
                 )
             except FAILURES as error:

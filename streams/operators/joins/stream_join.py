@@ -54,7 +54,7 @@ class _PutLog:
 
     def __init__(self, observed_ms: int) -> None:
         self._observed_ms = observed_ms
-        #: Places in the batch and timestamps of the puts; the store's stream time before each.
+        #: Of each put: place in the batch, timestamp, and the store's stream time before it.
         self._places: list[int] = []
         self._times_ms: list[int] = []
         self._latest_ms: list[int] = []
@@ -253,7 +253,7 @@ class StreamJoin(_OverWindows):
         self._settings = non_joined
         self._serdes = (left_serde, right_serde)
         self._non_joined: NonJoinedStore | None = None
-        # With unmatched records, each record needs the results of the other side's earlier ones.
+        # Matching stored unmatched records needs both sides' records in turn, not in one batch.
         self.takes_joint = non_joined is None
 
     def init(self, context: NodeContext) -> None:

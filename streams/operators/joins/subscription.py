@@ -91,7 +91,7 @@ def subscriptions_of(
     >>> subscriptions_of([None], [Instruction.DELETE_KEY_AND_PROPAGATE], [b"pk"], [2])[0].primary_key
     b'pk'
     """
-    return list(map(_new_subscription, zip(hashes, instructions, primary_keys, partitions)))  # noqa: B905 - some are endless
+    return list(map(_new_subscription, zip(hashes, instructions, primary_keys, partitions)))  # noqa: B905 - some inputs are endless
 
 
 def responses_of(
@@ -119,7 +119,7 @@ class MessageSerde(Serde[M]):
         super().__init__(name=name)
         self._encode = encode
         self._decode = decode
-        #: Faster for lists; they return None if a message lacks a hash, value or partition.
+        #: Faster for lists; None if a message lacks a hash, value or partition: convert singly.
         self._encode_alike = encode_alike
         self._decode_alike = decode_alike
 
@@ -315,7 +315,7 @@ class PrimaryPartitioner:
 
     def for_all(
         self,
-        keys: Sequence[bytes | None],  # noqa: ARG002 - the signature of those that choose for batches
+        keys: Sequence[bytes | None],  # noqa: ARG002 - a batch partitioner's signature
         values: Sequence[Response],
         partitions: int,
     ) -> list[int] | None:

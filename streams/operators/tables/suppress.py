@@ -79,7 +79,7 @@ class Suppress(MaterializedOperator):
     ) -> None:
         super().__init__(store_name)
         self._time_of = time_of
-        #: Age (ms) at which a row is due; None for never.
+        #: Age (ms of stream time) at which a row is emitted; None for never.
         self._limit_ms = limit_ms
         self._config = config
         #: A final result is emitted once: a row deleted before was never emitted, so its tombstone

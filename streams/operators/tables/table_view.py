@@ -99,7 +99,7 @@ class _StoredRows(BoundView):
         self._buffer = store.buffer
         self._serde = store.buffer.spec.key_serde
         kind = store.buffer.spec.kind.value
-        #: The store then has the inner key's serde, and adds the window itself.
+        #: If True, the store's key serde is that of the key without its window.
         self._is_windowed = "window" in kind
         self._is_session = kind == "session"
 
@@ -164,7 +164,7 @@ class _StoreRows(_StoredRows):
             values = [None if data is None else rows[data] for data in stored]
         if not has_none(values):
             return values, list(map(buffer.timestamp, present))
-        # A missing row has none, but the buffer keeps that of a row deleted since the last commit.
+        # Not the buffer's timestamp of a missing row: it keeps that of a recently deleted one.
         return values, [
             NO_TIMESTAMP if value is None or data is None else buffer.timestamp(data)
             for value, data in zip(values, stored, strict=True)

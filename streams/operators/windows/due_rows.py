@@ -41,7 +41,7 @@ class DueRows:
         #: Heap of the indexed times.
         self._times: list[int] = []
         self._count = 0
-        #: Exactly the rows before this time are indexed.
+        #: All stored rows before this time are indexed, and no later ones.
         self._horizon = 0
 
     def add(self, time: int, row: bytes) -> None:
@@ -69,7 +69,7 @@ class DueRows:
                     found += sorted(rows)
             if last < self._horizon:
                 return found
-            # Each refill covers at least one more time.
+            # Each refill covers at least one more time, so the loop ends.
             begin, self._horizon = max(first, self._horizon), _ALL
             for time, row in self._scan(begin):
                 self.add(time, row)

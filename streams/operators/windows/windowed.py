@@ -114,7 +114,7 @@ class WindowedOperator(MaterializedOperator):
         self._on_close = emit == "on_window_close"
         if self._on_close:
             self.needs_whole_task = "it emits when windows close, which one key range can't detect"
-        #: Serde of the windowed keys, if it produces the store's bytes.
+        #: Serde of the windowed keys that are forwarded.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
         #: Number of (late record, closed window) pairs.
