@@ -49,7 +49,7 @@ def _wake_up_pipe() -> int:
 
 
 def _die_with_this_process() -> Callable[[], object] | None:
-    """Return a function to run in the child before exec: it makes Linux kill the child with us."""
+    """Return a function that, run in the child before exec, makes it die with this process."""
     if sys.platform != "linux":
         return None
     # Loaded before the fork: nothing may be loaded between fork and exec.

@@ -78,7 +78,7 @@ class JarLock:
         return "\n".join([_HEADER, *lines]) + "\n"
 
     def paths(self, folder: Path) -> tuple[Path, ...]:
-        """Return the listed files; other files of the folder must not get into the class path."""
+        """Return the listed files: no other file may get into the class path."""
         return tuple(folder / jar.name for jar in self.jars)
 
     def problems(self, folder: Path, *, read_all: bool) -> tuple[JarProblem, ...]:

@@ -42,7 +42,7 @@ class FetchRequest:
     """A fetch of one version.
 
     Attributes:
-        folder: An empty folder for this fetch; the jars are put into its `jars`.
+        folder: Empty folder for this fetch; jars go into its `jars`.
         private_repository: Ignore the resolver's earlier downloads, which are broken.
     """
 

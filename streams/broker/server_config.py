@@ -30,7 +30,7 @@ _DEVELOPMENT_DEFAULTS = {
     # A new group need not wait for further members.
     "group.initial.rebalance.delay.ms": "0",
     # No other node can lead. Without a leader, a transaction being committed loses its markers
-    # (see `fencing_properties`): so the broker leads until it stops, and for long on a slow machine.
+    # (see `fencing_properties`): the broker must lead until it stops, also on a slow machine.
     "controlled.shutdown.enable": "false",
     "broker.session.timeout.ms": "18000",
     # A misspelt topic is an error, as in most production clusters.

@@ -36,7 +36,7 @@ def split_address(address: str) -> tuple[str, int]:
 def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescription | None:
     """Return the cluster at `address`; None without an answer.
 
-    Kafka answers only after its start is complete; an open port proves less.
+    Kafka answers only when it is ready; its port opens earlier.
     """
     no_topics = struct.pack(">i", 0)
     try:

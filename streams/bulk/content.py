@@ -31,7 +31,7 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionToRead:
-    """Changelog range to read; `runs` are snapshot files that its tail can extend, if any."""
+    """Changelog range to read; `runs` are snapshot files that its end extends, if any."""
 
     store: str
     partition: int

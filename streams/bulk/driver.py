@@ -242,7 +242,7 @@ def bulk_driver(
     on_progress: OnProgress | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Generator[BulkDriver]:
-    """Yield the tools of a job; see `bulk_session`.
+    """Yield a job's tools; see `bulk_session`.
 
     Raises:
         ConfigError: Also if executors would get a secret unencrypted.

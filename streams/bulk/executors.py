@@ -79,7 +79,7 @@ class RunsToMerge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeRuns:
-    """Uploaded runs, or the reason an input file was refused."""
+    """Uploaded runs (sorted files), or the reason why an input file was refused."""
 
     store: str
     partition: int

@@ -154,10 +154,10 @@ def changelog_facts(
 def slowest_positions(
     stores: Iterable[BulkStore], admin: Admin, group_id: str
 ) -> dict[TaskId, int | None]:
-    """Return the position of each task's slowest key range, for stores whose rows expire.
+    """Return the stream time of each task's slowest key range, for stores whose rows expire.
 
-    Faster ranges write later rows, but the slow range may still need rows expired by them. Read
-    positions before changelog ends: they must not be ahead of the data read.
+    Faster ranges write later rows, but the slow range may still need rows expired by them. Call it
+    before reading changelog ends: the times must not be ahead of the data.
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {

@@ -310,7 +310,7 @@ def _copied(
     facts: Mapping[TopicPartition, ChangelogFacts],
     notes: list[str],
 ) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
-    """Yield a checkpoint per store of a task's database that the changelog can extend."""
+    """Yield a checkpoint of a task's database per store that the changelog can bring up to date."""
     subtopology, _, partition = path.name.partition("_")
     local_stores = [
         store

@@ -47,7 +47,6 @@ class Keeper:
 
     Args:
         same_machine: The receiving processes run here, as this user.
-        encrypted: The transport is encrypted.
     """
 
     def __init__(self, *, same_machine: bool, encrypted: bool = False) -> None:
@@ -125,7 +124,7 @@ class Keeper:
             unlocked = self._folder / f"{_LOCK}-new"
             self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unlocked.rename(self._folder / _LOCK)  # Visible only once it is locked.
+            unlocked.rename(self._folder / _LOCK)  # The lock file appears only once locked.
         path = self._folder / str(self._kept)
         self._kept += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -157,7 +156,7 @@ def _is_free(lock: int) -> bool:
 
 
 def opened_url(travelled: str) -> str:
-    """Return the URL behind `Keeper.url`.
+    """Return the original URL of a result of `Keeper.url`.
 
     >>> opened_url("s3://bucket/snapshots")
     's3://bucket/snapshots'

@@ -433,7 +433,7 @@ class BootstrapDriver:
     def _progress_before(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Return the progress of partitions that do not move; other stores need its times."""
+        """Return committed progress where the offset stays: other stores need its stream times."""
         partitions = list(offsets)
         committed = self._admin.committed(self._target.application_id, partitions, stable=False)
         starts = self._admin.beginning_offsets(partitions)

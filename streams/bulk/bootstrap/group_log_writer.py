@@ -26,7 +26,7 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 #: Inbox history to read: more than two session timeouts.
 _INBOX_BACK_MS: Final = 120_000
 
-#: Attempts per step; each waits a little longer.
+#: Attempts to write a step of records; the pause grows with each.
 _TRIES: Final = 8
 _PAUSE_S: Final = 0.25
 
@@ -143,4 +143,4 @@ class GroupLogWriter:
                     timestamps=[self._now_ms()],
                 )
             )
-            sink.flush()  # If it is lost, members wait longer for a leader.
+            sink.flush()  # If the message is lost, members wait longer for a leader.

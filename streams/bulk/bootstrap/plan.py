@@ -55,7 +55,7 @@ class StoreTarget:
 
 
 def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTarget:
-    """Return the named store; raise `StreamsError` with an alternative if it can't be loaded."""
+    """Return the named store as a target; raise `StreamsError` if it can't be loaded."""
     found = _subtopology_of(plan, store)
     if found is None:
         raise StreamsError(_unknown(plan, store))

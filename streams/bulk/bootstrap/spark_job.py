@@ -178,7 +178,7 @@ def spark_job(
 def place_rows(
     encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
 ) -> "Iterator[PlacedRow]":
-    """Yield encoded rows, then messages; stop at the first row that can't be encoded."""
+    """Yield encoded rows, then messages about rows; stop at a row that can't be encoded."""
     return _counted(_encoded(encoder, rows), count)
 
 

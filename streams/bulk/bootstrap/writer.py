@@ -52,10 +52,10 @@ class WriterPorts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """Write settings shared by all partitions.
+    """Settings for writing, shared by all partitions.
 
     Attributes:
-        starts: Partition ends when this run began to write; later records are its own.
+        starts: Partition ends when this run began to write; later records are of its attempts.
         deleted_at_ms: Timestamp of deletes for keys that only an earlier attempt wrote.
     """
 
@@ -208,7 +208,7 @@ def _left_behind(
 def newest_keys(
     runs: Iterable[SourceRecords], *, versioned: bool, at_once: int = 200_000
 ) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield key, version (0 if none), and true if not deleted; versions never are.
+    """Yield key, version (0 if none), and true if not deleted; versions are never deleted.
 
     Keeps at most `at_once` keys in memory. Beyond that a key may repeat; its last entry applies.
     """

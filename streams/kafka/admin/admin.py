@@ -65,7 +65,7 @@ _LISTING_S: Final = 2.0
 #: Seconds for an answer with committed offsets. A client that exceeds it is dropped, as its
 #: connection may be dead.
 _READER_S: Final = 10.0
-#: First request timeout in `reach`.
+#: Seconds of the first request in `reach`.
 _LOOK_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
 _QUIET_S: Final = 3.0

@@ -307,7 +307,7 @@ class LeaderProducer:
         _know_topic(self._producer, self._state.topic)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write one transaction; raise `LeadershipLostError` unless it is surely committed."""
+        """Write one transaction; raise `LeadershipLostError` unless it is committed."""
         if not keys:
             return
         self._producer.serve()
@@ -399,7 +399,7 @@ class KafkaGroupAdmin:
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence this application's producers; raise StreamsError unless all are fenced."""
+        """Fence those ids that are of this application; raise StreamsError if one fails."""
         own = own_ids(self._group_id, transactional_ids)
         if len(own) < len(set(transactional_ids)):
             _log.warning(

@@ -42,7 +42,7 @@ class CoordinatorState(NamedTuple):
 
 
 class BrokerConnection:
-    """Connection to one broker, a context manager; raises `NotAskedError`.
+    """Connection to one broker; raises `NotAskedError`.
 
     `config` are librdkafka settings with resolved secrets; `timeout_s` bounds each answer.
     """

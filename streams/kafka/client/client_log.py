@@ -1,8 +1,8 @@
 """librdkafka's log: forwarded to Python's logging, and read for facts that no call reports.
 
 After a lost connection the client repeats an EndTxn request and reports success. The first request
-may still end a *later* transaction (H8). Only the debug log shows the lost connection; a
-`TransactionLog` keeps that line as `doubt`. Each line only sets a field, so no lock is needed.
+may still end a *later* transaction (H8). Only the debug log shows the lost connection
+(`TransactionLog.doubt`). Each line only sets a field, so no lock is needed.
 """
 
 import logging

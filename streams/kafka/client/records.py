@@ -30,7 +30,6 @@ def to_runs(
     Args:
         messages: At least one; no error messages.
         topic: The topic of all messages, if known.
-        with_headers: Reads headers, too.
     """
     partitions: list[Any] = list(map(Message.partition, messages))
     topics: list[Any] | None = list(map(Message.topic, messages)) if topic is None else None

@@ -233,7 +233,7 @@ class ClientSettings:
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """Return settings by which a trial has one batch per partition, to relate the answers."""
+        """Return settings of `TrialProducer`: one batch per partition, to relate the answers."""
         config = self._producer("search", {"retry.backoff.ms": 5})
         config.pop("max.in.flight", None)  # alias of the property below
         return config | {

@@ -30,7 +30,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _PREPARE_S: Final = 2.0
 
-#: Negative offsets are librdkafka's markers, such as "no position yet".
+#: Least real offset: negative ones are librdkafka's markers, such as "no position yet".
 _FIRST_OFFSET: Final = 0
 
 #: Topic and partition in the text of an error that belongs to no message.

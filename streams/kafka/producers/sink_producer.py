@@ -42,7 +42,7 @@ class _Answer(NamedTuple):
 
 
 class KafkaSinkProducer:
-    """Sends sinks and dead letters outside transactions; for one thread."""
+    """Producer of sink records and dead letters outside transactions, for one thread."""
 
     def __init__(self, settings: ClientSettings, *, on_wait: Callable[[], None] = no_wait) -> None:
         self._settings = settings
@@ -160,7 +160,7 @@ class KafkaSinkProducer:
         return _located(reports, sent, places) if reports else {}
 
     def _renew(self) -> None:
-        """Replace a failed client; its unsent records are retriable failures."""
+        """Replace a failed client; its unsent records fail as retriable."""
         self._producer.client.purge()
         self._producer.serve()
         self._producer.drop()

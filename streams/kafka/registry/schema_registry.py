@@ -160,8 +160,8 @@ class ConfluentFormats:
         checks = PlainJsonSchema(used.text, used.named)
         writing, reading = dict(used.serializer), dict(used.deserializer)
         validates = writing.get("validate", True) is not False
-        # Off: confluent-kafka would fetch an unknown `$ref`. Only it can check a schema that it
-        # chooses.
+        # Validation by confluent-kafka fetches any unknown `$ref`, so it is off, unless
+        # confluent-kafka also chooses the schema.
         chosen = any(writing.get(name) for name in _CHOOSES_SCHEMA)
         if not chosen:
             writing["validate"] = reading["validate"] = False
@@ -458,7 +458,7 @@ class _Codec:
         )
 
     def _other_format(self, data: bytes | None) -> str | None:
-        """Return the error for data written with another format, if so."""
+        """Return an error text if `data` was written in another format, else None."""
         if data is None:
             return None
         try:
@@ -485,7 +485,7 @@ def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
-    """Raise `TopologyError` if a subject's schema has another message at the class's place."""
+    """Raise `TopologyError` if a subject's schema has another message in this class's place."""
     name, wanted = "no message", descriptor.full_name
     with suppress(CodecError):
         name = message_name(schema, message_indexes(descriptor))
