@@ -135,7 +135,7 @@ def _settled_processor(
 def settled_store(
     builder: StoreBuilder, user: NodeSpec | None, key: SerdePort | None, value: SerdePort | None
 ) -> StoreSpec:
-    """Return a store with placeholders replaced; `user` uses it and has the line for errors."""
+    """Return a store with placeholders replaced; `user` is a node that uses it, named in errors."""
     location = builder.location or ("" if user is None else user.location)
     context, giver = (
         where(f"store {builder.spec.name!r}", location),

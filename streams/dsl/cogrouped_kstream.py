@@ -96,7 +96,7 @@ class CogroupMergeNode(ProcessorGraphNode):
     """Node that merges the aggregations into one table; their topics must be co-partitioned."""
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the node."""
+        """Add the node, and the rule that its inputs are co-partitioned."""
         ProcessorGraphNode.write_to(self, topology, parents)
         topology.copartition(parents, where("cogroup", self.location))
 
@@ -212,8 +212,6 @@ class CogroupedKStream(Generic[K, A]):
 
 
 class _WindowedCogroup(Generic[K, A]):
-    """Shared behaviour of windowed cogroups."""
-
     def __init__(self, part: CogroupPart, windows: Windows) -> None:
         self._part = part
         self._windows = windows

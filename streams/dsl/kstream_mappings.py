@@ -294,7 +294,6 @@ class KStreamMappings(ABC, Generic[K, V]):
     def _below(
         self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
     ) -> StreamPart:
-        """Add an operator below this stream; its output keeps the serdes."""
         node = ProcessorGraphNode(
             name=self._part.graph.node_name(prefix, call.name(name)),
             location=call.location,

@@ -37,7 +37,7 @@ A = TypeVar("A")
 
 
 class WindowedKStream(Generic[K, V]):
-    """Shared behaviour of time-windowed and session-windowed streams."""
+    """Base of time-windowed and session-windowed streams."""
 
     #: Window types whose `count` advances the name counter for a store without a name, as in Kafka
     #: Streams.
@@ -290,9 +290,9 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
 def check_merger(
     call: Call, windows: Windows | None, merger: object | None
 ) -> Callable[[Any, Any, Any], Any] | None:
-    """Return the merger.
+    """Return the merger of sessions, None for other windows.
 
-    Raise `TopologyError` if it is missing for sessions or given for other windows.
+    Raise `TopologyError` if it is missing for sessions or given for others.
     """
     if isinstance(windows, SessionWindows):
         if merger is None:

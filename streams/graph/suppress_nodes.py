@@ -35,10 +35,10 @@ class BufferStore(TableStore):
 
 
 def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
-    """Return the windows of the aggregations above a node, through any operators.
+    """Return the windows of the nearest aggregations above a node.
 
-    Raises `TopologyError` without a windowed aggregation or for windows that never close (Kafka
-    Streams' GraphGraceSearchUtil).
+    Raise `TopologyError` if there is none, or for windows that never close (Kafka Streams'
+    GraphGraceSearchUtil).
     """
     own = node.table_windows()
     if any(isinstance(windows, UnlimitedWindows) for windows in own):

@@ -88,7 +88,7 @@ def _called(
 
 
 class StatelessOperator(Operator):
-    """An operator whose task may be split into key ranges."""
+    """An operator whose task may be split by key hash (into key ranges)."""
 
     needs_whole_task = ""
     takes_joint = True

@@ -25,7 +25,6 @@ class VersionedRows:
         return list(map(self.get, keys))
 
     def timestamp(self, key: bytes) -> int:
-        """Return the timestamp of the latest value; -1 without a row."""
         found = self._store.get_bytes(key)
         return -1 if found is None else found[1]
 

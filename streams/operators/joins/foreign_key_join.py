@@ -255,7 +255,7 @@ class SubscriptionSend(ForeignKeyOperator):
         after: Any,
         after_bytes: bytes | None,
     ) -> list[_Message]:
-        """Return the messages of a change; `before` and `after` are foreign keys."""
+        """Return a row change's subscriptions; `before` and `after` are foreign keys."""
         if old is None and new is None:
             return []
         moved = before is not None and before_bytes != after_bytes

@@ -33,7 +33,7 @@ class BufferedRecord(NamedTuple):
 
 
 class JoinBuffer:
-    """Buffered records of one task.
+    """One task's records that wait for the end of their grace period.
 
     Call order per batch: `begin`, `put` (and `release` if accepted) per record, `end`.
     """
@@ -74,7 +74,7 @@ class JoinBuffer:
             self._earliest_ms = last_due_ms + 1
 
     def _recover(self) -> None:
-        """Compute stream time and the last row number from the rows, as no commit has them."""
+        """Compute stream time and the last number from the rows if no commit has them."""
         for key, _, _ in self._rows.iterate(None, None):
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])

@@ -25,12 +25,12 @@ class NamedSerde:
         return self._serde.deserialize(self._topic, data)
 
     def write_all(self, values: Sequence[Any], failed: Failed) -> list[bytes | None]:
-        """Serialise each value, None to None; store errors in `failed` by index."""
+        """Serialise each value but None; store errors in `failed` by index."""
         every = partial(self._serde.serialize_batch, self._topic)
         return _column(every, self, values, failed)
 
     def read_all(self, data: Sequence[bytes | None], failed: Failed) -> list[Any]:
-        """Deserialise each item, None to None; store errors in `failed` by index."""
+        """Deserialise each item but None; store errors in `failed` by index."""
         every = partial(self._serde.deserialize_batch, self._topic)
         return _column(every, self.read, data, failed, may_be_none=True)
 

@@ -32,7 +32,7 @@ class TimeTracker(msgspec.Struct):
 
     Attributes:
         stream_time_ms: Largest timestamp, -1 before the first.
-        earliest_ms: Lower bound of the rows' times; -1 until read after a start.
+        earliest_ms: Lower bound of the stored rows' times; -1 before the first read of the store.
         next_scan_ms: Wall-clock time of the next allowed scan for due rows.
     """
 

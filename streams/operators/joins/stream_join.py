@@ -78,7 +78,7 @@ class _PutLog:
         return self._latest_ms[bisect_left(self._places, place)]
 
     def before(self, places: Iterable[int], disk_keys: Iterable[bytes]) -> list[bool]:
-        """Return for each row True if it was put before the place, or before this batch."""
+        """Return for each row True if it was put before the reading record's place."""
         return list(map(lt, map(self._rows.get, disk_keys, repeat(-1)), places))
 
 

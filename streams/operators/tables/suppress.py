@@ -220,7 +220,7 @@ class Suppress(MaterializedOperator):
 
 
 def _numbered(order: list[Any] | None, indices: Sequence[int]) -> list[Any] | None:
-    """Order each emitted row after its triggering record."""
+    """Return the rows' order: each follows the record that triggered it."""
     if order is None:
         return None
     numbered: list[Any] = []

@@ -115,7 +115,7 @@ class SlidingWindowAggregate(WindowedOperator):
         return around
 
     def _find_neighbours_early(self, data: bytes, timestamp: int) -> _Neighbours:
-        """Read the windows around a record whose left window starts at 0."""
+        """Read the windows around an early record, whose left window is cut off at 0."""
         around, first = _Neighbours(), None
         for row in starmap(_Row, self._store.fetch_bytes(data, 0, timestamp + 1, expired=True)):
             around.starts.add(row.start)
@@ -193,7 +193,7 @@ class SlidingWindowAggregate(WindowedOperator):
     def put(
         self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]
     ) -> None:
-        """Store a change; a second change of one window starts from the first."""
+        """Store a change; a window's second change has the first one's value as old value."""
         if change.old_value is _STORED:
             change = change._replace(old_value=self.old_value(change.data))
         super().put(batch, index, change, results)
