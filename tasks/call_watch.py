@@ -1,8 +1,7 @@
 """Call watch of a worker: a thread that detects and logs long calls of user code.
 
 A worker whose loop waits for user code is slow, not dead. The watch reads the loop's stack while
-the loop makes no progress. If user code keeps the interpreter's lock, the watch stops as well, so
-the watchdog process hears nothing.
+the loop makes no progress.
 """
 
 import logging
@@ -23,8 +22,7 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 #: Minimum number of checks within `worker_hang_timeout_ms`.
 _TICKS: Final = 10
-#: Seconds from the first to the second error about a call beyond `max_call_ms`; each later error
-#: comes at twice the call's length.
+#: Seconds from the first to the second error about a call beyond `max_call_ms`.
 _AGAIN_S: Final = 60.0
 
 
@@ -92,7 +90,7 @@ class _Watched:
 
 
 class CallWatch:
-    """Watches the threads of one worker that run user code. Create it in the loop's thread.
+    """Watch over a worker's threads that run user code. Create it in the loop's thread.
 
     Args:
         turns: Returns the number of rounds that the loop has made.
@@ -153,7 +151,7 @@ class CallWatch:
         turns, threads = self._turns(), set(self._others())
         since_ns, self._checked_ns = self._checked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
-        # So late a check means that one call kept the interpreter's lock.
+        # A check this late means that one call kept the interpreter's lock.
         was_held = held_s >= self._limits.hang_s / 2
         if turns == self._seen_turns or was_held:
             threads.add(self._loop)

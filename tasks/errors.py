@@ -91,13 +91,11 @@ class StartRefusedError(StreamsError):
 
 
 class OutdatedGrantError(StartRefusedError):
-    """A later owner of the task has committed: its grant was revoked, or the group log lost."""
+    """A later owner of the task has committed: our grant was revoked, or the group log lost."""
 
 
 class CopartitioningError(StreamsError):
     """Joined topics have different partition counts; names each with its count.
-
-    Kafka Streams: CopartitionedTopicsEnforcer.
 
     >>> raise CopartitioningError('sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3')
     Traceback (most recent call last):

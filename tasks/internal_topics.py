@@ -24,7 +24,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     TopologySpec,
 )
 
-#: Suffixes of internal topic names (as in Kafka's StreamsResetter).
+#: Suffixes of internal topic names.
 _INTERNAL: Final = re.compile(
     r"-(changelog|repartition|group-state|group-inbox|subscription-(registration|response)-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
@@ -68,8 +68,6 @@ def internal_prefix(application_id: str) -> str:
 
 
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sub-topology with its input topics and number of tasks."""
-
     spec: SubtopologySpec
     source_topics: Mapping[str, tuple[str, ...]]
     partitions: int

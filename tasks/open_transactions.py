@@ -17,8 +17,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
         start: Offset of its first record there: the last stable offset.
         end: End of the partition's log.
         servers: Bootstrap servers, for `command`.
-        transactional_id: Its producer's; "" if unknown.
-        producer_id, producer_epoch: Its producer's; -1 if unknown.
+        transactional_id, producer_id, producer_epoch: Its producer's; "" or -1 if unknown.
         state: State at its coordinator, such as "Ongoing"; "" if unknown.
         since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if unknown.
         unknown: Reason why fields are unknown; "" if complete.

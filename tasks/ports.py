@@ -286,8 +286,7 @@ class Admin(Protocol):
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset per partition: all records below it are decided.
 
-        A start here skips no undecided record. Committed records may follow while a transaction is
-        open.
+        A start here skips no undecided record.
         """
         ...
 
@@ -354,9 +353,7 @@ class ChangelogReader(Protocol):
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Add partitions; assigned ones keep their position."""
-        ...
+    def add(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None: ...
 

@@ -16,7 +16,7 @@ _SHORT: Final = 0.5
 _LATE_S: Final = 0.005
 #: Early commits pause if caches forward a larger share of keys twice for them.
 _TWICE: Final = 0.05
-#: Fewer forwarded keys count as this many.
+#: Fewer forwarded keys count as this many, so a few cause no pause.
 _KEYS_MIN: Final = 100
 #: Length of that pause, in commit intervals.
 _PAUSE_COMMITS: Final = 100
@@ -26,7 +26,7 @@ class CommitState(Enum):
     """State of a worker's commits; at most one commit is in progress."""
 
     NONE = "none"
-    #: Prepared early; the brokers have not answered its offsets, so extending it would wait.
+    #: Prepared early; brokers have not answered the request with its offsets: extending would wait.
     OPENING = "opening"
     #: Prepared early; it can be extended.
     OPEN = "open"
@@ -106,7 +106,7 @@ def early_start_s(early_ms: int, interval_ms: int) -> float:
 
 
 class CommitSchedule:
-    """Deadlines of one worker's commits, and the table of steps. Outlives restarts of the tasks.
+    """Deadlines of one worker's commits, and rules for the next step. Outlives restarts of the tasks.
 
     Attributes:
         due_s: Deadline of the next commit; infinite while a commit that can't be extended is in

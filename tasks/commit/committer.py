@@ -5,12 +5,6 @@
 
 Before "transaction committed" everything may fail and be sent again; none of it is visible. After
 it, a crash loses only database writes, which the changelog restores.
-
-`prepare` hands a commit to the client. Background threads wait for the brokers while the loop
-processes. `complete` handles all errors in the loop's thread.
-
-`extend` may add work to an early commit. After 0.1 s the background thread commits without it: no
-transaction stays open for slow user code.
 """
 
 import logging
@@ -53,7 +47,7 @@ _TICK_S = 0.5
 #: Seconds until a commit counts as stuck in the client, whose own time-outs sum to 75 s.
 _STUCK_S = 90.0
 
-#: Seconds that a commit's thread waits for an extension.
+#: Seconds that a commit's thread waits for an extension: slow user code must not delay it.
 _OPEN_S = 0.1
 #: Seconds that the loop sleeps for the commit's thread, which else would wait for the GIL.
 _SENDING_S = 0.004
@@ -477,7 +471,6 @@ class Committer:
                     sinks.produce(_one(failure.columns, failure.index))
 
     def _skips(self, failure: FailedDelivery) -> bool:
-        """Return True if the production handler skips the record."""
         answer = self._collector.refuse(
             failure.columns, failure.index, failure.error, retriable=failure.retriable
         )

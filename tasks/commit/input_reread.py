@@ -76,7 +76,7 @@ class InputAgain:
     ) -> int | None:
         """Return the offset of the last record with one of these keys in [`start`, `end`).
 
-        None if there is none, the log has lost the records, or the cluster does not answer in time.
+        None if there is none, or it can't be read.
         """
         last: int | None = None
         try:

@@ -1,7 +1,6 @@
 """Batch size: limits how many records a key range processes per unit of work. Pure.
 
-A unit usually takes a few milliseconds, because a commit waits for it. A function of a **batch**
-may cost the same for one value as for a thousand, so its units grow.
+A function of a **batch** may cost the same for one value as for a thousand, so its units grow.
 """
 
 from typing import Final

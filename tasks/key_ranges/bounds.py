@@ -4,7 +4,7 @@ import msgspec
 
 
 class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a task's `factor` ranges; `cache_bytes` is per range, queue limits for all."""
+    """Limits of a task: `factor` ranges; `records` and `bytes` queued; `cache_bytes` per range."""
 
     factor: int
     records: int

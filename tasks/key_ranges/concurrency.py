@@ -4,10 +4,7 @@ Calls that compute in Python gain nothing from more threads: one interpreter run
 waiting thread delays the worker's own thread, so commits come late. A pool starts with two ranges
 and measures the share of a processor that they want: used time, plus time in the run queue. A small
 share admits all threads. A large share tries twice as many, and keeps them if they use clearly
-more. While ranges wait, or one processor is fully used, the pool measures again, but rarely.
-
-Two threads that wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two that
-only compute use one, and four no more: two are enough.
+more.
 """
 
 import ctypes
@@ -23,16 +20,16 @@ _SIZE = 80
 
 #: Smallest limit of ranges at work: one computes while the other waits for data.
 MIN_CONCURRENCY: Final = 2
-#: Ranges that together want less of a processor mostly wait, so all threads may run.
+#: Ranges that want less than this share of a processor mostly wait, so all threads may run.
 _COMPUTES: Final = 0.5
-#: Twice the threads help if they use more than this multiple of the processor share before.
+#: Twice the threads help if they use more than this multiple of the former processor share.
 _MORE: Final = 1.25
-#: Ranges that use more processors compute outside the GIL, so all threads may run.
+#: Ranges that use more processors than this compute outside the GIL, so all threads may run.
 _OUTSIDE: Final = 1.4
 #: Run-queue time counts up to this multiple of used time. A thread that waits longer
 #: gets its processor late after each I/O answer: more threads help there.
 _BESIDE: Final = 4.0
-#: While a worker wants less of a processor, all threads may run, regardless of trials.
+#: While a worker wants less than this share of a processor, all threads may run.
 _ROOM: Final = 0.5
 #: From this share on, one processor counts as fully used.
 _FULL: Final = 0.85
@@ -138,7 +135,7 @@ class ConcurrencyLimit:
             self._reason_s = 0.0
 
     def _counts(self, look: _Look, elapsed_s: float, at_work: int, *, more_wait: bool) -> bool:
-        """Return True if a measurement had as many ranges as the limit; end a trial without."""
+        """Return True if enough ranges worked to judge the limit; end a trial that lacks them."""
         if at_work <= self.limit and (more_wait or 0 < look.fewer < at_work):
             return True
         if at_work > self.limit or look.fewer:
@@ -170,7 +167,7 @@ class ConcurrencyLimit:
         self._reason_s = 0.0
 
     def _settle(self, limit: int) -> None:
-        """End a trial; the next waits twice as long, or `_AGAIN_S` if the smallest limit wins."""
+        """End a trial with `limit`; the next waits longer, except after a return to the smallest."""
         if limit == self._narrowest < self._before:
             self._patience_s = _AGAIN_S
         else:

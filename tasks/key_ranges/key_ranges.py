@@ -2,8 +2,7 @@
 
 The 32-bit hash covers the key's bytes on the topic, so it needs no decoding and no serde. It
 differs from the partitioner's murmur2: otherwise one partition's keys would fill only part of the
-hashes. A record without a key uses its offset: these records spread evenly, and the same way at
-each read.
+hashes.
 
 Ranges cover all hashes without gaps, so commits, assignments and the status store first hashes
 only.

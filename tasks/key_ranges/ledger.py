@@ -23,10 +23,7 @@ class _Run(msgspec.Struct):
 
 
 class RunMemory:
-    """Memory of offsets and times of distributed records that some key range has not finished.
-
-    Keys and values are counted per work item.
-    """
+    """Memory of offsets and times of distributed records that some key range has not finished."""
 
     def __init__(self, ranges: int) -> None:
         self.bytes = 0

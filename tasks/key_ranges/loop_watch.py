@@ -1,6 +1,6 @@
 """Loop watch: finds the coroutine that blocks an event loop; called from another thread.
 
-It costs nothing per record. A check appends a marker to the loop's queue, then reads the current
+A check appends a marker to the loop's queue, then reads the current
 asyncio task. The marker precedes any next step, so the same task before an unreached marker is
 still in the same step.
 """

@@ -2,8 +2,7 @@
 
 Threads that share no task share no store. So **whole tasks** come first: the heaviest goes to the
 idlest thread. **While the load is uneven**, the busiest thread then gives the idlest a whole task
-or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow
-them. A task never has more ranges than its factor.
+or range, or part of its heaviest task.
 
 The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
 ranges. Load counts as even within a range; the next measurement corrects this for hot keys.
@@ -242,7 +241,7 @@ class _Draft:
             piece.thread = names[piece.thread]
 
     def even_out(self, tolerance: float) -> bool:
-        """Move load until threads differ by `tolerance` x mean; return True if any moved."""
+        """Move load until threads differ by at most `tolerance` x mean; return True if any moved."""
         changed = False
         #: (Load, thread), idlest first, without threads that can move nothing.
         active = self._ranked()

@@ -117,7 +117,7 @@ class RangePool:
             self._start_thread()
 
     def is_blocked(self, each: RangeWorker) -> bool:
-        """Return True if a coroutine blocks the loop that this range must run on."""
+        """Return True if a coroutine blocks the event loop that this range must run on."""
         waiting = each.waiting
         if not isinstance(waiting, Shared) or each.scheduling is Scheduling.IDLE:
             return False
@@ -128,7 +128,7 @@ class RangePool:
             each.watch.look(now_s)
 
     def _leave_loop(self, waiting: Shared) -> None:
-        """Cancel a coroutine; if it blocks the loop, later ranges get a new loop."""
+        """Cancel a range's coroutine; if it blocks the event loop, later ranges get a new one."""
         waiting.cancel()
         if waiting.turns is self._shared and not waiting.turns.is_turning():
             self._shared = None  # ranges of the blocked loop stay on it

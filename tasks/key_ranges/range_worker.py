@@ -1,8 +1,7 @@
 """Range worker: processes one key range of one task.
 
-The loop's thread queues decoded records and requests seals. A pool thread processes them in units
-of a few milliseconds and seals between units. Both sides exchange immutable objects in deques, and
-single numbers: no lock is on the path of a record.
+The loop's thread queues decoded records and requests seals. Both sides exchange immutable objects
+in deques, and single numbers: no lock is on the path of a record.
 """
 
 import asyncio
@@ -96,10 +95,10 @@ class RangeWorker:
     One thread at a time calls `turn`; the loop's thread calls the rest, unless noted.
 
     Attributes:
-        seals: Sealed work that the loop has not received yet.
+        seals: Work sealed (handed over for a commit) that the loop has not received yet.
         passes_done: Number of finished rows that only represent the time of other ranges' records.
         dirty: True if finished work is not sealed.
-        commit_requested: A processor requested a commit; its work before that is sealed.
+        commit_requested: True if a processor requested a commit; work before that is sealed.
         busy_percent: Percent of `RangePlacement`'s last interval in which the range worked.
         cancelled: True if its last record was cancelled after a halt; only sealed work counts.
         unit_since_s: Start of the current unit of work (`time.monotonic`); None between units.

@@ -1,7 +1,7 @@
 """Staged database: a task's database with a key range's own sealed rows on top.
 
-Sealed rows stay here until a commit writes them below. There is no lock: the range's thread stages,
-reads and drops rows; the loop's thread writes the database below, then sets one number.
+There is no lock: the range's thread stages, reads and drops rows; the loop's thread writes the
+database below, then sets one number.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ class _Layer:
 class StagedDatabase(DatabaseView):
     """View of a task's database with a key range's sealed rows on top.
 
-    Expired rows in the database stay visible: their readers check the time themselves.
+    Expired rows that a seal deletes stay visible until the commit: readers check the time.
 
     Args:
         own: Rows of the range, if user processors may scan a store; None for all.
@@ -48,7 +48,7 @@ class StagedDatabase(DatabaseView):
         self.families = frozenset(families)
         self.applied = 0
         self.closed = False
-        #: Per family, oldest first, at most two layers.
+        #: Layers per column family, oldest first.
         self._layers: dict[str, deque[_Layer]] = {}
         #: Sorted rows per family, built by the first iteration.
         self._ordered: dict[str, OrderedRows] = {}

@@ -22,9 +22,7 @@ class CommitDriver:
     """The path of a commit: schedule (when), round (contents), committer (producer).
 
     Args:
-        running: Tasks that process records.
         uncommitted_bytes_max: Memory of uncommitted work above which a commit starts.
-        background: Runs the calls that wait for brokers.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class CommitDriver:
         self._clock = clock
         self._background = background
 
-    # -- state for the schedule --------------------------------------------------------------------
+    # -- work for the schedule ---------------------------------------------------------------------
 
     @property
     def state(self) -> CommitState:
@@ -163,7 +161,7 @@ class CommitDriver:
         self._metrics.lags = self._input.lags(self.round.offsets)
         return work
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- clean stop --------------------------------------------------------------------------------
 
     def finish(self) -> None:
         self.round.finish(list(self._running.values()), self._admin)
@@ -174,7 +172,7 @@ class CommitDriver:
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Wait for the commit in progress when the tasks end because of `error`."""
+        """Wait for the commit in progress when the tasks end, because of `error` if given."""
         restarts = error is None or isinstance(error, TaskCorruptedError)
         try:
             self.round.abandon(find_out=restarts)

@@ -11,11 +11,7 @@ from tidewheel.tasks.ports import Clock
 
 
 class GroupOrders:
-    """The loop's connection to the group. Without a membership no orders come.
-
-    Args:
-        early_orders: Removes and returns orders that came while a producer waited for its id.
-    """
+    """The loop's connection to the group. Without a membership no orders come."""
 
     def __init__(
         self,

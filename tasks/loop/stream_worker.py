@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamWorker:
-    """Runs tasks until `stop`. `run` needs its own thread; any thread may call the other methods.
+    """Worker that runs tasks until `stop`. `run` needs its own thread; any thread may call the other methods.
 
     Args:
         assigned: Tasks of a worker without membership; empty in a group.
@@ -55,9 +55,6 @@ class StreamWorker:
     Attributes:
         appeared: Input partitions that appeared while this process ran.
         paused: Sub-topologies whose tasks pause.
-        tasks: Owned tasks, including restoring ones.
-        copies: Copies of other workers' tasks.
-        call_watch: Detects long calls of user code, during `run`.
     """
 
     appeared: frozenset[TopicPartition] = frozenset()
@@ -127,7 +124,7 @@ class StreamWorker:
     def lags(self) -> dict[TopicPartition, int]:
         return self.metrics.lags
 
-    # -- the life of a worker --------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run until `stop`, or until the group releases the worker.
@@ -156,7 +153,6 @@ class StreamWorker:
             membership.send(WorkerClosed())
 
     def _run_until_restart(self) -> None:
-        """Run the tasks until the worker stops, or until they must restart."""
         try:
             with ExitStack() as stack:
                 self._run_tasks(stack)
@@ -177,7 +173,6 @@ class StreamWorker:
             )
 
     def _run_tasks(self, stack: ExitStack) -> None:
-        """Start the tasks and run their loop; `stack` closes all that this opens."""
         ports, settings = self._ports, self._settings
         sink = None if ports.make_sink_producer is None else ports.make_sink_producer()
         collector = stack.enter_context(

@@ -1,8 +1,7 @@
 """Task orders: starts, follows and releases tasks, while the other tasks continue.
 
 Under fixed assignment all tasks start together. In a group they come and go by orders
-(`tidewheel.rebalance.protocol.orders`), each answered by a report. The state updater's thread does
-the slow work.
+(`tidewheel.rebalance.protocol.orders`), each answered by a report.
 """
 
 import logging
@@ -56,7 +55,7 @@ _IN_PROGRESS_S: Final = 0.1
 
 
 class HeldTasks(msgspec.Struct):
-    """Tasks that the group assigned to one worker; kept when it restarts them.
+    """Tasks assigned to one worker; kept when it restarts them.
 
     Attributes:
         owned: Tasks that it may commit for.
@@ -82,13 +81,6 @@ class HeldTasks(msgspec.Struct):
 
 class TaskManager:
     """The tasks of one worker, in all roles; its loop calls it.
-
-    Args:
-        held: Tasks granted by the group, or assigned.
-        running: Receives the tasks that process records.
-        known: Returns True for tasks of this program.
-        make_task: Makes a task, over open stores if given.
-        on_running: Called with True when all owned tasks run, with False when that ends.
 
     Attributes:
         tasks: Owned tasks, including restoring ones.
@@ -222,7 +214,7 @@ class TaskManager:
                 changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
             )
 
-    # -- what the updater has done ---------------------------------------------------------------------------------
+    # -- results of the state updater ------------------------------------------------------------------------------
 
     def admit(self) -> list[Task]:
         """Start the restored tasks, and return them.
@@ -252,7 +244,7 @@ class TaskManager:
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        """Return True if the worker still owns a task under this grant; else a result is old."""
+        """Return True if the worker still owns a task under this grant of a restore result."""
         held = self._held.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
@@ -388,7 +380,7 @@ class TaskManager:
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that rereads the group log may repeat an order before it reads its end.
+                # A watchdog that rereads the group log may repeat a grant before it reads its release.
                 self._report(released)
                 return False
             if self._known(task_id):
@@ -545,7 +537,7 @@ class TaskManager:
             self._leaving[copy.task] = None
             self._updater.remove(copy.task)
 
-    # -- how far they are ------------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
     def status(
         self, lags: Mapping[TopicPartition, int], rates: Mapping[TaskId, float]

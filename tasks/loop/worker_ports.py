@@ -80,7 +80,6 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None
-    #: Runs the calls of a commit that wait for brokers, while the loop processes.
     background: Background = run_in_thread
     #: Returns the long call of user code in the global stores' thread.
     global_call: Callable[[], RunningCall | None] = _no_call
