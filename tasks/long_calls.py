@@ -46,8 +46,7 @@ class UserCall(NamedTuple):
 
     Attributes:
         function: Name and current line: "enrich (app.py:12)".
-        node: Name of the node that calls it; empty if unknown.
-        task: The node's task; empty if unknown.
+        node, task: Name of the calling node, and its task; empty if unknown.
         record: Input record of the call; None for none (init, a punctuation) or several.
         records: First and last record of its batch; None without one.
         key: Differs between consecutive calls, as far as possible.
@@ -141,7 +140,7 @@ def _text(frame: FrameType) -> str:
 def _relative(path: str) -> str:
     try:
         return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # elsewhere, or the working directory is gone
+    except (ValueError, OSError):  # the file is elsewhere, or the working directory gone
         return path
 
 

@@ -373,8 +373,8 @@ class CommitRound:
     def _settled_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
         """Return the stable offset of each changelog, past the marker of our last transaction.
 
-        Brokers write the marker shortly after they answer the commit. While another program has an open
-        transaction there, the positions stay: its records must not be skipped.
+        Brokers write the marker shortly after they answer the commit. While another program has an
+        open transaction there, the positions stay: its records must not be skipped.
         """
         reached: dict[TopicPartition, int] = {}
         for task in tasks:

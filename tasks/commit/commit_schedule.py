@@ -106,7 +106,7 @@ def early_start_s(early_ms: int, interval_ms: int) -> float:
 
 
 class CommitSchedule:
-    """Deadlines of one worker's commits, and rules for the next step. Outlives restarts of the tasks.
+    """Deadlines of a worker's commits, and rules for the next step. Outlives tasks' restarts.
 
     Attributes:
         due_s: Deadline of the next commit; infinite while a commit that can't be extended is in
@@ -199,8 +199,8 @@ class CommitSchedule:
     ) -> None:
         """Record a complete commit; `was_early` if it was prepared early and never extended.
 
-        The next interval starts at the deadline of this commit, so results come as often as configured.
-        After a long commit of a busy worker it starts now: else the worker would do little but commit.
+        The next interval starts at this commit's deadline, so results come as often as configured.
+        After a long commit of a busy worker it starts now: else it would do little but commit.
         """
         if was_early:
             self._limit.pause(now_s)

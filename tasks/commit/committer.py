@@ -196,8 +196,8 @@ class Committer:
     ) -> None:
         """Hand a commit to the client; `background` runs the calls that wait for brokers.
 
-        With `opens`, `extend` may add to it for 0.1 s. Raises `RecordFailedError` (a handler answered
-        "fail") or `StreamsError`; then no commit is in progress.
+        With `opens`, `extend` may add to it for 0.1 s. Raises `RecordFailedError` (a handler
+        answered "fail") or `StreamsError`; then no commit is in progress.
         """
         assert self._in_flight is None, "complete the commit in progress first"
         in_flight = _InFlight(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
@@ -295,7 +295,8 @@ class Committer:
         """Wait for the commit in progress, without a retry; None unless it is durable.
 
         With `find_out`, an unknown outcome is read from the group, because the tasks restart here.
-        Otherwise the next owner reads the committed offsets. Raises `FencedError` or `StreamsError`.
+        Otherwise the next owner reads the committed offsets. Raises `FencedError` or
+        `StreamsError`.
         """
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is None:
@@ -445,7 +446,7 @@ class Committer:
             _log.info("the transaction had not committed; restarting from the committed offsets")
             raise RolledBackError(str(error)) from error
         _log.info("the transaction had committed")
-        # All its records were acknowledged. End offsets may include another worker's records.
+        # Positions of acknowledged records; a log's end may include another worker's records.
         return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
 
     def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:

@@ -205,7 +205,7 @@ def record_bytes(columns: OutputColumns, index: int) -> int:
 
 
 def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
-    """Yield the end index of each run of records of up to `batch_bytes`, or of one larger record."""
+    """Yield the end index of each run of records that fits a batch, or of one larger record."""
     size = 0
     for index in range(len(columns)):
         more = record_bytes(columns, index)

@@ -41,7 +41,7 @@ _AGAIN_MAX_S: Final = 300.0
 _LOOK_S: Final = 0.1
 #: Seconds after which a trial ends if too few or too many ranges work.
 _PUT_OFF_S: Final = 0.25
-#: Weight of the newest share in the moving average.
+#: Weight of the newest processor share in the moving average.
 _NEWEST: Final = 0.1
 
 
@@ -167,7 +167,7 @@ class ConcurrencyLimit:
         self._reason_s = 0.0
 
     def _settle(self, limit: int) -> None:
-        """End a trial with `limit`; the next waits longer, except after a return to the smallest."""
+        """End a trial; the next waits longer, except after a return to the smallest limit."""
         if limit == self._narrowest < self._before:
             self._patience_s = _AGAIN_S
         else:

@@ -1,8 +1,8 @@
 """Old maps: records that are finished beyond a partition's committed offset. Pure.
 
-The committed offset is the slowest range's. After a restart, the partition is read from there. The
-**old map** of the commit identifies records that faster ranges finished, by hash and offset.
-It expires after the last range has passed its highest offset.
+A restart reads from the committed offset, which is the slowest range's. The **old map** of the
+commit identifies records that faster ranges finished, by hash and offset. It expires after the last
+range has passed its highest offset.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Keyed analysis: decides if a sub-topology's tasks can have key ranges. Pure.
 
-A range has its own graph and stores and sees only its keys. A sub-topology is **keyed** if each
-node uses only rows of the current record's key, and only the time of the record's position.
-Otherwise it is **free**, and its tasks stay in one piece. Operators declare their access
-(`Operator`), users declare it for processors (`keyed = True`); undeclared access counts as free.
+A sub-topology is **keyed** if each node uses only rows of the current record's key, and only the
+time of the record's position. Otherwise it is **free**, and its tasks stay in one piece. Operators
+declare their access (`Operator`), users declare it for processors (`keyed = True`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,7 +143,7 @@ def _keys_out(
         return keys_in if makes_a(FixedKeyProcessor, node.supplier) else frozenset((_ANY,))
     if operator.keys_out == _OWN:
         return keys_in
-    # Windowed keys count as such only if records arrive with their own keys.
+    # Windowed keys are safe for ranges only if made from the records' own keys.
     return frozenset((operator.keys_out,)) if keys_in == frozenset((_OWN,)) else frozenset((_ANY,))
 
 

@@ -1,7 +1,6 @@
 """Ledger: rows that a task's key ranges received and have not sealed. Pure.
 
-A range processes its rows in the order received, so a count of finished rows is enough. The loop's
-thread calls everything here.
+A range processes its rows in the order received, so a count of finished rows is enough.
 """
 
 from collections import deque

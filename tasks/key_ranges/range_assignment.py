@@ -5,7 +5,7 @@ idlest thread. **While the load is uneven**, the busiest thread then gives the i
 or range, or part of its heaviest task.
 
 The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
-ranges. Load counts as even within a range; the next measurement corrects this for hot keys.
+ranges. Load counts as even within a range.
 """
 
 from bisect import bisect_left, bisect_right
@@ -241,7 +241,7 @@ class _Draft:
             piece.thread = names[piece.thread]
 
     def even_out(self, tolerance: float) -> bool:
-        """Move load until threads differ by at most `tolerance` x mean; return True if any moved."""
+        """Move load until threads differ by `tolerance` x mean at most; True if any moved."""
         changed = False
         #: (Load, thread), idlest first, without threads that can move nothing.
         active = self._ranked()

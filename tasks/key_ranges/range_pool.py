@@ -80,7 +80,7 @@ class RangePool:
                     self._call()
 
     def _queue(self, each: RangeWorker) -> bool:
-        """Queue a range; return True if a thread, not its event loop, must run it. Needs the lock."""
+        """Queue a range; True if a thread, not an event loop, must run it. Needs the lock."""
         each.scheduling = Scheduling.QUEUED
         if each.awaits and isinstance(each.waiting, Shared):
             each.waiting.turns.begin(each)
@@ -270,7 +270,7 @@ class RangePool:
         return used_s
 
     def _look_at_width(self, before: _Seen) -> _Seen:
-        """Measure since `before` and adapt the limit. Needs the lock."""
+        """Measure processor use since `before`, adapt the limit. Needs the lock."""
         self._note_long()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s

@@ -79,7 +79,7 @@ class Repartitioning:
     def is_full(
         self, backlogs: Iterable[tuple[int, float]], waiting: int, used: float, ranges: int
     ) -> bool:
-        """Return True if no more rows may queue; `used` is the queues' part of their usual limit."""
+        """Return True if no more rows may queue; `used`: the queues' part of their usual limit."""
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
         if few and all(_is_short(*each) for each in backlogs):
             return used >= 1.0

@@ -45,8 +45,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Immutable finished work of a key range since its last seal, for the next commit.
 
     Attributes:
-        rows_done: Finished rows since the range started.
-        size_bytes: Approximate memory until the commit.
+        rows_done: Number of finished rows since the range started.
     """
 
     number: int

@@ -161,7 +161,7 @@ class SharedLoop:
             turn.add_done_callback(self._turns.discard)
 
     async def _turn(self, each: Turning, shared: Shared) -> None:
-        # Not earlier: a task cancelled before its first step never runs.
+        # Not earlier: a task cancelled before its first step would never call `_done`.
         shared.in_hand = asyncio.current_task()
         await each.turn_on_loop()
         shared.in_hand = None

@@ -1,7 +1,6 @@
 """Staged database: a task's database with a key range's own sealed rows on top.
 
-There is no lock: the range's thread stages, reads and drops rows; the loop's thread writes the
-database below, then sets one number.
+No lock is needed: the range's thread stages, reads and drops rows; the loop's sets one number.
 """
 
 from collections import deque

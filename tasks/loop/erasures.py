@@ -36,9 +36,6 @@ class Erasures:
     """Erasure orders of one worker; its loop calls it.
 
     The group sends an unanswered order again, so uncommitted orders are not stored.
-
-    Args:
-        answers: Answers by request; they outlive a restart of the tasks.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from tidewheel.tasks.ports import Clock
 
 
 class GroupOrders:
-    """The loop's connection to the group. Without a membership no orders come."""
+    """The loop's connection to the group, if it has a membership."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Transactional producers of one incarnation; the group log has each id before its first use (H7, H8)."""
+"""Transactional producers of one incarnation; the group logs each id before its first use."""
 
 import logging
 from collections.abc import Callable

@@ -98,7 +98,7 @@ class Questions:
 
     @property
     def come_often(self) -> bool:
-        """Return True if a question came recently, so another one is likely."""
+        """Return True if a question came recently: another is likely."""
         return time.monotonic() - self._came_s < _LATELY_S
 
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamWorker:
-    """Worker that runs tasks until `stop`. `run` needs its own thread; any thread may call the other methods.
+    """Worker that runs tasks until `stop`. `run` needs its own thread; the rest is thread-safe.
 
     Args:
         assigned: Tasks of a worker without membership; empty in a group.
@@ -130,7 +130,7 @@ class StreamWorker:
         """Run until `stop`, or until the group releases the worker.
 
         Raises:
-            FencedError: Another worker has our transactional id, or the group has ended our membership.
+            FencedError: Another worker has our transactional id, or the group ended our membership.
             RecordFailedError: A record failed and its handler answered "fail".
             StreamsError: Another error that needs a decision.
         """
@@ -214,8 +214,8 @@ class StreamWorker:
     def _early_s(self) -> float:
         """Return the seconds by which commits may start early; 0 under at_least_once.
 
-        Also 0 with repartition topics, because readers wait behind open transactions, and with key ranges,
-        which seal their work independently.
+        Also 0 with repartition topics, because readers wait behind open transactions, and with key
+        ranges, which seal (hand over) their work independently.
         """
         settings = self._settings
         results_wait = self._ports.make_sink_producer is None

@@ -72,7 +72,7 @@ class HeldTasks(msgspec.Struct):
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def keep_inputs_of(self, plan: ApplicationPlan) -> None:
-        """Drop start positions of inputs that a plan lacks: under the same name they are new topics."""
+        """Drop start positions of inputs that a plan lacks: topics of their name will be new."""
         for task_id, grant in self.owned.items():
             inputs = plan.inputs(task_id)
             kept = {each: offset for each, offset in grant.input.items() if each in inputs}
@@ -136,7 +136,7 @@ class TaskManager:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Start the held tasks; unknown start positions are read from the cluster.
+        """Start the tasks in `held`; unknown start positions are read from the cluster.
 
         Tasks whose topics are gone are dropped. The group revokes them when no worker reports them.
         """
@@ -177,7 +177,7 @@ class TaskManager:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Close all tasks despite errors: the error that ended them matters more. The updater is closed already."""
+        """Close all tasks despite errors: the error that ended them matters more."""
         if self._send is not None:
             self._hold_what_runs()
         self.running.clear()
@@ -186,7 +186,7 @@ class TaskManager:
         for task in (*self.tasks.values(), *copies, *self._leaving):
             try:
                 task.close()
-                task.stores.close()  # also of a retired task
+                task.stores.close()
             except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
                 _log.exception("task %s could not be closed in order", task.task_id)
                 failed = failed or error
@@ -194,7 +194,7 @@ class TaskManager:
             raise failed
 
     def _hold_what_runs(self) -> None:
-        """Store the positions of running tasks as their next start; those of the grant are outdated.
+        """Store running tasks' positions as their next start; those of the grant are outdated.
 
         No other worker has written meanwhile. The cluster may still report ends before our last
         transaction's markers, so our own positions are used.
@@ -219,8 +219,8 @@ class TaskManager:
     def admit(self) -> list[Task]:
         """Start the restored tasks, and return them.
 
-        Raises if the worker cannot continue. A task that cannot start is reported to the group; it ends the
-        worker only if it is the only one.
+        Raises if the worker cannot continue. A task that cannot start is reported to the group; it
+        ends the worker only if it is the only one.
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
@@ -380,7 +380,7 @@ class TaskManager:
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that rereads the group log may repeat a grant before it reads its release.
+                # A watchdog that rereads the group log may send a grant again before its release.
                 self._report(released)
                 return False
             if self._known(task_id):

@@ -16,7 +16,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 
 class WorkerCommitter:
-    """Owner of a worker's committer; `first_producer` initialised its id before the group knew it."""
+    """Owner of a worker's committer; makes the first producer unless `first_producer` is given."""
 
     def __init__(
         self,

@@ -31,8 +31,8 @@ from tidewheel.tasks.worker_settings import InputCheck
 class Membership(Protocol):
     """The worker's connection to its member in the watchdog (`streams/processes/watchdog/link.py`).
 
-    The worker's loop calls `take`, `progress` and `lease_left_s`; any thread may send reports. No call
-    blocks. The owner passes `StreamWorker.wake`, which a new order calls.
+    The worker's loop calls `take`, `progress` and `lease_left_s`; any thread may send reports. No
+    call blocks. The owner passes `StreamWorker.wake`, which a new order calls.
     """
 
     def take(self) -> list[AnyOrder]:
@@ -53,7 +53,7 @@ class Membership(Protocol):
         ...
 
     def lease_left_s(self) -> float:
-        """Return the seconds left of the lease; infinite before the first lease, negative after its end."""
+        """Return the seconds left to process input: infinite before a lease, negative after it."""
         ...
 
 
