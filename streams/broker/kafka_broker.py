@@ -232,8 +232,8 @@ class KafkaBroker:
     def kill(self) -> None:
         """Kill the broker as a crash would; `start()` brings it back with its data.
 
-        As after `stop()`, the next start takes one or two seconds longer: it first fences this run,
-        otherwise Kafka would lose the end of a transaction.
+        As after `stop()`, the next start takes one or two seconds longer: it first fences this run.
+        Otherwise Kafka would lose the end of a transaction.
         """
         self._end(crash=True)
 

@@ -64,8 +64,8 @@ class Content:
     def rows(self, spec: StoreSpec, *, observed_ms: int = -1) -> Iterator[StoredRow]:
         """Yield the unexpired rows in disk order.
 
-        `observed_ms` is the stream time of another copy: rows expired by it are left out too,
-        because a compacted log may have lost the record that advanced the time.
+        `observed_ms` is the stream time of another copy: rows expired by it are left out too. A
+        compacted log may have lost the record that advanced the time.
         """
         return stored_rows(
             spec,

@@ -2,8 +2,8 @@
 
 A broker refuses a whole batch for one record. librdkafka gives the batch's error to every record
 unless the broker named at least two (KIP-467); the others are then answered
-`_INVALID_DIFFERENT_RECORD`. The search sends each record twice, in one batch per partition, so the
-broker names bad records twice, and one batch shows exactly the bad ones.
+`_INVALID_DIFFERENT_RECORD`. The search sends each record twice, in one batch per partition. The
+broker then names bad records twice, and one batch shows exactly the bad ones.
 
 A record counts as refused only if it was refused alone, or if the broker named it and not the
 others of its batch. An error of a topic or partition (no permission, no such partition) counts for
