@@ -50,9 +50,9 @@ class ActiveTask:
         self.partition_times_ms = self._inputs.partition_times_ms
         self.source_restores = self._life.source_restores
         self.figures = self._life.figures
-        #: True while inputs may have records that earlier key ranges processed; operators skip them.
+        #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
-        #: Stream time at the position of those records.
+        #: Stream time at each input record meanwhile, by which operators judge lateness.
         self._clock: PositionClock | None = None
 
     @cached_property
@@ -182,7 +182,7 @@ class ActiveTask:
             name, batch = self._decode(records)
             if len(batch):
                 assert batch.source is not None, "a source batch has a source"
-                # A decode ahead may have covered more records than this run.
+                # The batch's source may be a longer piece, decoded early, than this run.
                 first = bisect_left(batch.source.offsets, records.offsets[0])
                 sources.append(batch.source)
                 decoded.append((name, batch, [places[row - first] for row in batch.rows]))
@@ -224,7 +224,7 @@ class ActiveTask:
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
         processing = self.processing
         for row in range(len(records)):
-            # Decoded singly: a commit in between must not depend on error handlers of later records.
+            # Decoded singly: a commit in between must not contain dead letters of later records.
             self._process_run(records.slice(row, row + 1))
             processing.punctuate_stream_time()
             if row + 1 < len(records) and (processing.commit_requested or late()):
@@ -245,7 +245,7 @@ class ActiveTask:
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
-        # True for one more batch after the last old map: operators then see the present time.
+        # The first batch after the last old map still gets position times, to set operators' times.
         self._is_catching_up = bool(self._inputs.old_maps)
         if self._clock is not None and not self._is_catching_up:
             for store in self.stores.stores.values():
@@ -305,6 +305,6 @@ class ActiveTask:
         if not self.processing.has_operator_times:
             return ()
         if self._clock is not None and self._is_catching_up:
-            # Operators skipped the records of earlier key ranges.
+            # Operators have not seen the records that earlier key ranges processed.
             return self.processing.operator_times_at(self._clock.time_ms)
         return self.processing.operator_times_ms()

@@ -14,16 +14,16 @@ from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.tasks.task.task import Task
 
-#: Minimum seconds between announcements of a ready copy.
+#: Minimum seconds between announcements of a ready copy's positions to the leader.
 _ANNOUNCE_S: Final = 0.1
 
 _UNKNOWN_LAG: Final = -1
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Positions and ends of a copy; None is unknown.
+    """Positions of a copy, and the ends that it must reach; None is unknown.
 
-    An end is the log end, or the committed offset of an input that restores a table.
+    An end is the changelog's end, or the committed offset of an input that restores a table.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -31,7 +31,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int | None:
-        """Return the number of offsets left to read.
+        """Return the number of offsets left to read; None if an end is unknown.
 
         >>> part = TopicPartition("app-counts-changelog", 0)
         >>> CopyProgress(positions={part: 5}, ends={part: 8}).lag
@@ -51,8 +51,8 @@ class LearnerTask:
 
     Attributes:
         role: "learner" or "standby".
-        learn_epoch: Step of the group that created it.
-        is_ready: True after its announcement.
+        learn_epoch: Epoch of the leader's order for this copy; announcements carry it.
+        is_ready: True after the copy was announced as ready.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class LearnerTask:
 
     def appoint(self, role: str, learn_epoch: int) -> None:
         if learn_epoch != self.learn_epoch:
-            self.is_ready = False  # the announcement carried the old epoch
+            self.is_ready = False  # it was announced under the old epoch
         self.role = role
         self.learn_epoch = learn_epoch
         self._announced = None
 
     def reset(self, reason: str) -> CopyNotReady | None:
-        """Reset the progress before a full restore; return the announcement."""
+        """Reset the progress before a full restore; return "not ready" if ready was announced."""
         self.progress = None
         return self._withdraw(reason)
 
     def advance(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
-        """Record the progress; return the announcement that is due (L2)."""
+        """Record the progress; return the "ready" or "not ready" that is now due, if any (L2)."""
         self.progress = progress
         lag = progress.lag
         if lag is None or lag > self._acceptable_lag:

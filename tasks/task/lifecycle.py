@@ -52,7 +52,7 @@ class TaskLifecycle:
         self.state = moved(self._task, self.state, state)
 
     def end(self, close_processing: Callable[[], None]) -> None:
-        """Close the processors and move to CLOSED, even if they fail."""
+        """Close the processors and move to CLOSED, even if closing fails."""
         if self.state in (TaskState.RESTORING, TaskState.RUNNING):
             self.move_to(TaskState.SUSPENDED)
         try:

@@ -1,7 +1,7 @@
 """Parallel task: key ranges process in a thread pool; the loop distributes and commits.
 
 The loop decodes records in order, calls error handlers, and queues the rest by key. A commit
-contains the work that the ranges have sealed by then.
+contains the work that the ranges have sealed (handed over as finished).
 """
 
 import logging
@@ -61,16 +61,15 @@ _log = logging.getLogger(__name__)
 
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
-#: A commit does not wait for longer units of work.
+#: A commit does not wait for key ranges whose unit of work takes longer (s).
 _UNIT_MAX_S: Final = 0.02
-#: Seconds that closing waits for running calls, and for `close` of users' processors.
+#: Seconds that closing waits for running user calls, and for `close` of users' processors.
 _IN_PROGRESS_S: Final = 0.1
 _CLOSING_S: Final = 10.0
-#: A repartitioning does not wait for longer units of work.
+#: A range whose unit of work takes longer (s) hangs: the task then keeps its ranges.
 _HANGS_S: Final = 1.0
 #: Total seconds that coroutines may block the shared event loop before a warning.
 _BLOCKING_MAX_S: Final = 1.0
-#: Seconds between calls of `tick` in `settle`.
 _TICK_S: Final = 0.01
 
 
@@ -106,20 +105,20 @@ class ParallelTask:
         self._dealer = Dealer(KeyRanges(), None, -1)
         self._own_counters = TaskCounters()
         self._closed_counters = TaskCounters()
-        #: Next offset to distribute.
+        #: Next offset of each input to distribute to key ranges.
         self._distributed_offsets: dict[TopicPartition, int] = {}
         self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._dead_letters: dict[int, list[OutputColumns]] = {}
         self._distributed_bytes = 0
         self._runs = RunMemory(0)
-        #: Number of each range's last drained seal, and the size of all drained seals.
+        #: Number of each range's last seal in a commit, and the bytes of all seals in commits.
         self._drained_seals: list[int] = []
         self._drained_bytes = 0
         self._operator_times: tuple[int, ...] = ()
         self._expiries: dict[str, StoreExpiry] = {}
-        #: True if rows on disk may be of faster ranges, present or earlier.
+        #: True if ranges, now or before the start, may have written rows ahead of slower ones.
         self._is_divided = False
-        #: Records that advance stream time; None once the dealer has a clock.
+        #: Rule for records that advance stream time, until the dealer has a clock that uses it.
         self._counted: Counted | None = None
         self.has_reported_blocking = False
 
@@ -150,7 +149,7 @@ class ParallelTask:
         return runs_users_objects(self.plan.spec)
 
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
-        """Set pool and ranges; commit metadata holds the progress of `fitting` ranges."""
+        """Set pool and key ranges; the progress of at most `fitting` fits into commit metadata."""
         self._pool = pool
         self._requested_ranges = cut
         self._ranges_in_metadata = fitting
@@ -192,7 +191,7 @@ class ParallelTask:
         self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
     ) -> None:
         self._dealer = Dealer(cut, None, stream_time_ms)
-        # Operators of a single range track times, but not of records processed earlier.
+        # A single range's operators track times, but not of records that earlier ranges processed.
         self._is_divided = len(cut) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
         self.ranges = [
@@ -211,7 +210,7 @@ class ParallelTask:
         self._wake_ranges(self.ranges)
 
     def _ensure_clock(self) -> bool:
-        """Return False while the first time is unknown; a range's operators provide it."""
+        """Create the position clock; return False until a range's operators know its start time."""
         if self._counted is None:
             return True
         processing = self.ranges[0].processing
@@ -245,7 +244,7 @@ class ParallelTask:
     def _make_range_parts(
         self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
     ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
-        """Called in the range's thread."""
+        """Return a range's graph, stores and databases; the range's thread calls it."""
         databases: list[StagedDatabase] = []
         own = None
         if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
@@ -285,7 +284,7 @@ class ParallelTask:
         self._life.retire()
 
     def _close_ranges(self) -> None:
-        """Close the ranges; abandon those in a call that does not return."""
+        """Close the ranges; abandon those in a user call that does not return."""
         pool = self._pool
         assert pool is not None, "the task has started"
         closed = SealBarrier(self.ranges)
@@ -305,7 +304,7 @@ class ParallelTask:
                 raise key_range.closing_error
 
     def settle(self, until_s: float, tick: Callable[[], None]) -> None:
-        """Stop after the records in progress, calling `tick` every 10 ms.
+        """Stop the ranges after their records in progress; meanwhile call `tick` every 10 ms.
 
         Coroutines that still run at `until_s` (monotonic) are cancelled.
         """
@@ -363,7 +362,7 @@ class ParallelTask:
         return own + self._runs.bytes
 
     def _fits_into_metadata(self) -> bool:
-        """Return False if a stuck range's distance does not fit into commit metadata."""
+        """Return False if a range lags by more offsets than commit metadata can encode."""
         return all(
             end - self.next_offsets[partition] < AHEAD_MAX
             for partition, end in self._distributed_offsets.items()
@@ -381,7 +380,7 @@ class ParallelTask:
 
     @property
     def has_fixed_ranges(self) -> bool:
-        """Return True if ranges must not change: one hangs, or old progress is not merged yet."""
+        """Return True if the ranges must stay: one hangs, or an old map still marks records."""
         now_s = time.monotonic()
         hangs = any(
             (since_s := key_range.unit_since_s) is not None and now_s - since_s > _HANGS_S
@@ -524,7 +523,7 @@ class ParallelTask:
                 raise key_range.error
 
     def erase(self, erasure: Erasure) -> None:
-        # With several ranges, row keys are record keys.
+        # The hash finds the range: with several ranges, a row's key is its record's key.
         index = self._dealer.ranges.index_of(key_hash(erasure.key, 0))
         self.ranges[index].erase(erasure)
         self._wake_ranges([self.ranges[index]])
@@ -559,7 +558,7 @@ class ParallelTask:
         self._wake_ranges(self.ranges)
 
     def request_seals(self) -> SealBarrier:
-        """Request seals; the barrier awaits only ranges that will seal soon."""
+        """Request that ranges seal (hand over) finished work; return a barrier for fast ones."""
         unsealed = [
             key_range for key_range in self.ranges if key_range.dirty and key_range.error is None
         ]
@@ -581,7 +580,7 @@ class ParallelTask:
         return key_range.awaits or (self._pool is not None and self._pool.may_soon_be_free)
 
     def drain(self) -> dict[str, Drained]:
-        """Send sealed outputs to the collector; return sealed changes by store."""
+        """Pass the ranges' sealed outputs to the collector; return sealed changes by store."""
         seals: list[Seal] = []
         outputs = OutputRuns()
         for index, key_range in enumerate(self.ranges):
@@ -600,7 +599,7 @@ class ParallelTask:
         return self._merged_changes(by_store(seals))
 
     def _merged_changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
-        """Merge changes, and add deletes of rows that expired for the slowest range."""
+        """Merge the ranges' changes; add deletes of rows that expired for all of them."""
         changes = {store: merge_changes(drained) for store, drained in of_ranges.items()}
         for store, expiry in self._expiries.items():
             if store in changes:
@@ -612,7 +611,6 @@ class ParallelTask:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Return False: ranges run during a commit anyway."""
         return False
 
     def applied(self) -> None:
@@ -620,7 +618,7 @@ class ParallelTask:
             key_range.applied(number)
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
-        """Return the lowest unsealed offset, even if all earlier ranges were further.
+        """Return the lowest unsealed offset, even if an earlier commit's ranges all passed it.
 
         A restart must read from there, to merge the inputs in the same order again.
         """

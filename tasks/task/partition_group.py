@@ -1,8 +1,8 @@
 """Buffered input of a task: orders the records of its partitions by timestamp.
 
 The partition with the lowest head timestamp is next, as in Kafka Streams (PartitionGroup). Records
-leave in the longest runs with that order, because a run becomes a batch. With several inputs and
-extracted timestamps, each record is decoded before its turn, once.
+leave in runs (consecutive records of one partition), as long as that order allows: a run becomes a
+batch. Where extracted timestamps order several inputs, each record is decoded early, once.
 """
 
 from collections import deque
@@ -15,10 +15,10 @@ from tidewheel.tasks.processing.engine.java_queue import JavaQueue
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords, memory_bytes
 from tidewheel.tasks.processing.engine.source import DecodedRecords
 
-#: Decodes records into pieces (`SourceNode.decode_ahead`).
+#: Decodes records early, into pieces (`SourceNode.decode_ahead`).
 DecodeAhead = Callable[[SourceRecords], list[SourceRecords]]
 
-#: Value of `max_task_idle_ms` for no wait.
+#: Value of `max_task_idle_ms` with which tasks never wait for empty inputs.
 NEVER_IDLE: Final = -1
 
 _AHEAD_RECORDS_MAX = 1_000
@@ -27,7 +27,7 @@ _AHEAD_RECORDS_MAX = 1_000
 class PartitionBuffer:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        #: Set if extracted timestamps decide the order.
+        #: Set if extracted timestamps order the inputs.
         self.decode_ahead: DecodeAhead | None = None
         self._chunks: deque[tuple[SourceRecords, int]] = deque()
         #: Index of the next record in the first chunk.
@@ -44,7 +44,7 @@ class PartitionBuffer:
     def put_back(self, chunk: SourceRecords) -> None:
         size = 0
         if self._start:
-            # A chunk's bytes count until its last record is taken, so these are counted already.
+            # A chunk's bytes count until its last record is taken, so these are still counted.
             first, first_size = self._chunks.popleft()
             self._chunks.appendleft((first.slice(self._start, len(first)), first_size))
             self._start = 0
@@ -71,7 +71,7 @@ class PartitionBuffer:
         stop = min(begin + min(limit, _AHEAD_RECORDS_MAX), len(chunk))
         pieces = [(piece, memory_bytes(piece)) for piece in decode(chunk.slice(begin, stop))]
         if stop < len(chunk):
-            # Also counts the records before `begin`: they are freed with this remainder.
+            # Includes records before `begin`: their memory is freed with this remainder.
             remaining_size = size - sum(piece_size for _, piece_size in pieces)
             self._chunks.appendleft((chunk.slice(stop, len(chunk)), remaining_size))
         else:
@@ -79,11 +79,11 @@ class PartitionBuffer:
         self._chunks.extendleft(reversed(pieces))
 
     def times(self, limit: int) -> Sequence[int]:
-        """Return the order timestamps of the first run's next records."""
+        """Return the ordering timestamps of the first chunk's next records, up to `limit`."""
         return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
-        """Remove up to `limit` records of the first run; all but the first are before `before_ms`."""
+        """Remove one record of the first chunk, and up to `limit` in all if before `before_ms`."""
         chunk, size = self._chunks[0]
         stop = min(self._start + limit, len(chunk))
         if before_ms is not None:
@@ -113,7 +113,7 @@ class PartitionGroup:
     """Input buffers of one task.
 
     Attributes:
-        enforcing: True if the last `ready` stopped waiting for an empty input.
+        enforcing: True if the wait for an empty input timed out in the last `ready`.
         enforced: Number of runs taken while enforcing.
         queue: Non-empty partitions; orders equal head timestamps by arrival, as Kafka Streams does.
             Only for the test driver, where arrivals are deterministic. None orders them by name.
@@ -128,7 +128,7 @@ class PartitionGroup:
         self.queue: ArrivalQueue | None = None
         self._max_task_idle_ms = max_task_idle_ms
         self._lags: Mapping[TopicPartition, int] = {}
-        #: End of the wait for each empty input with lag 0.
+        #: Wall-clock time at which the wait for each empty input with lag 0 ends.
         self._deadlines_ms: dict[TopicPartition, int] = {}
         for partition in sorted(partitions):
             self.add_partition(partition)
@@ -152,7 +152,7 @@ class PartitionGroup:
 
     @property
     def waits(self) -> bool:
-        """Return True if only some inputs have records: then `ready` needs lags."""
+        """Return True if only some inputs have records: then `ready` needs the others' lags."""
         return (
             self._max_task_idle_ms != NEVER_IDLE
             and len(self.buffers) > 1
@@ -203,7 +203,7 @@ class PartitionGroup:
     def take(self, limit: int) -> SourceRecords | None:
         """Remove and return the next run of at most `limit` records.
 
-        Equal head timestamps: the lowest partition first, to be deterministic.
+        Of equal head timestamps, the lowest partition's is first: the order is deterministic.
         """
         if self.queue is not None:
             return self._take_by_arrival(self.queue, limit)
@@ -221,7 +221,7 @@ class PartitionGroup:
         partition = heads[0][1]
         before_ms = None
         if len(heads) > 1:
-            # Makes the order independent of run lengths.
+            # Stops at the next partition's head: the order must not depend on `limit`.
             next_ms, next_partition = heads[1]
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
@@ -241,9 +241,9 @@ class PartitionGroup:
         return records
 
     def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
-        """Remove and return, by partition, records of several `take` calls and their order.
+        """Remove the records of several `take` calls; return them and their order by partition.
 
-        Stops where a partition's run ends: `ready` must decide again there.
+        Stops where a partition's first chunk ends: there, `ready` may have to wait.
         """
         buffers = [
             self.buffers[partition]
@@ -263,9 +263,10 @@ class PartitionGroup:
 
 
 def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-    """Return the merged positions of the records per column, until one column is exhausted.
+    """Return each record's place in the merged order, per column, until one is exhausted.
 
-    The lowest head is next; a record behind a later one of its column follows it directly.
+    The column with the lowest head is next. A record with an earlier time than its predecessor
+    follows that one directly.
 
     >>> _places([[5, 3, 9], [4, 5, 7]], 10), _places([[1, 2], [1, 1]], 3)
     ([[1, 2], [0, 3, 4]], [[0], [1, 2]])

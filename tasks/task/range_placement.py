@@ -24,35 +24,35 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Maximum ranges of all await-only tasks; each range has a graph and stores.
+#: Maximum key ranges of all await-only tasks; each range has a graph and stores in memory.
 _AWAITING_MAX: Final = 1_024
 _WATCH_INTERVAL_S: Final = 0.25
 _PLACE_INTERVAL_S: Final = 5.0
 _RECORD_INTERVAL_MIN_S: Final = 0.1
-#: Loads are milliseconds of work.
+#: `assign_ranges` receives loads as integer milliseconds of work.
 _UNITS_PER_S: Final = 1_000
 
 
 class RangePlacement:
-    """Key ranges of all tasks of one worker.
+    """Placement of the key ranges of one worker's tasks.
 
     Args:
-        ranges_max: Maximum ranges of one task whose progress fits into commit metadata.
+        ranges_max: Maximum ranges of one task; commit metadata has no room for more.
     """
 
     def __init__(self, pool: RangePool, ranges_max: int) -> None:
         self._pool = pool
         self._ranges_max = ranges_max
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
-        #: Busy seconds of each range when it was last placed.
+        #: Total busy seconds of each range at the last placement: loads count from there.
         self._busy_s: dict[RangeWorker, float] = {}
-        #: Busy seconds, with the running unit, at the last record of `busy_percent`.
+        #: Total busy seconds of each range when `busy_percent` was last set.
         self._recorded_busy_s: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
         self._placed_tasks: frozenset[TaskId] = frozenset()
         self._placed_s = time.monotonic()
         self._next_s = self._placed_s + _PLACE_INTERVAL_S
         self._watch_s = 0.0
-        #: True for await-only tasks, which need no threads.
+        #: True for tasks whose user functions all await: these share an event loop, not threads.
         self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
         self._reported_tasks: WeakSet[ParallelTask] = WeakSet()
 
@@ -64,7 +64,7 @@ class RangePlacement:
         task.join(self._pool, self._cut_of(task), self._ranges_max)
 
     def update(self, owned: Iterable[Task]) -> None:
-        """Request other ranges if the load is uneven or tasks changed."""
+        """Request new key ranges of the tasks, every 5 s and when the set of tasks changes."""
         tasks = [task for task in owned if isinstance(task, ParallelTask)]
         task_ids = frozenset(task.task_id for task in tasks)
         now_s = time.monotonic()
@@ -80,7 +80,6 @@ class RangePlacement:
                 task.request_ranges(self._cut_of(task))
 
     def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
-        """Log a coroutine that blocks the shared event loop, once per task."""
         self._pool.watch(now_s)
         for task in tasks:
             coroutine = None if task in self._reported_tasks else blocking(task)
@@ -124,12 +123,11 @@ class RangePlacement:
         return awaits
 
     def _record_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
-        """Record the busy percent of each range at most every 0.1 s."""
         if now_s - since_s < _RECORD_INTERVAL_MIN_S:
             return
         for key_range in task.ranges:
             began_s = key_range.unit_since_s
-            # Counts the running unit now, and not again when it ends.
+            # Counts the unit of work in progress now, and not again when it ends.
             at_work_s = key_range.busy_s + (0.0 if began_s is None else now_s - began_s)
             worked_s = at_work_s - self._recorded_busy_s.get(key_range, 0.0)
             self._recorded_busy_s[key_range] = at_work_s

@@ -13,7 +13,7 @@ from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
-#: Limits per task: one heartbeat carries all tasks of a worker.
+#: Maximum entries per task in a status: one heartbeat carries those of all tasks of a worker.
 _RECORDS_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
 
@@ -23,7 +23,7 @@ def range_count(task: Task) -> int:
 
 
 def busiest(task: Task) -> tuple[tuple[int, int], ...]:
-    """Return (first hash, busy percent) of busy ranges, the busiest first."""
+    """Return (first hash, busy percent) of the busiest 16 key ranges, the busiest first."""
     if not isinstance(task, ParallelTask):
         return ()
     busy = [
@@ -35,7 +35,7 @@ def busiest(task: Task) -> tuple[tuple[int, int], ...]:
 
 
 def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
-    """Return (key hash, offset, ms so far) of long-running records, the longest first."""
+    """Return (key hash, offset, ms so far) of records in progress for 1 s, the longest first."""
     if not isinstance(task, ParallelTask):
         return ()
     now_s = time.monotonic()
@@ -51,7 +51,7 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
 
 
 def blocking(task: Task) -> BlockingCoroutine | None:
-    """Return the task's coroutine that blocks the shared event loop for long."""
+    """Return the task's coroutine that has blocked the shared event loop for 1 s, if any."""
     if not isinstance(task, ParallelTask):
         return None
     now_s = time.monotonic()
@@ -71,7 +71,7 @@ def _coroutine(
     node = "" if key_range.processing is None else key_range.processing.graph.at_work()
     function = watch.place(step)
     if not function:
-        return None  # it has continued
+        return None  # the coroutine no longer blocks
     coroutine = BlockingCoroutine(
         function=function,
         ms=int((now_s - step.since_s) * 1000),

@@ -1,9 +1,9 @@
 """Source restore: fills a store from its source topic, through source and operator (or processor).
 
 Kafka Streams copies the bytes, even of records that the deserialization handler skipped
-(`reuse.ktable.source.topics`, KAFKA-8037). Here bad records are skipped and timestamps extracted, as
-during processing; no dead letter is written again. The processor of a read-only store (KIP-813) is a
-new object; its forwards and schedules have no effect.
+(`reuse.ktable.source.topics`, KAFKA-8037). Here bad records are skipped and timestamps extracted,
+as during processing; no dead letter is written again. Forwards and schedules of a read-only store's
+processor (KIP-813) have no effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,10 @@ def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadat
 
 
 class SourceRestore:
-    """Source restore of one partition: the operator's `NodeContext` or processor's `ProcessorHost`.
+    """Restore of a store from one partition of its source topic.
 
-    Empty methods have no effect, because processing counted, reported and committed the records.
+    It is the operator's `NodeContext` or processor's `ProcessorHost`. Empty methods do nothing,
+    because processing already counted and reported these records.
     """
 
     #: Empty: global stores may have changed since the records were processed.
@@ -69,7 +70,7 @@ class SourceRestore:
             source, self._skip_corrupt, _ignore_dropped, default_timestamp_extractor
         )
         self._table = table
-        #: Made with the first record: most starts restore nothing.
+        #: None until the first record: most starts restore nothing.
         self._operator: Operator | None = None
 
     def _make_operator(self) -> Operator:
@@ -90,11 +91,11 @@ class SourceRestore:
 
     @property
     def extracts(self) -> bool:
-        """Return True if timestamps need earlier records: then a restore reads all."""
+        """Return True with a timestamp extractor: it needs earlier records, so all are read."""
         return self._source.extracts
 
     def rows(self, records: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
-        """Return changed rows, to be written before the next call."""
+        """Process records; return the changed rows. Write them before the next call."""
         batch = self._source.decode(records, self._partition_time_ms)
         if len(batch):
             self._partition_time_ms = max(self._partition_time_ms, *batch.timestamps)
@@ -114,7 +115,6 @@ class SourceRestore:
         return self._now_ms()
 
     def internal_topic(self, name: str) -> str:
-        """Return the name: a table source writes to no topic."""
         return name
 
     def store(self, name: str) -> Any:
@@ -127,11 +127,9 @@ class SourceRestore:
 
     @property
     def late_letter(self) -> None:
-        """Return None: processing kept late records."""
         return None
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
-        """Ask the processing handler again; return if it skips the record."""
         context, record = node_failure(batch, index, node=self.node_name, task_id=self.task_id)
         raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw)

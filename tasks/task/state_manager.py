@@ -1,7 +1,7 @@
 """State of one task: opens and commits its stores together.
 
 Persistent stores share one RocksDB, in-memory stores one sorted dictionary. A commit writes each
-once, positions last: the disk may lag the changelog, but never lead it.
+once, after its transaction: the disk may lag behind the changelog, but never lead it.
 """
 
 import secrets
@@ -45,8 +45,7 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Application settings for stores.
 
     Attributes:
-        cache_enabled: True if `statestore_cache_max_bytes` > 0.
-        keep_bytes_per_store: Memory for committed entries of one store.
+        keep_bytes_per_store: Bytes of committed entries that one store caches for reads.
     """
 
     application_id: str
@@ -55,13 +54,12 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateManager:
-    """Stores of one task, owned by the restoring, then the processing thread.
+    """Stores of one task. The restoring thread owns them first, then the processing thread.
 
     Attributes:
-        changelogs: Store of each changelog partition.
         sources: Store of each input that serves as its changelog.
-        slowest_position_ms: Expires restored rows: stream time at the slowest key range's position,
-            -1 if unknown. None if no range lags: rows expire by their own times.
+        slowest_position_ms: Stream time at the slowest key range's position, by which restored rows
+            expire; -1 if unknown. None if no range lags: they expire by their store's time.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class StateManager:
         self.directory = directory
         #: Keys: True for persistent stores, False for in-memory ones.
         self._databases: dict[bool, Database] = {}
-        #: Databases with staged changes, as stores see them.
+        #: Databases overlaid with the changes of the commit in progress; stores read through these.
         self._views: dict[bool, InFlightView] = {}
         self._is_staged = False
         self._custom_hosts: dict[str, CustomStoreHost] = {}
@@ -158,7 +156,7 @@ class StateManager:
             self.stores[spec.name] = self._make_store(spec)
 
     def identity(self) -> str:
-        """Return the id of the data; wiping a store changes it."""
+        """Return the id of this copy of the data; emptying a store changes it."""
         identities: list[str] = []
         for database in self._databases.values():
             identity = database.position(_IDENTITY)
@@ -193,8 +191,7 @@ class StateManager:
 
         Args:
             over: Returns the range's view of a database, given store names.
-            now: Returns the timestamp of the record in progress.
-            divided: True if rows on disk may be of faster ranges, present or earlier.
+            divided: True if ranges, now or before the start, may have written rows ahead of others.
         """
         assert not self._custom_hosts, "key ranges reject custom stores"
         views = {
@@ -222,7 +219,7 @@ class StateManager:
         return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
     def reject_unsorted_keys(self, advice: str = RESET) -> None:
-        """Raise `StoredRowError` if stored keys differ from their serde's bytes."""
+        """Raise `StoredRowError` for keys stored in another field order: reads would miss them."""
         for spec in self.specs.values():
             store = self.stores[spec.name]
             key_of: Callable[[bytes], bytes]
@@ -257,7 +254,7 @@ class StateManager:
         return self._changelog_of[store]
 
     def slowest_ms(self, store: str) -> int | None:
-        """Return a store's time at `slowest_position_ms`, if it has one."""
+        """Return a store's stream time at `slowest_position_ms`; None if no rows expire by it."""
         if self.slowest_position_ms is None:
             return None
         return slowest_time(self.specs[store], self.slowest_position_ms)
@@ -287,7 +284,7 @@ class StateManager:
         return next(self.database(store).iterate(store, None, None), None) is not None
 
     def forget(self, store: str) -> None:
-        """Empty a store for a full restore, position first: it must not lead the data."""
+        """Empty a store for a full restore. A crash must leave no position without its rows."""
         if store in self._custom_hosts:
             self._custom_hosts[store].forget()
             return
@@ -327,7 +324,7 @@ class StateManager:
     def may_be_ahead(self) -> bool:
         """Return True if processing may continue between `stage` and `apply`.
 
-        False with custom stores: their commit covers all writes before it.
+        False with custom stores: their commit would include the later writes.
         """
         return not self._custom_hosts
 
@@ -340,9 +337,9 @@ class StateManager:
         )
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
-        """Show drained changes to the stores until `apply` writes them.
+        """Let stores read drained changes until `apply` writes them to disk.
 
-        With `joins`, `drained` merges the staged changes with later ones.
+        With `joins`, `drained` merges the changes staged before with later ones.
         """
         assert self._is_staged == joins, "one commit at a time"
         self._is_staged = True
@@ -356,7 +353,7 @@ class StateManager:
             }
             view.show(changes, added)
         for name, store in self.stores.items():
-            # Unchanged stores too: cached reads must stay within the budget.
+            # Unchanged stores too: this drops cached reads beyond the memory limit.
             if name in drained or not store.buffer.dirty:
                 store.buffer.applied()
 
@@ -421,7 +418,7 @@ class StateManager:
     ) -> None:
         """Write restored rows and their positions.
 
-        `times` has, by store, the stream times that the rows lack.
+        `times` has, by store, stream times that the rows do not show.
         """
         for name, time in times.items():
             buffer = self.stores[name].buffer
@@ -449,7 +446,7 @@ class StateManager:
     def ingest(
         self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
     ) -> None:
-        """Move sorted runs into a persistent store.
+        """Move sorted runs (files) into a persistent store's database.
 
         Args:
             offset: First offset after the runs, the log end at `caught_up_at_ms`.
@@ -475,7 +472,7 @@ class StateManager:
         self.stores[store].buffer.discard()
 
     def refresh_positions(self, *, now_ms: int) -> None:
-        """Write the known positions again: they are the log ends at `now_ms`."""
+        """Write the positions again, with the time `now_ms` at which they are log ends."""
         positions = {
             partition: position.offset
             for partition, store in {**self.changelogs, **self.sources}.items()
@@ -484,7 +481,6 @@ class StateManager:
         self.apply({}, positions, now_ms=now_ms)
 
     def close(self) -> None:
-        """Close the databases and discard uncommitted changes. Idempotent."""
         with ExitStack() as closing:  # closes all, even if one fails
             for database in self._databases.values():
                 closing.callback(database.close)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Protocol of `ActiveTask` (loop's thread) and `ParallelTask` (key ranges in a pool).
+    """Protocol of `ActiveTask` (the loop's thread processes) and `ParallelTask` (a pool does).
 
     Attributes:
-        next_offsets: Next offset to process per input; a commit commits it.
-        partition_times_ms: Largest timestamp per input, -1 before the first record.
+        next_offsets: Next offset to process per input partition; commits store it.
+        partition_times_ms: Largest timestamp per input partition, -1 before the first record.
     """
 
     task_id: TaskId
@@ -49,7 +49,7 @@ class Task(Protocol):
         """Change the state; raise RuntimeError for an illegal move."""
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        """Add a partition of a topic that a pattern matches."""
+        """Add a partition of a new topic that the source's pattern matches."""
 
     def start(
         self,
@@ -60,11 +60,11 @@ class Task(Protocol):
     ) -> None:
         """Start at committed offsets, with restored stores.
 
-        `old_maps` has each key range's progress at that commit.
+        `old_maps` has each key range's progress there: records below it are skipped.
         """
 
     def retire(self) -> None:
-        """Close the processors, but not the stores."""
+        """Close the processors, but not the stores: a copy may follow with them."""
 
     def close(self) -> None: ...
 
@@ -85,7 +85,7 @@ class Task(Protocol):
     def erase(self, erasure: Erasure) -> None: ...
 
     def answer(self, question: Question) -> None:
-        """Answer a query of uncommitted rows; key ranges do so later."""
+        """Answer a query of uncommitted rows; key ranges do so later, in their threads."""
 
     @property
     def caches(self) -> "TaskGraph | None":
@@ -102,26 +102,29 @@ class Task(Protocol):
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Return the approximate memory of changes (key ranges: and outputs)."""
+        """Return the approximate bytes of uncommitted state changes (key ranges: and outputs)."""
 
     @property
     def busy(self) -> bool:
-        """Return True with buffered records (key ranges: or unfinished, or uncommitted ones)."""
+        """Return True if records are buffered or, in key ranges, unfinished or uncommitted."""
 
     @property
     def may_be_ahead(self) -> bool:
-        """Return True if processing may continue during a commit."""
+        """Return True if the task may process records while a commit is in progress."""
 
     def drain(self) -> dict[str, Drained]: ...
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
-        """Return the lowest unprocessed offset; `position` is past control records (H32)."""
+        """Return the lowest unprocessed offset, or `position` if the input is read to its end.
+
+        `position` is the reader's, past trailing transaction markers.
+        """
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
-        """Return the progress of each key range; `offset` is from `offset_to_commit`."""
+        """Return each key range's progress to commit; `offset` is from `offset_to_commit`."""
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
-        """Return the largest timestamp before the offset to commit."""
+        """Return the largest timestamp of records before the offset to commit."""
 
     def operator_times_ms(self) -> tuple[int, ...]:
         """Return the stream times of operators and stores for this commit."""
@@ -130,4 +133,4 @@ class Task(Protocol):
     def stream_time_ms(self) -> int: ...
 
     def record_timestamp(self) -> int:
-        """Return the timestamp of changelog records of plain key-value stores."""
+        """Return the timestamp for changelog records of stores whose rows have none."""

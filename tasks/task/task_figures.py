@@ -13,7 +13,7 @@ _EXPIRED_PUT: Final = "put with a time that its store does not keep any more"
 
 
 class TaskFigures:
-    """Counts of one task. `counters` and `expired_puts` return totals of all its graphs."""
+    """Counts of one task; `counters` and `expired_puts` return totals of all its key ranges."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TaskFigures:
         self._group = group
         self._counters = counters
         self._expired_puts = expired_puts
-        #: Expired puts at the last report: all, and those of processors.
+        #: Expired puts (too old for their store) at the last report: all, and those of processors.
         self._expired_reported = self._expired_of_processors = 0
 
     @property
@@ -36,11 +36,10 @@ class TaskFigures:
 
     @property
     def skipped(self) -> int:
-        """Return the number of records and outputs that exception handlers skipped."""
         return self._counters().skipped + self._policy.skipped_outputs[self._task_id]
 
     def report_expired_puts(self) -> None:
-        """Report processors' expired puts since the last call; operators report theirs."""
+        """Report processors' expired puts since the last call; operators report their own."""
         expired = self._expired_puts()
         if expired == self._expired_reported:
             return

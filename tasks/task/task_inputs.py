@@ -1,4 +1,4 @@
-"""Inputs of a task: buffers, sources, positions, and earlier progress of key ranges."""
+"""Inputs of a task: buffers, sources, next offsets, and earlier progress of key ranges."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +14,7 @@ from tidewheel.tasks.processing.engine.source import SourceNode
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.task_parts import TaskParts
 
-#: Handles an undeserializable record; raises to fail the task.
+#: (records, row, error) of an undeserializable record: returns to skip it, raises to fail the task.
 Corrupt = Callable[[SourceRecords, int, Exception], None]
 Dropped = Callable[[str, int, str, RecordMetadata | None], None]
 
@@ -23,9 +23,9 @@ class TaskInputs:
     """Input partitions of one task.
 
     Attributes:
-        next_offsets: Next offset to process; stays the same object.
-        partition_times_ms: Largest timestamp, -1 before the first; stays the same object.
-        old_maps: Progress of earlier key ranges beyond the committed offset.
+        next_offsets: Next offset to process. The task shares this dict: never replace it.
+        partition_times_ms: Largest timestamp, -1 before the first record; shared likewise.
+        old_maps: Progress of the last commit's key ranges; records that they finished are skipped.
     """
 
     def __init__(self, parts: TaskParts, corrupt: Corrupt, dropped: Dropped) -> None:
@@ -45,7 +45,7 @@ class TaskInputs:
         self._decode_ahead_if_extracted()
 
     def _make_source(self, source: SourceSpec) -> SourceNode:
-        # Records of internal topics carry extracted timestamps already.
+        # Records of internal topics were written with extracted timestamps.
         default = None if source.internal else self._parts.default_timestamp_extractor
         return SourceNode(source, self._corrupt, self._dropped, default)
 
@@ -75,7 +75,7 @@ class TaskInputs:
         partition_times_ms: Mapping[TopicPartition, int],
         old_maps: Mapping[TopicPartition, OldMap],
     ) -> int:
-        """Set the positions of all inputs; return the largest timestamp, or -1."""
+        """Set the start of all inputs; return their largest partition time, -1 if unknown."""
         assert set(offsets) == set(self.partitions), "every input has an offset"
         self.next_offsets.update(offsets)
         self.partition_times_ms.update(
@@ -107,7 +107,7 @@ class TaskInputs:
     def refuse(
         self, policy: ErrorPolicy, records: SourceRecords, row: int, error: Exception
     ) -> None:
-        """Call the handler of an undeserializable record; return if it skips it."""
+        """Call the exception handler of an undeserializable record; return if it skips."""
         node = self.sources[records.topic].spec.name
         task_id = str(self._parts.task_id)
         context, record = input_failure(records, row, node=node, task_id=task_id)

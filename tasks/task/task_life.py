@@ -11,13 +11,7 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 
 class TaskLife:
-    """Parts of a task with and without key ranges.
-
-    Args:
-        corrupt: Handles a record that does not decode.
-        dropped: Counts records that a source drops.
-        close_processing: Closes the processors of a started task.
-    """
+    """Parts that `ActiveTask` and `ParallelTask` share."""
 
     def __init__(
         self,
@@ -37,7 +31,6 @@ class TaskLife:
         self._close_processing = close_processing
 
     def close(self) -> None:
-        """Close processors and stores; idempotent."""
         if self.cycle.state is TaskState.CLOSED:
             return
         try:
@@ -46,7 +39,6 @@ class TaskLife:
             self._stores.close()
 
     def retire(self) -> None:
-        """Close the processors, and leave the stores open for a copy."""
         self.figures.report_expired_puts()
         self.cycle.end(self._end)
 

@@ -12,23 +12,23 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
 
 _log = logging.getLogger(__name__)
-#: Seconds until a plan without a deleted topic must arrive, and between requests.
+#: After a source topic was deleted: seconds until a plan without it must arrive, and between
+#: requests for one.
 _PLAN_TIMEOUT_S: Final = 60.0
 _REQUEST_INTERVAL_S: Final = 1.0
 
-#: Seconds that a fetch waits for more after fewer than `_FEW_RECORDS` records, where results appear
-#: only with the commit. Fixed costs then serve more records, and the brokers get the CPU.
+#: Seconds that the loop waits for more after fewer than `_FEW_RECORDS` records, if outputs appear
+#: with the commit anyway.
 _GATHER_S: Final = 0.01
 _FEW_RECORDS: Final = 500
 
 
 class WorkerInput:
-    """Input of a worker, for the thread of its loop.
+    """Input of a worker; only its loop's thread calls it.
 
     Attributes:
-        check: Samples the first records of each partition.
-        owners: Running task of each partition.
-        keeps_up: True if tasks had few records after the last fetch: they wait for input.
+        check: Checks the first records of each partition for keys in wrong partitions.
+        keeps_up: True if tasks had few buffered records after the last fetch.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WorkerInput:
         self.source.add(offsets)
 
     def findings(self, task: Task) -> str:
-        """Return problems with the keys of a task's inputs, if any."""
+        """Return a text about wrongly partitioned keys of a task's inputs."""
         if self.check is None:
             return ""
         return self.check.findings({partition.topic for partition in task.inputs})
@@ -75,15 +75,15 @@ class WorkerInput:
         self.source.remove(dropped)
 
     def gather_s(self, ready: Iterable[Task]) -> float:
-        """Return the seconds to wait for more records."""
+        """Return the seconds to wait for more input; 0 if a ready task has records."""
         left_s = self._gather_until_s - self._clock.monotonic_s()
         return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Move arrived records to the tasks' buffers; return their number.
 
-        Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count,
-        because they may wait for this fetch.
+        Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count:
+        they may wait for records that this fetch reads.
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
@@ -133,7 +133,7 @@ class WorkerInput:
     def update_lags(self, tasks: Collection[Task]) -> None:
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
-            # Stable offsets, as in Kafka Streams: an open transaction may never end.
+            # Lag to the last stable offset, as in Kafka Streams: an open transaction may never end.
             positions, ends = self.source.positions(), self.source.stable_offsets()
             lags = {
                 partition: max(end - positions[partition], 0) for partition, end in ends.items()
@@ -142,7 +142,7 @@ class WorkerInput:
                 task.group.update_lags(lags)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return the offsets to commit, past trailing control records (H32)."""
+        """Return the offsets to commit, past trailing transaction markers, else lag remains."""
         positions = self.source.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
@@ -159,9 +159,9 @@ class WorkerInput:
 
 
 class GoneTopics:
-    """Deleted topics of a worker's input: reads on without them until a new plan arrives.
+    """Deleted source topics: the worker reads the others until a plan without them arrives.
 
-    `check_topics` requests a new plan.
+    `check_topics` requests that plan.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class GoneTopics:
         self._next_request_s = 0.0
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
-        """Call `WorkerInput.fetch`; stop reading a deleted topic of a pattern.
+        """Call `WorkerInput.fetch`; stop reading a deleted topic that a pattern matched.
 
         Raises `MissingSourceTopicError` for a deleted topic that the topology names.
         """
@@ -199,7 +199,7 @@ class GoneTopics:
             return 0
 
     def check(self) -> None:
-        """Request a plan without the topic; raise if none comes (the topic may exist again)."""
+        """Request a plan without the deleted topic; raise if none arrives (it may exist again)."""
         if self._error is None:
             return
         now_s = self._clock.monotonic_s()
