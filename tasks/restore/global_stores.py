@@ -54,9 +54,9 @@ from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 _log = logging.getLogger(__name__)
 
-#: Task id in messages and handlers.
+#: Task id of global stores in messages and for exception handlers.
 GLOBAL: Final = "global"
-#: Next step for a global store whose rows can't be found.
+#: Advice in the error for stored keys that reads can't find.
 _READ_AGAIN: Final = (
     "delete the directory `global` of the application's state, and the topic is read again, or keep the order with "
     "sort_keys=False of the key serde (docs/adr/0014-equal-keys-have-equal-bytes.md)"
@@ -67,7 +67,7 @@ _NOT_ASKED: Final = (
     "processing_exception_handler_global_enabled=True to have it asked"
 )
 
-#: Size of a processor store's cache of clean entries.
+#: Bytes of committed entries that a global store with a user's processor caches.
 _KEEP_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -81,7 +81,7 @@ class GlobalCounters:
 
 
 class GlobalStateManager(StateManager):
-    """Databases of the stores; no changelogs, but a position per topic partition."""
+    """Databases of the global stores. Positions are offsets of their topics, not of changelogs."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class GlobalStateManager(StateManager):
             now=now,
         )
         self._topics = {each.store.name: each.topic for each in stores}
-        #: Store of each global partition.
+        #: Store of each partition of a global topic.
         self.changelogs = {
             TopicPartition(topic, partition): store
             for store, topic in self._topics.items()
@@ -119,7 +119,6 @@ class GlobalStateManager(StateManager):
         return Position.decode(database.position(position_name(*partition)))
 
     def forget(self, store: str) -> None:
-        """Empty a store to restore it from the beginning; delete its positions first."""
         mine = [partition for partition, name in self.changelogs.items() if name == store]
         self.database(store).write({}, {position_name(*each): b"" for each in mine})
         self.stores[store].buffer.discard()
@@ -133,7 +132,7 @@ class GlobalStateManager(StateManager):
 class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
     """Read-only view of a global store's committed rows, for tasks and queries of any thread.
 
-    Damage raises `GlobalStoreDamagedError`, because no task is at fault.
+    Damaged rows raise `GlobalStoreDamagedError`, because the reading task is not at fault.
     """
 
     def __init__(self, manager: GlobalStateManager, name: str) -> None:
@@ -265,10 +264,10 @@ class GlobalStores:
     # -- records -----------------------------------------------------------------------------------
 
     def apply(self, records: SourceRecords, *, known_ms: int, position: bool = True) -> None:
-        """Apply a run of one partition and write it with its position.
+        """Apply consecutive records of one partition; write rows and position together.
 
         Args:
-            known_ms: Last time at which no record before these was missing (see `Position`).
+            known_ms: Time to store with the position: no record before these was missing then.
             position: False during a table's restore, which stores no position until complete.
                 Processor stores always get one, because a record must not reach a processor twice.
         """
@@ -325,7 +324,6 @@ class GlobalStores:
     def commit(
         self, positions: Mapping[TopicPartition, int] | None = None, *, known_ms: int
     ) -> None:
-        """Write pending changes with these positions."""
         drained = self.manager.drain()
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
@@ -336,7 +334,6 @@ class GlobalStores:
         self._timestamp = timestamp
 
     def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
-        """Pass a failed record to its handler, if enabled; return if it is skipped."""
         context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
         if not self._asks:
             raise not_asked(context, error, _NOT_ASKED) from error
@@ -391,8 +388,6 @@ class _GlobalNodeContext:
 
 
 class _Host:
-    """`ProcessorHost` of a global store's processor: no task, stream time or schedules."""
-
     def __init__(self, stores: GlobalStores, node: str) -> None:
         self._stores = stores
         self._node = node

@@ -1,9 +1,9 @@
 """Global updater: restores global stores before any task runs, then follows their topics.
 
-Ends are fixed before reading starts, and "done" is judged by position. Following requires that
-nothing beyond the position can be compacted away. One reader serves until the process ends, so no
-record is lost between restoring and following. `check` raises the error that ended the thread;
-after `GlobalStoreDamagedError` the process wipes the stores and restarts.
+A partition is restored when the reader's position reaches an end that is fixed before reading. A
+stored position serves only while compaction can't have removed tombstones after it. One reader
+serves until the process ends, so no record is lost between restoring and following. After
+`GlobalStoreDamagedError` the process wipes the stores and restarts.
 """
 
 import logging
@@ -28,7 +28,7 @@ _POLL_RECORDS = 10_000
 _POLL_S = 0.1
 #: Pause after an empty poll.
 _IDLE_S = 0.001
-#: Period of rewriting positions of quiet topics; old ones can't be followed.
+#: Period of rewriting positions of quiet topics: with an old one, a start reads all again.
 _REFRESH_S = 3_600.0
 _STALLS_EVERY_S = 1.0
 
@@ -52,8 +52,6 @@ class _Restoring(msgspec.Struct):
 
 
 class GlobalUpdater:
-    """Thread of the global stores of one process; `close` also closes the stores."""
-
     def __init__(
         self,
         stores: GlobalStores,
@@ -81,7 +79,7 @@ class GlobalUpdater:
             target=self._run, name="tidewheel-global-updater", daemon=True
         )
         self._wanted: dict[TopicPartition, _Restoring] = {}
-        #: Last time at which no record before a partition's position was missing.
+        #: Per partition, last time at which no record before its position was missing.
         self._known_ms: dict[TopicPartition, int] = {}
         self._next_refresh_s = 0.0
         self._next_stalls_s = 0.0
@@ -105,7 +103,6 @@ class GlobalUpdater:
             raise self._error
 
     def close(self) -> None:
-        """Stop the thread and close the stores; idempotent."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -168,7 +165,7 @@ class GlobalUpdater:
             reader.close()
 
     def _plan(self) -> dict[TopicPartition, int]:
-        """Return the start of each partition; empty the stores that restart."""
+        """Return each partition's start offset; empty the stores that restart at the log start."""
         manager = self._stores.manager
         partitions = manager.changelogs
         topics = self._admin.describe_topics(
@@ -200,7 +197,7 @@ class GlobalUpdater:
             _log.info("global store %s, %s: from %s: %s", store, partition, begin.value, reason)
             starts[partition] = 0 if position is None else position.offset
             if begin is StartFrom.BEGINNING:
-                restarting.add(store)  # whole: rows don't show their partition
+                restarting.add(store)  # all partitions: rows don't show theirs
         for store in sorted(restarting):
             manager.forget(store)
         for partition, store in partitions.items():
@@ -250,7 +247,6 @@ class GlobalUpdater:
         )
 
     def _report_stalls(self, positions: dict[TopicPartition, int]) -> None:
-        """Report stalled partitions with the reason."""
         now_s = self._clock.monotonic_s()
         if now_s < self._next_stalls_s:
             return
@@ -265,10 +261,10 @@ class GlobalUpdater:
             _log.warning("global store %s: restoring has made %s", store, text)
 
     def _refresh(self, positions: dict[TopicPartition, int]) -> None:
-        """Store positions of fully read partitions with a new time."""
+        """Store the positions of fully read partitions again, with the present time."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
-        ends = self._admin.stable_offsets(list(positions))  # beyond them nothing is compacted
+        ends = self._admin.stable_offsets(list(positions))  # records beyond them are not compacted
         current = {
             partition: position
             for partition, position in positions.items()

@@ -1,8 +1,9 @@
 """Origin of an input's committed offset: ours, foreign, lost, or never set. Pure.
 
-A start at a foreign offset would skip or repeat records. A lost offset would count all input again
-on top of existing state. Both are refused unless `accept_offsets` is set. A partition that appeared
-after the first start has no offset; it is read from its beginning (KIP-1327).
+A start at a foreign offset (set by another program) would skip or repeat records. A lost offset
+would count all input again on top of existing state. Both are refused unless `accept_offsets` is
+set. A partition that appeared after the first start has no offset; it is read from its beginning
+(KIP-1327).
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         accept_offsets: Accept foreign offsets, and treat lost ones as never set.
-        operators: Operator of each generated name of a store or repartition topic.
+        operators: Operator behind each generated store or repartition topic name.
     """
 
     group_id: str
@@ -68,8 +69,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of one input's offset.
 
     Attributes:
-        facts: Facts for future commits.
-        has_past: This application has committed for the task. Otherwise state proves lost offsets.
+        facts: `CommitFacts` that later commits of the input store.
+        has_past: This application has committed for the task. If not, state proves lost offsets.
         is_new: The partition appeared after the application's first start.
         is_accepted: The offset is foreign or missing, and `accept_offsets` is set.
     """
@@ -81,10 +82,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets that this application committed, of all inputs.
+    """Commits of this application for all inputs.
 
     Attributes:
-        appeared: Partitions that appeared during this process.
+        appeared: Input partitions created while this process ran.
     """
 
     plan: ApplicationPlan
@@ -200,7 +201,7 @@ def origin_of_own(
 ) -> Origin:
     facts = CommitFacts.decode(progress.facts)
     first = facts.first_partitions
-    if first < 0:  # an earlier version, or a bulk load
+    if first < 0:  # committed by an earlier version or a bulk load
         first = offsets.partitions(partition.topic)
     digest = inputs_digest(each.topic for each in inputs)
     return Origin(
@@ -211,7 +212,7 @@ def origin_of_own(
 def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
     """Raise `StartRefusedError` if an operator's generated name changed since the last commit.
 
-    Operators with equal fingerprints are not distinguished.
+    It would use another operator's store or topic. Equal fingerprints are not distinguished.
     """
     names = {name_digest(name): name for name in operators}
     for before, now in (
@@ -236,7 +237,7 @@ def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) 
 
 
 def _moved(before: Mapping[int, int], now: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the first name with the fingerprint of another name, and that name.
+    """Return the first name whose fingerprint had another name before, and that name.
 
     >>> _moved({1: 10, 2: 20}, {1: 20, 2: 10}), _moved({1: 10, 2: 20}, {1: 30, 2: 20})
     ((1, 2), None)
@@ -260,9 +261,8 @@ def check_state(
     """Raise `StartRefusedError` if a task with state lost its offsets.
 
     Args:
-        committed: Inputs with an offset; foreign ones are Kafka Streams', with its changelogs.
+        committed: Inputs with an offset; Kafka Streams committed foreign ones.
         on_disk: Evidence of state on disk; empty if none.
-        in_changelogs: End of each changelog partition.
     """
     if any(each.has_past or each.is_accepted for each in origins.values()):
         return

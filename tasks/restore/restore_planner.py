@@ -34,10 +34,10 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Older topic ids are refreshed: a topic may have been recreated.
+#: Topic ids older than this are read again: a topic may have been recreated.
 _TOPIC_IDS_AGE_S: Final = 15.0
 
-#: Retries before an end below a store's position is accepted.
+#: Retries before a log end below a store's position is believed.
 _ENDS_ASKED: Final = 20
 _ENDS_PAUSE_S: Final = 0.5
 
@@ -46,9 +46,7 @@ class RestorePlanner:
     """Planner of the tasks of one application.
 
     Args:
-        plan: Returns the application's current plan.
         appeared: Returns the input partitions that this process has seen appear.
-        topology_hash: Identifies this topology in commits.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class RestorePlanner:
         except (StartRefusedError, UnsettledOffsetsError) as error:
             if len(grants) == 1:
                 return {}, dict(self._topic_ids), dict.fromkeys(grants, error)
-            # Check one by one, to refuse only the task at fault.
+            # Check the tasks one by one, to refuse only those at fault.
             starts = dict[TopicPartition, StartPosition]()
             for task_id, grant in grants.items():
                 try:
@@ -108,14 +106,13 @@ class RestorePlanner:
         )
 
     def refresh_topic_ids(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Refresh the topic ids of these and all known partitions."""
         known = [TopicPartition(topic, 0) for topic in self._topic_ids]
         read_s = self._clock.monotonic_s()
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
-        """Cache facts for a promotion: topic ids, the group's coordinator, slowest positions."""
+        """Cache facts for promotions: topic ids, the group's coordinator, slowest positions."""
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
         self.refresh_topic_ids(inputs)
@@ -133,7 +130,7 @@ class RestorePlanner:
             )
 
     def forget_slowest_position(self, task: Task) -> None:
-        """Forget the slowest range's position: another worker runs the task."""
+        """Mark the slowest key range's position as unknown: another worker now runs the task."""
         if task.stores.slowest_position_ms is None and _may_part(task):
             task.stores.slowest_position_ms = -1
 
@@ -160,7 +157,7 @@ class RestorePlanner:
             sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
         )
         starts = self._admin.beginning_offsets(partitions)
-        # In this order: a stable offset is never beyond a later end.
+        # Stable offsets first: none is then beyond its partition's end, which is read later.
         stable = self._admin.stable_offsets(partitions)
         ends = self._confirmed_ends(tasks, partitions, topics)
         now_ms = self._clock.now_ms()
@@ -183,8 +180,8 @@ class RestorePlanner:
     ) -> dict[TopicPartition, int]:
         """Return the ends of the logs; request an end below a store's position again for 10 s.
 
-        A store whose position is beyond the end is wiped. A broker that unknowingly lost leadership
-        may return too low an end.
+        A store beyond the log end is emptied for a full restore. But a broker that has not noticed
+        its loss of leadership may return too low an end.
         """
         positions = {
             partition: position.offset
@@ -218,7 +215,6 @@ class RestorePlanner:
         ends: Mapping[TopicPartition, int],
         starts: Mapping[TopicPartition, StartPosition],
     ) -> None:
-        """Raise `StartRefusedError` if a task without commits has state; its stores are open."""
         mine = {each: starts[each] for each in task.inputs}
         if not mine or any(each.origin.has_past for each in mine.values()):
             return
@@ -242,8 +238,7 @@ class RestorePlanner:
         """Return the restores of a task whose stores are open.
 
         Args:
-            starts: Start of each input of an active task; None for a copy.
-            grant: None for a copy.
+            starts: Start of each input of an active task; None for a copy, like `grant`.
             complete: The stores were open until now, and agree with their positions.
         """
         self._set_slowest_position(task, starts)
@@ -258,7 +253,7 @@ class RestorePlanner:
                 limit = _limit_of_copy(task.stores.position(store), limit, about)
             end = about.end if limit is None else limit
             if partition in limits and limit is None:
-                # No record of the input is processed yet, so the table has no rows.
+                # No offset of the input is committed, so the table has no rows.
                 with task.stores.trusted():
                     task.stores.forget(store)
                 limit = end = about.start
@@ -283,7 +278,7 @@ class RestorePlanner:
                     position=start,
                     end=None if grant is None else end,
                     known_ms=about.now_ms,
-                    # Beyond the stable offset nothing is compacted: as good as the end.
+                    # From the stable offset on nothing is compacted: positions may be stored there.
                     milestone=min(start, end) if complete else min(end, max(about.stable, start)),
                     limit=limit,
                     source=source,
@@ -322,7 +317,7 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Set an active task's slowest range position: the restore ends at that commit."""
+        """Set an active task's slowest position from the commit at which its restore ends."""
         segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
         if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(
@@ -345,7 +340,6 @@ class RestorePlanner:
 
 
 def _state_on_disk(task: Task) -> str:
-    """Return evidence of committed state on disk; empty if none."""
     for partition, store in _source_stores(task).items():
         position = task.stores.position(store)
         if position is not None and position.offset > 0:
@@ -372,8 +366,7 @@ def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
     """Return the offset up to which a copy may apply records of an input; None for no record.
 
-    While a later commit is undecided, the committed offset may be below the store's position. The
-    store reached that position by a commit, so it is safe.
+    The store's own position is safe even above the committed offset: a commit stored it.
     """
     if position is None or position.topic_id != about.topic.topic_id:
         return committed

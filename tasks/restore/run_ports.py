@@ -14,16 +14,14 @@ from tidewheel.state_stores.spec import StoreSpec
 
 
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Order of sorted runs for one store.
+    """Request for sorted runs (files with the last value per key) of one store.
 
     Attributes:
         snapshot: Runs to download before those of the changelog.
-        from_offset: First changelog offset to read.
         to_offset: End of reading; equal to `from_offset` if nothing is read.
-        complete_from_zero: The changelog is read from its start.
         urgent: An active task waits for the runs; copies come later.
         directory: New directory on the file system of the task's database.
-        slowest_ms: The store's time at the slowest key range (`SegmentLayout.first_restored`).
+        slowest_ms: Stream time at the slowest key range, by which rows expire.
     """
 
     spec: StoreSpec
@@ -38,27 +36,27 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Offset reached by an order; records downloaded and read so far."""
+    """Progress of a run order: offset reached, records downloaded and read so far."""
 
     position: int
     records: int
 
 
 class RunsMade(msgspec.Struct, frozen=True, kw_only=True):
-    """Finished runs; the receiver keeps them until `forget`. `records` counts their input."""
+    """Finished runs; their files exist until `forget`. `records`: number read to build them."""
 
     runs: BuiltRuns
     records: int
 
 
 class RunsFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Failure of an order; `snapshot`: caused by the snapshot, not by the changelog."""
+    """Failure of a run order; `snapshot`: the snapshot caused it, not the changelog."""
 
     reason: str
     snapshot: bool = False
 
 
-#: Any number of progress reports, then one result.
+#: A run order gets any number of progress reports, then one result.
 RunReport = RunProgress | RunsMade | RunsFailed
 
 
@@ -74,7 +72,7 @@ class RunMaker(Protocol):
     def find_snapshot(
         self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
     ) -> None:
-        """Find the newest readable snapshot of a store by its changelog's id; None for none."""
+        """Pass the store's newest readable snapshot, or None, to `found`."""
         ...
 
     def make(self, order: RunOrder, report: Callable[[RunReport], None], /) -> None: ...
@@ -89,7 +87,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         directory: The worker's directory, on the file system of its databases.
-        from_records: Build longer gaps into runs.
+        from_records: A store that lags by more records than this is restored from runs.
     """
 
     maker: RunMaker

@@ -1,8 +1,8 @@
 """Restores from sorted runs for stores that are far behind.
 
 The run maker builds runs, starting from the newest snapshot
-(`tidewheel.state_stores.bulk_restore.plan`); the updater's thread ingests them. The reader restores
-later records. If runs fail, the reader restores the store from its changelog.
+(`tidewheel.state_stores.bulk_restore.plan`); the updater's thread ingests them. The changelog
+reader restores later records, or all if runs fail.
 """
 
 import logging
@@ -42,7 +42,7 @@ from tidewheel.tasks.restore.store_restore import (
 
 _log = logging.getLogger(__name__)
 
-#: Attempts unless the snapshot is at fault: the process may have died.
+#: Attempts to build a store's runs, because the building process may die.
 _ATTEMPTS: Final = 2
 
 
@@ -57,12 +57,11 @@ class _RunBuild:
 
 
 class RunRestores:
-    """Runs in progress, used by the updater's thread.
+    """Restores from runs in progress; only the updater's thread calls it.
 
     Args:
         post: Runs an action in the updater's thread; thread-safe.
-        on_progress: Receives the number of newly built records of a store.
-        on_end: Receives a task whose store the reader continues from its position.
+        on_end: Receives a task for one of whose stores the changelog reader now continues.
         guarded: Runs an action on a task's disk; False on failure.
     """
 
@@ -84,9 +83,9 @@ class RunRestores:
         self._guarded = guarded
         self._builds: dict[StoreRestore, _RunBuild] = {}
         self._order_numbers = count(1)
-        #: Distinguishes directories of earlier processes.
+        #: Part of the runs' directory names; earlier processes used others.
         self._life = secrets.token_hex(4)
-        #: Logged reasons of unused snapshots.
+        #: (store, reason) of unused snapshots that are already logged.
         self._refused: set[tuple[str, str]] = set()
 
     def entries(self) -> list[StoreRestore]:
@@ -110,7 +109,7 @@ class RunRestores:
         behind = _end(entry, facts) - entry.position
         if behind > settings.from_records:
             return True
-        # A short full restore pays only with snapshots.
+        # For few records, runs pay only in a full restore with snapshots.
         begins = entry.task.stores.position(entry.store) is None
         return behind > 0 and begins and settings.maker.has_snapshots
 
@@ -280,7 +279,7 @@ class RunRestores:
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:
-    """Return the end of runs, never beyond the decided records."""
+    """Return the offset at which runs end: records from the stable offset on may abort."""
     return facts.stable if entry.end is None else min(entry.end, facts.stable)
 
 

@@ -32,7 +32,7 @@ from tidewheel.tasks.restore.offset_origin import (
 
 _log = logging.getLogger(__name__)
 
-#: Partitions named in one log line.
+#: Maximum partitions named in one log line.
 _NAMED: Final = 5
 
 
@@ -45,7 +45,6 @@ class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
     #: Progress of the last commit; None without a commit of ours.
     progress: Progress | None = None
     by_kafka_streams: bool = False
-    #: Origin of the committed offset.
     origin: Origin = Origin()
 
 
@@ -55,7 +54,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         task_epoch: Number of the task's owners so far; 0 under fixed assignment.
         input: The last owner's committed offsets: lower bounds of the start.
-        changelog_end: Positions to restore to; the current end where missing.
+        changelog_end: Changelog offsets to restore to; where missing, the log's current end.
     """
 
     task_epoch: int = 0
@@ -123,10 +122,9 @@ def find_granted_starts(
     """Return the start of each input of granted tasks; `topic_ids` has all their topics.
 
     The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced
-    here. Requests are few, because the task pauses meanwhile: reading detects a committed offset
-    outside the log, and the log's end matters only for key ranges ahead of the lowest offset.
-    Raises `StartRefusedError` for a committed offset below the last owner's (H15), and the errors
-    of `start_position`.
+    here. Requests are few, because the task pauses meanwhile: only the first fetch detects a
+    committed offset outside the log. Raises `StartRefusedError` for a committed offset below the
+    last owner's.
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -177,12 +175,11 @@ def _origins(
     rules: StartRules,
     appeared: AbstractSet[TopicPartition],
 ) -> dict[TopicPartition, Origin]:
-    """Return the origin of each input's offset; raise `StartRefusedError` for an invalid one."""
     inputs = inputs_of(plan, grants)
     own = {each: rules.own(committed.get(each)) for each in inputs}
     any_committed = any(map(is_committed, committed.values()))
     if not all(own.values()):
-        # Commits of other tasks show an earlier run.
+        # Commits of other tasks show that the application ran before.
         rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
         others = admin.committed(rules.group_id, rest, stable=False)
         own |= {each: rules.own(offset) for each, offset in others.items()}
@@ -219,7 +216,7 @@ def _origins(
 def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
     """Raise `StartRefusedError` if a changelog has records although no offset of ours is committed.
 
-    Tasks start together: one without state would repeat output for tasks with state.
+    Without this check of all changelogs, tasks without state would start and repeat output.
     """
     partitions = [
         TopicPartition(topic.name, partition)
@@ -233,7 +230,6 @@ def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin)
 
 
 def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPartition]:
-    """Return the input partitions that an earlier plan did not have."""
     return {*inputs_of(plan, plan.tasks)}.difference(inputs_of(before, before.tasks))
 
 
@@ -247,9 +243,9 @@ def _check_grant(
     committed: Mapping[TopicPartition, CommittedOffset],
     rules: StartRules,
 ) -> None:
-    """Raise `StartRefusedError` for an offset below the last owner's, or of a later epoch.
+    """Raise `StartRefusedError` for an offset below the last owner's, or of a later task epoch.
 
-    Inputs of an earlier topology are ignored.
+    Granted offsets of topics that only an earlier topology read are ignored.
     """
     for partition in sorted(inputs):
         floor = grant.input.get(partition)
@@ -351,8 +347,8 @@ def _resets(
 ) -> dict[TopicPartition, str | int]:
     """Return the reset policy or offset of each input without a committed offset.
 
-    Partitions that appeared later are read from their beginning, unless the source requires an
-    offset.
+    Partitions created after the first start are read from their beginning, unless the source has
+    offset_reset="none".
     """
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
@@ -369,7 +365,7 @@ def _resets(
             latest.append(partition)
         else:
             resets[partition] = reset
-    # "latest" is the stable offset: undecided records count as later ones.
+    # "latest" is the stable offset: records of open transactions count as later ones.
     stable = admin.stable_offsets(latest) if latest else {}
     return {**resets, **admin.offsets_of_age(ages_ms), **stable}
 
@@ -399,7 +395,7 @@ def start_position(
     """Return the start of one input partition; `reset`: policy or offset if none is committed.
 
     Raises `StartRefusedError` where records would be lost or repeated: the committed offset is
-    outside the log, a key range was beyond its end, or the topic was recreated.
+    outside the log, a key range was beyond the log's end, or the topic was recreated.
     """
     if not is_committed(committed):
         if reset == "none":
@@ -447,7 +443,7 @@ def earlier_transactional_ids(
     """Return this application's earlier ids in commit metadata: producers to fence before a start.
 
     Their open transactions could still commit. `known`: our own id and those of live siblings,
-    which have fenced their predecessors. Other applications' ids are left out.
+    which have fenced their predecessors.
     """
     found = (
         Progress.decode(offset.metadata, committed_offset=offset.offset)
@@ -468,7 +464,7 @@ def earlier_transactional_ids(
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
     """Return the progress of each input's key ranges at its last commit.
 
-    Ranges of another hash are ignored: records are processed from the lowest offset.
+    Ranges by an unknown hash function are ignored: records are processed from the lowest offset.
     """
     found: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
@@ -492,8 +488,8 @@ def operator_times(
 ) -> tuple[int, ...]:
     """Return the stream times of a task's operators at its last commit; () if unknown.
 
-    Inputs carry equal times, or different ones after a crash between owners' commits: the latest
-    count. Another topology's times are ignored with a warning.
+    Inputs carry equal times, or different ones after a crash between owners' commits: then each
+    maximum counts.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):

@@ -54,7 +54,7 @@ __all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 _log = logging.getLogger(__name__)
 
 _POLL_RECORDS = 20_000
-#: Refresh period of committed offsets, which limit copies of tables.
+#: Period of reading committed offsets, up to which a copy may apply a table's source topic.
 _COMMITTED_EVERY_S: Final = 0.5
 _TOPICS_EVERY_S: Final = 10.0
 _STALLS_EVERY_S: Final = 1.0
@@ -68,9 +68,6 @@ class StateUpdater:
     An error that concerns more than one task's disk ends the thread; `take` raises it.
 
     Args:
-        wipe: Deletes the closed database of a task.
-        woken: Called when a result is ready.
-        send: Sends the progress reports of copies.
         running: Tasks that process records; a restore must not slow them down.
         lasting: Keep idle connections, because copies will follow.
         runs: Builds sorted runs for stores that are far behind; None to read everything here.
@@ -127,7 +124,7 @@ class StateUpdater:
         #: Reasons of stalled restores; any thread may read them.
         self.waits: Mapping[TaskId, str] = {}
         self.restored_records = 0
-        #: Records left for active tasks.
+        #: Records left to restore for active tasks.
         self.remaining_records = 0
         self._rate = RestoreRate()
         self._next_log_s = 0.0
@@ -148,7 +145,6 @@ class StateUpdater:
         self._order(partial(self._start_restores, restoring_tasks))
 
     def follow(self, copies: Sequence[LearnerTask]) -> None:
-        """Follow copies in state RESTORING, with stores open or not."""
         self._order(partial(self._follow, copies))
 
     def appoint(self, copy: LearnerTask, role: str, learn_epoch: int) -> None:
@@ -167,7 +163,6 @@ class StateUpdater:
         self._order(partial(self._close, task, task.stores.close))
 
     def take(self) -> list[RestoreResult]:
-        """Return new results; raise the error that ended the thread."""
         if self._error is not None:
             raise self._error
         results: list[RestoreResult] = []
@@ -196,7 +191,6 @@ class StateUpdater:
         return -1.0 if left_s is None else left_s
 
     def close(self) -> None:
-        """Stop and join the thread; the caller closes open databases."""
         self._stop.set()
         self._orders.put(lambda: None)
         if self._thread is not None:
@@ -229,7 +223,6 @@ class StateUpdater:
             self._woken()
 
     def _carry_out_orders(self) -> None:
-        """Execute queued orders; block while there is nothing to read."""
         while not (self._orders.empty() and self._reader.tasks):
             if self._orders.empty() and not self._lasting:
                 self._reader.close()
@@ -249,7 +242,7 @@ class StateUpdater:
             each.task for each in opened if each.copy is not None
         )
         facts = self._planner.read_log_facts([restoring.task for restoring in opened])
-        # All are checked before the first one may run.
+        # Check all tasks before the first one may run.
         ends = {each: about.end for each, about in facts.items()}
         opened = [restoring for restoring in opened if self._may_start(restoring, ends)]
         for restoring in opened:
@@ -277,7 +270,6 @@ class StateUpdater:
         return [each for each in restoring_tasks if not each.refused]
 
     def _may_start(self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
-        """Refuse a task whose state contradicts its offsets; return False then."""
         if restoring.grant is None or restoring.starts is None:
             return True
         try:
@@ -366,14 +358,13 @@ class StateUpdater:
             self._announce_if_empty(restoring)
 
     def _announce_if_empty(self, restoring: RestoringTask) -> None:
-        """Announce a copy without stores as ready."""
         if not restoring.entries:
             self._announce_progress(restoring, {})
 
     def _promote(self, task: Task, grant: Grant) -> None:
         restoring = self._restoring.get(task.task_id)
         if restoring is None or restoring.task is not task:
-            return  # it failed, and the result reports it
+            return  # the copy failed; its result reports that
         self._events.suspended(restoring, "PROMOTED")
         restoring.grant, restoring.copy, restoring.restored = grant, None, 0
         restoring.promoted = True
@@ -422,7 +413,7 @@ class StateUpdater:
     # -- failures ----------------------------------------------------------------------------------
 
     def _guarded(self, restoring: RestoringTask, action: Callable[[], object]) -> bool:
-        """Run an action on a task's disk; False on failure. Damage is repaired once."""
+        """Run an action on a task's disk; False on failure. Wipe a damaged database once."""
         try:
             action()
         except (StateStoreError, TaskCorruptedError) as error:
@@ -534,7 +525,7 @@ class StateUpdater:
             self._send(report)
 
     def _finish_if_done(self, restoring: RestoringTask) -> None:
-        """Stop reading finished stores; hand the task over after the last."""
+        """Stop reading restored stores; after the last, return the task to the loop."""
         if restoring.grant is None:
             return
         done = [entry for entry in restoring.entries.values() if entry.is_done]
@@ -641,11 +632,10 @@ class StateUpdater:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
                 self._planner.prepare_promotions(copies)
         except StreamsError as error:
-            # Copies tolerate old facts.
+            # Old facts only delay copies.
             _log.warning("could not ask about the inputs of copies: %s", error)
 
     def _raise_limits(self) -> None:
-        """Let copies of tables apply input records committed by now."""
         limited = {
             partition: restoring
             for restoring in dict.fromkeys(self._reader.tasks.values())

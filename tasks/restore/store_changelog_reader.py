@@ -1,4 +1,4 @@
-"""Reading of changelogs for all restores of a worker: one client, turns, stalls."""
+"""Changelog reading for all restores of a worker: one client, turns, stall detection."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,23 +11,23 @@ from tidewheel.tasks.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 
-#: A restore without progress for this time is stalled.
+#: A restore without progress for this long is stalled; reports repeat every `_AGAIN_S`.
 STALL_S: Final = 5.0
 _AGAIN_S: Final = 60.0
 
 
 _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000
-#: While tasks run, a poll's records take about this long, then a pause as long (GIL).
+#: While tasks run: seconds to apply one poll's records, then to pause and leave them the GIL.
 _SLICE_S: Final = 0.004
-#: While an active task restores, copies wait at the start of each round.
+#: While an active task restores: length of a reading round, and of its first part without copies.
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
-#: A copy with more records beyond its limit pauses.
+#: Reading pauses for a copy with more buffered records beyond its limit.
 _HELD_MAX: Final = 20_000
 
 
-#: Longest wait of a poll and of new orders.
+#: Longest wait of a poll for records, and of new orders for the poll.
 _POLL_S: Final = 0.01
 
 
@@ -88,14 +88,14 @@ class ReadingTurns:
         self._paused = self._paused - set(partitions)
 
     def leave_room(self, records: int, took_s: float) -> None:
-        """Wait as long as the poll took; fit the next poll into a slice."""
+        """Pause as long as the last poll's records took; fit the next poll's into a slice."""
         fitting = int(records / max(took_s, 1e-6) * _SLICE_S)
         self._fitting = max(_RECORDS_MIN, min(fitting, 2 * self._fitting))
         self._wait(min(took_s, _SLICE_S))
 
 
 class ReaderOffsets(NamedTuple):
-    """Offsets cached by the client."""
+    """Offsets of the partitions that are read, as the client has cached them."""
 
     positions: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]
@@ -103,17 +103,13 @@ class ReaderOffsets(NamedTuple):
 
 
 class StoreChangelogReader:
-    """Reads the changelogs of all restoring tasks with one client."""
-
     def __init__(self, make: Callable[[], ChangelogReader], turns: ReadingTurns) -> None:
         self._make = make
         self._turns = turns
         self._reader: ChangelogReader | None = None
-        #: Task of each partition that is read.
         self.tasks: dict[TopicPartition, RestoringTask] = {}
 
     def start(self, task: RestoringTask) -> None:
-        """Start to read unfinished stores of a task, each at its position."""
         positions = {
             partition: restore.position
             for partition, restore in task.entries.items()
@@ -165,7 +161,6 @@ class StoreChangelogReader:
         return ReaderOffsets(reader.positions(), reader.stable_offsets(), reader.end_offsets())
 
     def close(self) -> None:
-        """Close the client until the next `start`; idempotent."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -177,8 +172,6 @@ class Reach(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A restore without progress for `for_s` seconds."""
-
     partition: TopicPartition
     reach: Reach
     for_s: float
@@ -235,7 +228,7 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
 
 
 def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
-    """Return the reason of a stall; `problem`: error of the request for the cause.
+    """Return a stall's log text; `problem`: error of the request for its cause.
 
     >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
     >>> reason_of(stall, None)

@@ -1,6 +1,6 @@
 """Store restore: start offset, records to rows, progress, events and results.
 
-"Done" is judged by position: control records and compaction leave gaps (H29).
+The position, not a record count, shows the end: control records and compaction leave gaps (H29).
 """
 
 from bisect import bisect_left
@@ -28,9 +28,9 @@ UpdateKind = Literal["start", "batch", "suspended"]
 SuspendReason = Literal["MIGRATED", "PROMOTED"]
 
 
-#: Window of the rate.
+#: Seconds over which a rate is averaged.
 _WINDOW_S: Final = 10.0
-#: Closer samples are merged.
+#: Samples of a rate closer than this (s) are merged.
 _STEP_S: Final = 0.25
 _SAMPLES_MIN: Final = 2
 
@@ -44,7 +44,7 @@ EventKind = Literal["start", "batch", "end", "suspended"]
 
 
 class RestoreRate:
-    """A rate over the last ten seconds.
+    """Records per second over the last ten seconds.
 
     >>> rate = RestoreRate()
     >>> rate.record(0, 100.0)
@@ -56,11 +56,11 @@ class RestoreRate:
     __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        #: (total, when), the oldest first.
+        #: (total, monotonic seconds), the oldest first.
         self._samples: deque[tuple[int, float]] = deque()
 
     def record(self, total: int, now_s: float) -> None:
-        """Record a total; a smaller total restarts the measurement."""
+        """Record the total of records; a smaller one restarts the measurement."""
         samples = self._samples
         if samples and total < samples[-1][0]:
             samples.clear()
@@ -130,7 +130,6 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a partition that a store is restored from, at one moment.
 
     Attributes:
-        topic: Description with `RESTORE_SETTINGS`.
         end: High watermark.
         stable: Last stable offset: all records below it are decided.
     """
@@ -149,14 +148,12 @@ class StoreRestore(msgspec.Struct, eq=False):
     """Restore of one store from one partition: its changelog, or the input that its table reads.
 
     Attributes:
-        start: Offset where reading started.
         position: All records below it are in the store.
         end: Offset where the restore is done; None for a copy.
         known_ms: Time at which `milestone` was the end of the log.
         milestone: A known end of the log; positions are stored once it is reached.
         reached_ms: Last time when the store had all records of the log; None before.
-        limit: Records from this offset on are uncommitted and not applied.
-        restored: Records applied since `start`.
+        limit: Committed offset of an input: records from it on are buffered, not applied.
         source: Processes records of an input through the table's operator; None for a changelog.
     """
 
@@ -177,10 +174,10 @@ class StoreRestore(msgspec.Struct, eq=False):
     #: Offset that the builder of the runs has reached.
     built_to: int = 0
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
-    #: Position on disk.
+    #: Last position written to disk.
     stored_position: int | None = None
     is_announced: bool = False
-    #: Record count at the last event.
+    #: `restored` at the last event for the listener.
     announced_records: int = 0
     _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
@@ -223,8 +220,8 @@ class StoreRestore(msgspec.Struct, eq=False):
         return applied
 
     def _write(self, run: SourceRecords) -> None:
-        # Store no position before the end: tombstones of rows read so far may be compacted away
-        # while an interrupted restore pauses, so it restarts.
+        # Stores no position before the milestone: an interrupted restore restarts. Meanwhile
+        # tombstones of rows read so far may be compacted away.
         self.position = run.offsets[-1] + 1
         self.restored += len(run.offsets)
         stores = self.task.stores
@@ -250,7 +247,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         )
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
-        """Return a TTL store's time; deleted and overwritten rows don't show it."""
+        """Return a TTL store's stream time; deleted and overwritten rows don't show it."""
         spec = self.task.stores.specs[self.store]
         if spec.ttl_ms is None or self.source is not None:
             return {}
@@ -329,7 +326,7 @@ def start_of(
         extracts: Extracted timestamps depend on all earlier records: a new record means a full
             restore.
         follows: A copy, which has no end.
-        open_before: The store was open since its position was right, so the position still is.
+        open_before: The store has stayed open in this worker, so its position is right.
     """
     position = task.stores.position(store)
     if (
@@ -363,7 +360,7 @@ def tombstone_retention_ms(topic: TopicDescription) -> int:
 
 
 class RestoringTask(msgspec.Struct, eq=False):
-    """Task to hand over (`grant`), or copy to follow (`copy`)."""
+    """Task that the loop gets once restored (`grant`), or copy to follow (`copy`)."""
 
     task: Task
     grant: Grant | None = None
@@ -373,19 +370,19 @@ class RestoringTask(msgspec.Struct, eq=False):
     )
     starts: Mapping[TopicPartition, StartPosition] | None = None
     topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
-    #: Its stores are open and agree with their positions.
+    #: The task's stores are open and agree with their positions.
     complete: bool = False
     #: Records read since the grant.
     restored: int = 0
     wiped: bool = False
-    #: It may not start under its grant; wait for the next order.
+    #: The task may not start under its grant, and waits for the loop's next order.
     refused: bool = False
-    #: It was a copy that the previous owner has released.
+    #: The task was a copy here, and the previous owner has released it.
     promoted: bool = False
 
     @property
     def is_awaited(self) -> bool:
-        """Return True if no worker processes the task until it runs here."""
+        """Return True if no worker processes the task, now or soon, until it runs here."""
         return self.promoted or (
             self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
         )
@@ -472,8 +469,6 @@ RestoreResult = RestoredTask | FailedTask | RefusedTask | ClosedTask
 
 
 class RestoreEvents:
-    """Listener calls of restores and copies; updater's thread only."""
-
     def __init__(
         self,
         on_restore: Callable[[RestoreEvent], None],
@@ -483,7 +478,6 @@ class RestoreEvents:
         self._on_standby_update = on_standby_update
 
     def started(self, restoring: RestoringTask) -> None:
-        """Report the start of restoring (non-empty stores) or of following."""
         for entry in restoring.entries.values():
             if restoring.copy is not None:
                 entry.is_announced, entry.announced_records = True, entry.restored
@@ -508,13 +502,12 @@ class RestoreEvents:
             entry.is_announced = False
 
     def suspended(self, restoring: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
-        """Report that reading stops before the end."""
         for report in self._suspensions(restoring, reason):
             report()
 
     @contextmanager
     def leaving(self, restoring: RestoringTask) -> Generator[None]:
-        """Report a task that is closed meanwhile: a restore before closing, a copy after."""
+        """Report the end of reading: before the block closes the task; for a copy, after."""
         reports = self._suspensions(restoring, "MIGRATED")
         if restoring.copy is None:
             for report in reports:
