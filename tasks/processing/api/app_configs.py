@@ -1,4 +1,4 @@
-"""The settings as processors read them: one flat table whose text shows no secret."""
+"""Application settings for processors: one flat mapping whose `repr` masks secrets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
@@ -8,7 +8,6 @@ class AppConfigs(Mapping[str, Any]):
     """The application's settings by name; a nested key is `consumer.fetch.min.bytes`.
 
     Args:
-        values: The application's settings.
         shown: Replacements for secrets in `repr` and `str`.
 
     >>> configs = AppConfigs({"application_id": "shop", "consumer.sasl.password": "xyz"}, {"consumer.sasl.password": "***"})
@@ -27,7 +26,7 @@ class AppConfigs(Mapping[str, Any]):
         self._shown = dict(shown or {})
 
     def with_prefix(self, prefix: str) -> Self:
-        """Return the settings whose names begin with a prefix, without it."""
+        """Return the settings whose names begin with a prefix; the result's names omit it."""
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise TypeError(
                 f"app_configs_with_prefix takes a str, as in 'consumer.', not {type(prefix).__name__}"

@@ -1,11 +1,10 @@
 """Runs users' coroutines, one at a time, on the event loop of a thread or of a key range.
 
-Tasks and generators that a coroutine leaves behind continue whenever the loop runs, until it is
-closed with the task.
+asyncio tasks and generators that a coroutine leaves behind continue whenever the loop runs, until
+it is closed with its stream task.
 
 A key range keeps one loop, whichever thread runs it: a processor can keep a client bound to the
-loop, and a revoked range can be cancelled alone. The loop is the range's own (`PrivateLoop`) or
-shared (`tidewheel.tasks.key_ranges.shared_loop`).
+loop, and a revoked range can be cancelled alone.
 """
 
 import asyncio
@@ -22,17 +21,16 @@ from tidewheel.state_stores.errors import StreamsError
 
 _Ready = list[tuple[selectors.SelectorKey, int]]
 
-#: A loop without users' files has one file: the end of its wake-up pipe.
+#: File descriptors in the selector of a loop without users' sockets: its own wake-up pipe.
 _OWN_FILES: Final = 1
-#: Skipped polls in a row; then one poll lets signals through, which arrive by the pipe.
+#: Maximum polls skipped in a row: a poll lets signals through, which arrive by that pipe.
 _UNASKED_MAX: Final = 100
 
 
 class _OwnSelector(selectors.DefaultSelector):
-    """A selector that polls only if a file may be ready.
+    """A selector that skips non-blocking polls of a loop without users' sockets.
 
-    A poll between two steps of a coroutine releases the GIL; this thread then waits for those of
-    other ranges.
+    Each poll releases the GIL, and this thread then waits for threads of other key ranges.
     """
 
     _unasked = 0
@@ -54,7 +52,7 @@ class PromptLoop(asyncio.SelectorEventLoop):
         super().__init__(_OwnSelector())
 
     def come_next(self) -> None:
-        """Run the callback that was scheduled last next."""
+        """Move the callback that was scheduled last to the front of the queue."""
         self._ready.appendleft(self._ready.pop())
 
 
@@ -64,7 +62,7 @@ def come_next(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of the program's policy, or a `PromptLoop` in place of asyncio's default."""
+    """Return a `PromptLoop`, or a loop of the program's own event loop policy."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:
         return loop
@@ -83,9 +81,9 @@ def unexpected_cancellation(error: asyncio.CancelledError) -> StreamsError:
 
 
 class CoroutineRunner(ABC):
-    """Runs one owner's coroutines, one at a time.
+    """Runs the coroutines of one owner (a thread or key range), one at a time.
 
-    Within its context `wait_for` uses it. One thread may enter it; any thread may call `cancel`.
+    Within its `with` block, `wait_for` uses it. One thread may enter it; any may call `cancel`.
     """
 
     def __enter__(self) -> Self:
@@ -104,7 +102,7 @@ class CoroutineRunner(ABC):
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end and return its result.
 
-        After `cancel`, raises `asyncio.CancelledError`, which goes to no exception handler.
+        After `cancel`, raises `asyncio.CancelledError`, about which no exception handler is asked.
         """
 
     @abstractmethod
@@ -113,7 +111,7 @@ class CoroutineRunner(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Cancel tasks that coroutines left behind; no thread may be waiting here."""
+        """Cancel asyncio tasks left behind by coroutines; no thread may be in `wait_for`."""
 
 
 class PrivateLoop(CoroutineRunner):
@@ -153,7 +151,7 @@ class PrivateLoop(CoroutineRunner):
                 raise asyncio.CancelledError
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=new_loop)
-            # `Runner.run` installs a SIGINT handler each time.
+            # Not `Runner.run`, which installs a SIGINT handler each time.
             self._task = self._runner.get_loop().create_task(coroutine)
             return self._task
 
@@ -211,7 +209,7 @@ def close_loop() -> None:
 
 
 def refuse_awaitable(result: object, what: str) -> None:
-    """Raise `TypeError` for an awaitable returned where it is never awaited; close it.
+    """Raise `TypeError` if a user's function returned an awaitable where none is awaited.
 
     >>> async def choose():
     ...     return 1
@@ -233,7 +231,7 @@ def refuse_awaitable(result: object, what: str) -> None:
 
 
 class Awaiting:
-    """A coroutine function, called like a plain one.
+    """Wrapper with which callers call a coroutine function like a plain one.
 
     >>> async def shout(text):
     ...     return text.upper()

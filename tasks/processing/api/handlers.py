@@ -71,6 +71,6 @@ class ErrorResponse:
     dead_letter_records: tuple[DeadLetter, ...] = ()
 
 
-#: A name, or a function of (context, record, exception).
+#: A handler is called with (context, record, exception); a setting may name an action instead.
 ErrorHandler = Callable[[ErrorContext, Record[Any, Any], Exception], ErrorResponse]
 ErrorHandlerSetting = Literal["fail", "continue"] | ErrorHandler

@@ -22,8 +22,9 @@ VOut = TypeVar("VOut")
 class PunctuationType(StrEnum):
     """The clock of a schedule.
 
-    STREAM_TIME follows the timestamps of the task's records. It is aligned at 0; steps missed by a gap collapse into one
-    call. WALL_CLOCK_TIME follows the worker's clock, first after one interval.
+    STREAM_TIME follows the timestamps of the task's records. Without `start`, calls are due at
+    multiples of the interval; those missed in a gap become one. WALL_CLOCK_TIME follows the
+    worker's clock, first after one interval.
 
     >>> PunctuationType("stream_time")
     <PunctuationType.STREAM_TIME: 'stream_time'>
@@ -125,8 +126,9 @@ class ProcessingContext(ABC):
     ) -> Cancellable:
         """Call `callback(timestamp_ms)` every `interval` of a clock.
 
-        Missed steps collapse into one call. Without `start`, stream time fires at multiples of the interval, first with the
-        first record; the wall clock fires first after one interval (Kafka Streams' PunctuationSchedule).
+        Missed intervals give one call. Without `start`, stream time fires at multiples of the
+        interval, first with the first record; the wall clock fires first after one interval (Kafka
+        Streams' PunctuationSchedule).
 
         Args:
             interval: From 1 ms.
@@ -230,9 +232,9 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
     ...         self.context.forward(record.replace(value=record.value.upper()))
     """
 
-    #: Set it to True if every row it reads or writes belongs to the key of the record or callback.
-    #: A task may then have one processor per key range (`parallelising_factor`), each with its own
-    #: keys' rows.
+    #: Set it to True if processing a record uses only store rows of the record's key. A task may
+    #: then have one processor per key range (`parallelising_factor`), which sees its own keys'
+    #: rows.
     keyed: ClassVar[bool] = False
 
     context: ProcessorContext[KOut, VOut]
@@ -264,7 +266,7 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
     context: FixedKeyProcessorContext[KIn, VOut]
 
     def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
-        """Called once before the first record; the default keeps the context as `self.context`."""
+        """See `Processor.init`."""
         self.context = context
 
     def process(self, record: FixedKeyRecord[KIn, VIn]) -> Awaitable[None] | None:

@@ -4,14 +4,14 @@ from typing import Any, Final, NoReturn
 
 from tidewheel.state_stores.errors import StreamsError
 
-#: Methods that write, of any kind of store.
+#: Names of the writing methods of all kinds of stores.
 _WRITING: Final = frozenset(
     ("put", "put_all", "put_if_absent", "delete", "pop", "popitem", "setdefault", "update", "clear")
 )
 
 
 class ReadOnlyStore:
-    """A store without its writes.
+    """A wrapper of a store that rejects writes.
 
     >>> ReadOnlyStore({"a": 1}, "rates", "price").get("a")
     1

@@ -63,7 +63,7 @@ class Record(Generic[K_co, V_co]):
 class FixedKeyRecord(Generic[K_co, V_co]):
     """A record whose key cannot change; only the task creates one, so forwarded records keep their partition.
 
-    Compared, hashed and read like `Record`. `replace` takes value, timestamp and headers.
+    Compared, hashed and read like `Record`.
 
     >>> record = FixedKeyRecord.of(Record("k", 1, 1_000))
     >>> record.key, record.replace(value=2).value

@@ -21,10 +21,10 @@ _GENERATOR_STEPS: Final = {
 
 
 def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, ...]) -> str | None:
-    """Return why a user's object or class cannot work; None if it can.
+    """Return the reason why a user's processor or transformer cannot work; None if it can.
 
-    `method` is called for each record; only `process` may be a coroutine function. `base` is our
-    base class.
+    `method` is called for each record; only `process` may be a coroutine function. `base` is the
+    library class to subclass.
     """
     kind: type[Any] = made if inspect.isclass(made) else type(made)
     for name in ("init", "close", method):
@@ -45,7 +45,7 @@ def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, .
 
 
 def _function_of(made: object, name: str) -> Callable[..., Any] | None:
-    """Return a method without `self`; None if undetermined."""
+    """Return a method with `self` already bound; None if it can't be determined."""
     if not inspect.isclass(made):
         function: Any = getattr(made, name, None)
         return function if callable(function) else None

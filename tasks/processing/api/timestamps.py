@@ -24,7 +24,6 @@ class FailOnInvalidTimestamp:
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
-        """Return the record's timestamp; raise `StreamsError` for a negative one."""
         if record.timestamp < 0:
             raise StreamsError(
                 f"{_place(record)} has no valid timestamp ({record.timestamp}); give the source another timestamp_extractor, "

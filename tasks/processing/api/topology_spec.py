@@ -1,6 +1,6 @@
 """Topologies as plain values: the builder's result, the tasks' input.
 
-Internal topics have no application id here; it is added when the topology runs.
+Names of internal topics get the application id when the topology runs.
 """
 
 import re
@@ -17,10 +17,11 @@ from tidewheel.tasks.processing.api.record import ConsumedRecord, RecordContext
 #: (record, partition time in ms) -> timestamp in ms; a negative one drops the record.
 TimestampExtractor = Callable[[ConsumedRecord, int], int]
 
-#: (topic, key, value, partition count) -> partition, several (multicast), or None.
+#: (topic, key, value, partition count) -> partition, several (multicast), or None (Kafka's choice).
 Partitioner = Callable[[str, Any, Any, int], int | Iterable[int] | None]
 
-#: Start position without a committed offset; a `timedelta` is a maximum age, "none" an error.
+#: Start of an input without a committed offset; a `timedelta` is the maximum age of its records,
+#: "none" an error.
 OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 
 
@@ -43,7 +44,7 @@ class SourceSpec:
 class ProcessorSpec:
     """A node with an `Operator` or a user's `Processor`; `supplier()` makes one per task.
 
-    Stores in `reads` are never written. `wrap` wraps an operator's `process`.
+    The node never writes stores in `reads`. `wrap` is a `ProcessorWrapper`'s, for an operator.
     """
 
     name: str
@@ -95,7 +96,7 @@ class SubtopologySpec:
 class GlobalStoreSpec:
     """A store that every process fills from all partitions of one topic; no task runs its nodes.
 
-    The store has no changelog: the topic is one. `table`: no user's processor.
+    The topic serves as changelog. `table`: True if no user's processor transforms its records.
     """
 
     id: int
@@ -113,7 +114,8 @@ class GlobalStoreSpec:
 class TopologySpec:
     """The sub-topologies, their repartition topics, and the global stores.
 
-    A partition count None means the largest count of the writing sub-topology's source topics.
+    A repartition topic's partition count None means the largest one among the source topics of the
+    sub-topology that writes it.
     """
 
     subtopologies: tuple[SubtopologySpec, ...]

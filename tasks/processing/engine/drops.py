@@ -1,4 +1,4 @@
-"""Dropped records: their count, operator, reason and first position."""
+"""Dropped records: their count, operator and reason, and the first one's offset."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ WARN_EVERY_S: Final = 60.0
 class Drop(msgspec.Struct):
     """Records, or (record, window) pairs, that one operator dropped for one reason.
 
-    `first` is the input record of the first one.
+    `first` locates the input record of the first one.
     """
 
     count: int
@@ -67,7 +67,6 @@ class DropLog:
                 known.count += drop.count
 
     def report(self, *, at_end: bool = False) -> None:
-        """Log the warnings that are due, or all with `at_end`."""
         if not self._waiting:
             return
         now_s = self._clock()

@@ -38,8 +38,8 @@ _PREFIX = "__streams.errors."
 class ErrorHandlers:
     """An application's handlers and dead-letter topic.
 
-    `processing_global`: also for global stores. `late_records`: late records become dead letters,
-    without a handler.
+    `processing_global`: the processing handler also serves global stores. `late_records`: late
+    records become dead letters without a handler's decision.
     """
 
     deserialization: ErrorHandlerSetting = "fail"
@@ -62,11 +62,11 @@ class ErrorPolicy:
         self._emit = emit
         self.skipped = 0
         self.dead_letters = 0
-        #: By task id; skipped after the task had handed them over.
+        #: By task id: outputs that the production handler skipped after the client got them.
         self.skipped_outputs: Counter[str] = Counter()
 
     def needs_input(self, *, dead_letter: bool) -> bool:
-        """Return True if a handler or a dead letter needs a failed output's raw input."""
+        """Return True if the handler or a dead letter needs a failed output's raw input record."""
         handlers = self._handlers
         writes = handlers.dead_letter_topic is not None and not dead_letter
         return writes or callable(handlers.production)
@@ -86,7 +86,7 @@ class ErrorPolicy:
         return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
-        """Return a policy with another `emit`, for a key range."""
+        """Return the same policy with another writer of dead letters, for a key range."""
         return ErrorPolicy(self._handlers, emit, self.drops)
 
     def apply(
@@ -103,12 +103,12 @@ class ErrorPolicy:
         """Return "continue" (skipped) or "retry", or raise `RecordFailedError`.
 
         `raw` is the dead letter's key and value. An `internal` record is never skipped: it is part
-        of the application's state. A failed `dead_letter` causes no second one.
+        of the application's state.
         """
         if isinstance(error, SystemExit):
             error = exited(error)
         if isinstance(error, SchemaRegistryError | StoredRowError):
-            raise error  # The record itself is valid: skipping it would lose it.
+            raise error  # not the record's fault: skipping it would lose it
         setting = (
             self._handlers.production
             if context.stage == "production"
@@ -153,7 +153,6 @@ class ErrorPolicy:
 def _answer(
     handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
 ) -> ErrorResponse:
-    """Return the handler's answer; an error or invalid answer means "fail"."""
     failed = describe(context, error, "failed")
     try:
         response = handler(context, record, error)
@@ -217,7 +216,7 @@ def _named(handler: ErrorHandler) -> str:
 
 
 def exited(error: SystemExit) -> Exception:
-    """Return a handler's exception for a user's `SystemExit`.
+    """Return the exception that handlers get in place of a user's `SystemExit`.
 
     >>> exited(SystemExit(3))
     RuntimeError('it raised SystemExit(3), which ends no worker; raise an exception of your own')
@@ -230,7 +229,7 @@ def exited(error: SystemExit) -> Exception:
 
 
 def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
-    """Return a failure without a handler; the message ends with `why`."""
+    """Return the error of a record for which no handler is called; `why` ends its message."""
     return _failure(context, f"{describe(context, error, 'failed')}. {why}")
 
 
@@ -243,7 +242,7 @@ def _failure(context: ErrorContext, message: str) -> RecordFailedError:
 def input_failure(
     records: SourceRecords, row: int, *, node: str, task_id: str
 ) -> tuple[ErrorContext, Record[Any, Any]]:
-    """Return the handler's arguments for an undecodable record; the record is raw."""
+    """Return the handler's arguments for an undecodable record, as raw bytes."""
     raw = (records.raw_keys[row], records.raw_values[row])
     headers = () if records.headers is None else records.headers[row]
     context = ErrorContext(
@@ -264,7 +263,6 @@ def input_failure(
 def node_failure(
     batch: RecordBatch, index: int, *, node: str, task_id: str, stage: ErrorStage = "processing"
 ) -> tuple[ErrorContext, Record[Any, Any]]:
-    """Return the handler's arguments for a record that failed in a node."""
     metadata = batch.metadata_of(index)
     source, row = batch.source, batch.rows[index]
     context = ErrorContext(
@@ -335,7 +333,7 @@ def _message(error: Exception) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    # Error texts may quote lone surrogates.
+    # Error texts may quote lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="backslashreplace")
 
 

@@ -16,12 +16,12 @@ class ExecutionMode:
 
 
 def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
-    """Choose batches if no node can observe another node's progress.
+    """Choose batches unless a node could observe how far another one has processed.
 
-    Users' processors may forward and commit at any record. Below one source, no two nodes may use a
-    store that one of them writes: the second would see the first one's whole batch. Below different
-    sources they may, because a batch comes from one partition. Nodes with joint batches keep the
-    order of records themselves.
+    Users' processors could: they forward and commit at any record. Below one source, no two nodes
+    may use a store that one of them writes: the second would see the first one's whole batch. Below
+    different sources they may, because a batch comes from one partition. Nodes with joint batches
+    keep the order of records themselves.
     """
     processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
     for node in processors:

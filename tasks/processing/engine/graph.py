@@ -2,7 +2,7 @@
 
 In **batches**, nodes run in topological order on whole batches; where paths merge, records are
 sorted into record-at-a-time order. **Record by record**, each record runs depth first through the
-graph, as in Kafka Streams. `tests/tasks/processing/test_executors.py` compares both modes.
+graph, as in Kafka Streams.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class Node:
         self.operator = operator
         #: The operator's `process`, possibly wrapped by a `ProcessorWrapper`.
         self.work: OperatorWork = _no_work if operator is None else operator.process
-        #: Generator version of `work` for a coroutine function; else None.
+        #: Generator version of `work`, if the processor's `process` is a coroutine function.
         self.steps = (
             operator.steps if isinstance(operator, ProcessorNode) and operator.awaits() else None
         )
@@ -53,8 +53,8 @@ ContextFactory = Callable[[str], NodeContext]
 class TaskGraph:
     """The nodes of one task; called by the task's thread only.
 
-    `takes_joint`: accepts joint batches. `calls_batches`: calls users' functions with many values.
-    `awaits`: never blocks, so it can run on an event loop.
+    `takes_joint`: accepts batches of several partitions. `calls_batches`: calls users' functions
+    with many values. `awaits`: never blocks, so it can run on an event loop.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class TaskGraph:
             self.nodes[parent].children.append(node)
 
     def _order_flushes(self) -> None:
-        """Flush in the order of changes where a store or repartition topic is downstream."""
+        """Make caches flush in the order of changes if a store or repartition topic follows."""
         ordered = {
             each.name
             for each in self.spec.nodes
@@ -137,7 +137,6 @@ class TaskGraph:
             node.operator.flushes_in_order = node.name in above
 
     def _takes_joint(self, *, wrapped: bool) -> bool:
-        """Return True if joint batches keep record order in merged paths, stores and topics."""
         topics = [each.topic for each in self.spec.nodes if isinstance(each, SinkSpec)]
         named = all(isinstance(topic, str) for topic in topics)
         return (
@@ -152,7 +151,7 @@ class TaskGraph:
         )
 
     def _number_paths(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Find merged paths; return the function that makes a batch's first order, or None."""
+        """Return the function that makes a source batch's `order`; None if no paths merge."""
         parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
         for node in self.nodes.values():
             for child in node.children:
@@ -264,7 +263,7 @@ class TaskGraph:
                     self.push(target, below)
 
     def steps(self, name: str, batch: RecordBatch) -> Steps[None]:
-        """Run a batch like `run`, yielding each coroutine; only record by record."""
+        """Run a batch like `run`, yielding each coroutine; not for batch mode."""
         try:
             yield from self._push_steps(self.nodes[name], batch, None)
         except DownstreamError as error:
@@ -284,7 +283,7 @@ class TaskGraph:
                     yield from self._push_steps(target, below, None)
 
     def at_work(self) -> str:
-        """Return the lowest user's processor in progress; any thread may call it."""
+        """Return the name of the processor that runs user code, or ""; any thread may call it."""
         names = [
             node.name
             for node in self.nodes.values()
@@ -316,8 +315,8 @@ class TaskGraph:
     def flush(self) -> None:
         """Forward all cached records, parents first.
 
-        Repeats at most once per node: a flush may change a cached table upstream, by a processor
-        that shares its store. Records still cached are forwarded at the next commit.
+        Repeats at most once per caching node: a flush may change a cached table upstream, through a
+        processor that shares its store. Records still cached are forwarded at the next commit.
         """
         for _ in self._caching:
             for node in self._caching:
@@ -337,7 +336,7 @@ class TaskGraph:
         )
 
     def shrink(self, excess_bytes: int) -> None:
-        """Forward the least recently changed keys of the fullest caches."""
+        """Forward the least recently changed keys of the fullest caches, to free bytes."""
         while excess_bytes > 0:
             fullest = max(
                 self._caching,
@@ -363,7 +362,7 @@ class TaskGraph:
 def _depth_first(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes in topological order, depth first where paths do not merge.
 
-    The outputs of one record then reach different topics in record-at-a-time order.
+    One record's outputs to different topics then have record-at-a-time order.
     """
     done: list[Node] = []
     seen: set[str] = set()
@@ -406,7 +405,7 @@ def _numbered(batch: RecordBatch, child: int) -> RecordBatch:
 
 
 def _records(output: Output, child: str | None) -> Iterator[tuple[RecordBatch, str | None]]:
-    """Yield (single record, its only child or None)."""
+    """Yield (batch of one record, the only child to receive it or None for all)."""
     if output is None:
         return
     if isinstance(output, Mapping):

@@ -43,7 +43,7 @@ class NodeContext(Protocol):
         ...
 
     def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
-        """Count dropped records; `first` is the first one's index."""
+        """Count dropped records; `first` is the first one's index in the batch."""
         ...
 
     def expired(self, reason: str, batch: RecordBatch, index: int) -> None: ...
@@ -69,15 +69,15 @@ class Operator(ABC):
     keeps_times: ClassVar[bool] = False
     #: Judges lateness by the largest timestamp of earlier records with a key.
     observes_time: ClassVar[bool] = False
-    #: Accepts `JointRecords` and processes them in `order`, also towards nodes that share its
-    #: stores.
+    #: Accepts batches of several partitions (`JointRecords`) and processes their records in
+    #: `order`, even where it shares stores with another node.
     takes_joint: bool = False
     #: Calls a user's function once per batch, which is cheaper.
     calls_batches: ClassVar[bool] = False
-    #: Records without a value advance time.
+    #: Records without a value advance its stream time.
     times_null_values: ClassVar[bool] = True
 
-    #: State downstream depends on the order of flushed changes.
+    #: Flushes its cache in the order of changes, because state downstream depends on it.
     flushes_in_order = True
 
     context: NodeContext
@@ -91,7 +91,7 @@ class Operator(ABC):
         """Return the output for the children; `batch` is never empty."""
 
     def flush(self, limit: int | None = None) -> RecordBatch | None:  # noqa: ARG002 - for operators with a cache
-        """Return cached changes: all, or those of the `limit` oldest keys."""
+        """Remove and return cached changes: all, or those of the `limit` oldest keys."""
         return None
 
     def may_flush(self) -> bool:
@@ -99,11 +99,11 @@ class Operator(ABC):
         return False
 
     def cache_size(self) -> tuple[int, int]:
-        """Return the cached (keys, bytes)."""
+        """Return the numbers of cached (keys, bytes)."""
         return (0, 0)
 
     def mark_committed(self) -> None:  # noqa: B027 - most operators have no cache
-        """Mark changes that remain cached after a commit."""
+        """Mark the keys that are still cached as left over by this commit."""
 
     def awaits(self) -> bool:
         return False
@@ -113,14 +113,14 @@ class Operator(ABC):
         return True
 
     def rows_erased(self, store: str) -> None:  # noqa: B027 - most operators cache no rows
-        """Drop cached knowledge about a store's rows: some were erased."""
+        """Forget cached rows of a store: an erasure deleted some."""
 
     def times(self) -> tuple[int, ...]:
         """Return the stream times to commit, always in the same order; -1 for none."""
         return ()
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Restore `times`; called after `init`."""
+        """Restore committed `times`; called after `init`."""
         assert not times, "an operator with times of its own takes them back"
 
     def close(self) -> None:  # noqa: B027 - most operators have no resources
@@ -129,7 +129,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSupplier:
-    """Makes one operator per task; a topology is readable without running it.
+    """Makes one operator per task; its class shows the operator's kind before any is made.
 
     >>> from tidewheel.tasks.processing.engine.operator import Operator
     >>> class Same(Operator):

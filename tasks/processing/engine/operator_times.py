@@ -11,24 +11,22 @@ from tidewheel.tasks.processing.engine.position_clock import NO_TIME, ObservesPo
 
 _log = logging.getLogger(__name__)
 
-#: Keeps the metadata below the broker's limit.
+#: Maximum times in a commit's metadata, whose size brokers limit; later ones are not stored.
 OPERATOR_TIMES_MAX = 32
 
 
 class KeepsTimes(Protocol):
-    def times(self) -> tuple[int, ...]:
-        """Return the stream times; -1 for none."""
-        ...
+    def times(self) -> tuple[int, ...]: ...
 
     def restore_times(self, times: tuple[int, ...]) -> None: ...
 
 
 class OperatorTimes:
-    """Times in the order of `keepers`, which is fixed per topology."""
+    """Stream times in the order of `keepers` (operators, stores): fixed per topology."""
 
     def __init__(self, keepers: Mapping[str, KeepsTimes]) -> None:
         self._observers = [each for each in keepers.values() if isinstance(each, ObservesPositions)]
-        #: The number of times of an operator or store never changes.
+        #: Operators and stores with times. Their number of times never changes.
         self._keepers = {name: keeper for name, keeper in keepers.items() if keeper.times()}
 
     @property
@@ -42,9 +40,9 @@ class OperatorTimes:
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def collect_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return the task's times at a position, from one of its key ranges.
+        """Return the whole task's times at stream time `position_ms`, as one key range knows them.
 
-        A store has no time per position: -1 restarts it.
+        A store does not know its time there: -1 makes it start without one.
         """
         times: list[int] = []
         for keeper in self._keepers.values():
@@ -56,14 +54,13 @@ class OperatorTimes:
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def position_time_ms(self, otherwise_ms: int) -> int:
-        """Return the operators' stream time as a position clock's start, else `otherwise_ms`.
+        """Return the operators' stream time, for a new position clock; else `otherwise_ms`.
 
-        With key ranges all operators count the same records.
+        With key ranges, all operators count the same records.
         """
         return max((each.observed_time_ms for each in self._observers), default=otherwise_ms)
 
     def restore(self, times: tuple[int, ...], task_id: str) -> None:
-        """Restore all times or none, except those beyond the maximum."""
         counts = {name: len(keeper.times()) for name, keeper in self._keepers.items()}
         total = sum(counts.values())
         if len(times) != min(total, OPERATOR_TIMES_MAX):

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
 
-#: The client chooses by murmur2 of the key.
+#: The producer chooses the partition, by murmur2 of the key.
 ANY_PARTITION = -1
 
-#: Columns of at least this many records are not copied into one.
+#: Columns of at least this many records are passed on as they are, not joined by copying.
 _MANY: Final = 256
 
 
@@ -89,7 +89,7 @@ def _extend(column: Sequence[Any] | None, more: Sequence[Any] | None) -> None:
 
 
 class OutputRuns:
-    """Output columns with single records joined, in order within each topic.
+    """Output columns of which small ones are joined; the order within each topic stays.
 
     >>> runs = OutputRuns()
     >>> for value in (b"1", b"2"):
@@ -121,7 +121,7 @@ class OutputRuns:
 def headers_of_changelog(
     count: int, every: Headers, own: Sequence[Headers] | None
 ) -> Sequence[Headers] | None:
-    """Return changelog headers: `own`, or `every` for each record.
+    """Return the headers of changelog records: `own`, or `every` repeated for each.
 
     >>> headers_of_changelog(2, (("v", b"2"),), None)
     [(('v', b'2'),), (('v', b'2'),)]

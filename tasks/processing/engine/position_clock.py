@@ -16,20 +16,21 @@ NO_TIME = -1
 
 @runtime_checkable
 class ObservesPositions(Protocol):
-    """An operator that judges lateness by position."""
+    """An operator that judges lateness by the stream time at a record's input position."""
 
     @property
     def observed_time_ms(self) -> int: ...
 
     def times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return `times` as of a position with this stream time."""
+        """Return the `times` that hold where the task's stream time is `position_ms`."""
         ...
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Records that advance a sub-topology's stream time.
+    """Rule for the records that advance a sub-topology's stream time.
 
-    `sources` are source nodes; windows ignore null keys, sliding windows null values, too.
+    `sources`: names of their source nodes. Windows ignore null keys, sliding windows null values,
+    too.
     """
 
     sources: frozenset[str]
@@ -38,7 +39,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class PositionClock:
-    """Stream time at the current position of a task's loop, from `time_ms` on.
+    """Stream time of a task at its loop's position in the input; starts at `time_ms`.
 
     >>> from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
     >>> records = SourceRecords("clicks", 0, [7, 8, 9], [b"a", b"b", b"a"], [b"1"] * 3, [40, 20, 50], None)
@@ -54,7 +55,7 @@ class PositionClock:
     def times(self, source: str, records: SourceRecords, batch: RecordBatch) -> list[int]:
         """Advance over `records`; return the stream time after each row.
 
-        `batch` has those that `source` accepted.
+        `batch` has the records that `source` accepted.
         """
         count = len(records)
         counted = self._counted
@@ -71,7 +72,7 @@ class PositionClock:
         return times
 
     def _stamps(self, batch: RecordBatch) -> list[int]:
-        """Return the timestamps, -1 for records that do not count."""
+        """Return the timestamps, -1 for records that do not advance time."""
         stamps = batch.timestamps
         for counts, column in (
             (self._counted.null_keys, batch.keys),

@@ -86,11 +86,11 @@ class ProcessorNode(Operator):
         self._push: Push | None = None
 
     def connect(self, push: Push) -> None:
-        """Set the target of forwards before `init`."""
+        """Set the function that receives forwards; called before `init`."""
         self._push = push
 
     def open(self, push: Push, push_steps: PushSteps) -> None:
-        """Set the target of forwards once all nodes are initialised."""
+        """Replace the functions that receive forwards, once all nodes are initialised."""
         self.user_context.push = push
         self.user_context.push_steps = push_steps
 
@@ -160,7 +160,7 @@ class ProcessorNode(Operator):
         self.context.failed(batch, index, error)
 
     def _awaited(self, result: object) -> Steps[None]:
-        """Yield the coroutine; raise for any other result."""
+        """Yield the coroutine that `process` returned; raise for any other result."""
         context = self.user_context
         while iscoroutine(result):
             context.collect_forwards()
@@ -216,7 +216,7 @@ class _Context(ProcessingContext):
         self._host.at_record(place[2])
 
     def raise_failed_below(self, error: Exception | None) -> None:
-        """Raise a fatal downstream error, even if user code replaced it."""
+        """Raise a fatal downstream error, even if user code caught or replaced it."""
         if self._failed_below is not None and error is not self._failed_below:
             raise self._failed_below from error
 
@@ -279,7 +279,7 @@ class _Context(ProcessingContext):
             self._failed_below = error
             raise
         finally:
-            # Nodes downstream have set the timestamps of their own records.
+            # Nodes downstream set the timestamps of their records; return to this record's.
             self._host.at_record(self.current[2])
 
     def collect_forwards(self) -> None:
@@ -417,12 +417,12 @@ class _FixedKeyContext(_Context, FixedKeyProcessorContext[Any, Any]):
 
 
 class DownstreamError(Exception):
-    """Carries a fatal error through the `process` of the nodes above."""
+    """Wrapper that carries a fatal error past the exception handlers of nodes upstream."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
 
 
-#: Errors that do not belong to the current record: no handler decides.
+#: Errors that are not of the current record: no exception handler is called.
 _PASSING = (DownstreamError, StateStoreError)

@@ -70,8 +70,8 @@ class ProcessorWrapper:
         """Return the replacement for a DSL operator's `process`, called once per task.
 
         It must return the result of `process(batch)`. A batch has the columns `keys`, `values`,
-        `timestamps` and a length. Cached changes bypass it at a commit. An error raised here stops
-        the worker; no handler decides.
+        `timestamps` and a length. Changes flushed from a cache bypass it. An error raised here
+        stops the worker; no handler decides.
         """
         return process
 

@@ -1,7 +1,7 @@
 """Punctuation schedules (Kafka Streams: PunctuationQueue, PunctuationSchedule).
 
-Stream time is aligned at 0; missed steps are one call. Equal due times follow Java's
-`PriorityQueue`.
+On stream time without a start, calls are due at multiples of the interval. Missed ones become one.
+Schedules with equal due times run in the order of Java's `PriorityQueue`.
 """
 
 from bisect import bisect_left
@@ -36,8 +36,8 @@ def first_due_ms(
 ) -> int:
     """Return the first due time of a new schedule.
 
-    With `start_ms` (KIP-1146), that time or the grid's first step after now. Without, stream time is due with its first
-    record, wall-clock time after one interval.
+    With `start_ms` (KIP-1146), that time or, if past, the next `start_ms + n * interval_ms`.
+    Without it, stream time is due with the first record, the wall clock after one interval.
 
     >>> first_due_ms(10, 25, None, aligned_at_zero=False)
     35
@@ -66,7 +66,7 @@ class PunctuationQueue:
         return self._schedules.peek().next_ms if len(self._schedules) else None
 
     def due_times(self, times: Sequence[int], start: int, stop: int) -> Iterator[int]:
-        """Yield the times of rows at which a callback is due; the caller calls it before continuing.
+        """Yield the time of each row at which a callback is due; the caller runs it immediately.
 
         A key range sees its own records only, but its callbacks follow the whole task's `times` (ms per row).
 
@@ -81,7 +81,7 @@ class PunctuationQueue:
             start += 1
 
     def pop_due(self, now_ms: int) -> list[Schedule]:
-        """Return due schedules, the earliest first, each advanced beyond now."""
+        """Return due schedules, the earliest first; each now has its next due time after now."""
         self._forget_cancelled()
         due: list[Schedule] = []
         while len(self._schedules) and self._schedules.peek().next_ms <= now_ms:

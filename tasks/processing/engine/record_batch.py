@@ -15,7 +15,7 @@ from tidewheel.tasks.processing.api.record import Headers, RecordContext, Record
 
 
 def has_none(column: Iterable[Any]) -> bool:
-    """Return True if any value is None; `in` would call `==`.
+    """Return True if any value is None; `in` would call users' `==`.
 
     >>> has_none([1, None]), has_none([0, ""])
     (True, False)
@@ -101,8 +101,9 @@ class SourceRecords:
 class JointRecords(SourceRecords):
     """Raw records of several partitions that one graph processes together.
 
-    A batch with this source has an `order` that starts with each record's position. `starts` are
-    the partitions' first rows; `notes` is data that operators share, by store.
+    A batch with this source has an `order` that begins with each record's place among all
+    partitions' records. `starts`: the partitions' first rows. `notes`: data that operators share,
+    by store.
     """
 
     __slots__ = ("_parts", "notes", "starts")
@@ -130,14 +131,14 @@ class JointRecords(SourceRecords):
 
 
 class RecordBatch:
-    """Columns of records.
+    """Records as columns.
 
     Attributes:
         rows: Row of each record in `source`; repeated by flat_map, missing after filter.
         source: The raw input; None for a cache flush or a punctuation.
         old_values: Values before each change, in a table's stream that needs them.
-        latest: True for a versioned table's newest versions; None if all are.
-        order: Position in record-at-a-time order, where paths merge; else None.
+        latest: Of a versioned table, True for its keys' newest versions; None if all are.
+        order: Sort keys for record-at-a-time order, if paths of the graph merge; else None.
         key_bytes: Keys serialised by `key_serde`, a canonical serde; dropped when keys change.
     """
 
@@ -205,7 +206,6 @@ class RecordBatch:
         )
 
     def take(self, indices: Sequence[int]) -> "RecordBatch":
-        """Return the records at `indices`, possibly repeated."""
         return RecordBatch(
             [self.keys[i] for i in indices],
             [self.values[i] for i in indices],
@@ -221,7 +221,7 @@ class RecordBatch:
         )
 
     def apart(self, parts: Sequence[Sequence[int]]) -> Iterator["RecordBatch"]:
-        """Yield each part with its own source, to free the other records' memory."""
+        """Yield a batch per part (indices), with a source of its rows only: frees other memory."""
         every = self.take(list(chain.from_iterable(parts)))
         source = None if every.source is None else every.source.take(every.rows)
         stop = 0
@@ -279,7 +279,7 @@ class RecordBatch:
 
 
 def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
-    """Merge batches of one source by `order`; no position is in two batches."""
+    """Merge batches of one source by `order`; no sort key is in two batches."""
     if len(batches) == 1:
         return batches[0]
     orders = list(chain.from_iterable(batch.order or () for batch in batches))
@@ -319,7 +319,7 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
     return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
 
 
-#: Memory of a buffered record in addition to its key and value.
+#: Estimated memory of a buffered record, in addition to its key and value.
 _RECORD_OVERHEAD_BYTES = 160
 
 

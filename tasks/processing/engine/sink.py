@@ -19,22 +19,22 @@ from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordB
 
 class Collector(Protocol):
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Stage records; `internal` ones are transactional in both guarantees."""
+        """Collect output; records of `internal` topics are transactional in both guarantees."""
         ...
 
     def partition_count(self, topic: str) -> int:
-        """Return the count; raise `MissingOutputTopicError` without the topic."""
+        """Return the count; raise `MissingOutputTopicError` if there is no such topic."""
         ...
 
 
 @runtime_checkable
 class BatchPartitioner(Protocol):
-    """An internal partitioner for whole batches."""
+    """A partitioner of this library that serves whole batches."""
 
     def for_all(
         self, keys: Sequence[bytes | None], values: Sequence[Any], partitions: int
     ) -> list[int] | None:
-        """Return each record's partition; None to choose per record."""
+        """Return each record's partition; None to be called for single records."""
         ...
 
 
@@ -248,7 +248,6 @@ class _Offsets(Sequence[int]):
 def _serialize(
     serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
 ) -> list[bytes | None]:
-    """Serialise a column; store errors in `failed`."""
     with_nulls = has_none(values)
     present = [value for value in values if value is not None] if with_nulls else values
     if len(present) > 1:

@@ -27,8 +27,8 @@ class DecodedRecords(SourceRecords):
     """Records decoded early: their extracted timestamps order the inputs.
 
     Attributes:
-        batch: Dropped records have a negative timestamp.
-        order_ms: Timestamps, -1 for a failed record.
+        batch: Decoded records; a negative timestamp marks one to drop.
+        order_ms: Timestamps that order the inputs, -1 for a failed record.
         failure: A single record's decoding error, or its extractor's `RecordFailedError`.
     """
 
@@ -74,7 +74,7 @@ class SourceNode:
     ) -> None:
         self.spec = spec
         extract = spec.timestamp_extractor or default_timestamp_extractor
-        # The default extractor's check runs on whole columns.
+        # None for the default extractor: its check runs on whole columns.
         self._extract = None if type(extract) is FailOnInvalidTimestamp else extract
         self._on_corrupt = on_corrupt
         self._on_dropped = on_dropped
@@ -100,7 +100,7 @@ class SourceNode:
     def decode_ahead(self, records: SourceRecords, partition_time_ms: int) -> list[SourceRecords]:
         """Return the records decoded, in pieces; a failed record is its own piece.
 
-        `decode` calls handlers later. If the extractor fails, later records stay raw.
+        `decode` calls exception handlers later. If the extractor raises, later records stay raw.
         """
         corrupt: dict[int, Exception] = {}
         batch = self._deserialized(records, corrupt.keys(), corrupt.setdefault)
@@ -243,7 +243,6 @@ class SourceNode:
         return self._without_negative(batch)
 
     def _extracted(self, batch: RecordBatch, index: int, partition_time_ms: int) -> int:
-        """Return the extracted timestamp; raise `InvalidTimestampError` out of range."""
         metadata = batch.metadata_of(index)
         assert metadata is not None, "a source batch has a source"
         assert self._extract is not None, "asked only where there is an extractor"

@@ -19,10 +19,10 @@ _Ended = tuple[Any, BaseException | None]
 
 
 class Owner(Protocol):
-    """The owner of the work.
+    """The owner of the work: a key range on an event loop.
 
-    `given_up`: no more coroutines may start. `worked_s`: seconds on the loop. `waits`: number of
-    suspensions. `awaited`: asyncio task of its coroutine.
+    `given_up`: no more coroutines may start. `worked_s`: seconds that its work occupied the loop.
+    `waits`: number of its coroutines' suspensions. `awaited`: asyncio task of the current one.
     """
 
     given_up: bool
@@ -57,10 +57,10 @@ def run_steps(steps: Steps[R]) -> R:
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
     """Run work to its end on the running loop; return its result.
 
-    A new task and its waiter normally queue behind all due callbacks. A `PromptLoop` runs both
-    next; otherwise a record would queue three times on a busy loop. If the owner is given up,
-    `asyncio.CancelledError` replaces a coroutine. If a coroutine raises it on its own, the work
-    fails.
+    asyncio queues a new asyncio task, and later its waiter, behind all due callbacks. A
+    `PromptLoop` runs both next; otherwise a record would queue three times on a busy loop. After
+    the owner is given up, the work gets `asyncio.CancelledError` instead of a coroutine's result.
+    If a coroutine raises that error on its own, the work fails.
     """
     loop = asyncio.get_running_loop()
     result: Any = None
@@ -81,7 +81,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             )  # As if the coroutine had been cancelled at its first await.
             continue
         ended: asyncio.Future[_Ended] = loop.create_future()
-        # The loop's task factory tracks tasks that coroutines leave behind.
+        # Not `create_task`: the loop's task factory tracks tasks that coroutines leave behind.
         owner.awaited = task = asyncio.Task(_carry_out(coroutine, owner, ended), loop=loop)
         come_next(loop)
         try:
@@ -115,7 +115,6 @@ async def _carry_out(
 
 @types.coroutine
 def _timed_steps(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
-    """Await a coroutine; measure its steps and count its suspensions."""
     value: Any = None
     error: BaseException | None = None
     while True:

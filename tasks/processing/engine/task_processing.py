@@ -37,7 +37,7 @@ class TaskCounters:
     def __init__(self) -> None:
         #: Replaced by a new dict, never changed, because other threads read it.
         self.drops: Drops = {}
-        #: Puts dropped by stores, as reported by operators.
+        #: Puts that stores dropped as too old, as reported by operators.
         self.expired = 0
         self.processed = 0
         self.dropped = 0
@@ -63,7 +63,7 @@ class TaskCounters:
 class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the application for nodes and processors.
 
-    `record_by_record` forces that mode (the oracle of tests).
+    `record_by_record` forces that mode, with which tests compare batches.
     """
 
     application_id: str
@@ -141,7 +141,6 @@ class TaskProcessing:
         return self._operator_times.collect()
 
     def operator_times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return the whole task's stream times, from one of its key ranges."""
         return self._operator_times.collect_at(position_ms)
 
     def position_time_ms(self, otherwise_ms: int) -> int:
@@ -152,7 +151,6 @@ class TaskProcessing:
             self._punctuate(self.stream_schedules, self.stream_time_ms)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
-        """Run callbacks due on the wall clock; return True if any was."""
         return len(self.wall_clock_schedules) > 0 and self._punctuate(
             self.wall_clock_schedules, now_ms
         )
@@ -237,7 +235,6 @@ class TaskProcessing:
         self._record_timestamp = timestamp
 
     def record_timestamp(self) -> int:
-        """Return the timestamp of changelog records of plain key-value stores."""
         return max(self._record_timestamp, 0)
 
     def store(self, name: str) -> Any:
@@ -254,7 +251,6 @@ class TaskProcessing:
         stage: str = "processing",
         internal: bool = False,
     ) -> None:
-        """Hand a failed record to its handler; raise if it is not skipped."""
         context, record = node_failure(
             batch,
             index,

@@ -34,7 +34,7 @@ class ValueTransformerWithKey(Generic[K, VIn, VOut]):
         self.context = context
 
     def transform(self, key: K, value: VIn | None) -> VOut | None:
-        """Return the new value of a row; a deleted row has None, and None deletes."""
+        """Return the new value of a row. A deleted row's value is None; a result None deletes."""
         raise NotImplementedError(f"{type(self).__name__} must override transform(key, value)")
 
     def close(self) -> None: ...
@@ -57,7 +57,7 @@ class RunningTransformer:
     ) -> None:
         assert isinstance(context, HostingContext), "users' objects run in tasks"
         self._transformer = transformer
-        # Provides the users' context; processes no records.
+        # Provides the user's transformer with a context; processes no records.
         self._node = ProcessorNode(_Transforms(transformer), context.host, stores)
         self._node.connect(_refuse_forward)
         self._node.init(context)
