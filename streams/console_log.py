@@ -77,7 +77,7 @@ class TextFormatter(logging.Formatter):
     """Hides passwords of URLs in tracebacks."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
-        """Return the traceback."""
+        """Return the traceback without passwords."""
         return _USER_OF_URL.sub("://***@", super().formatException(ei))
 
 

@@ -58,7 +58,7 @@ UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
 #: Time for the group to let a drained worker leave.
 _RELEASE_S: Final = 3.0
-#: Time to close after the drain, slightly below the supervisor's limit, which kills.
+#: Time to close after the drain, slightly less than the supervisor waits before it kills.
 _CLOSE_MS: Final = 4_500
 
 
@@ -294,7 +294,7 @@ class KafkaStreams:
         return chosen
 
     def _set_paused(self, paused: frozenset[int]) -> None:
-        """Pause these sub-topologies only. The lock is held."""
+        """Pause these sub-topologies only; the caller holds the lock."""
         self._paused = paused
         for thread in self._threads:
             thread.paused = paused

@@ -47,7 +47,7 @@ class UserFunction(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """Return the prefix of messages about its results.
+        """Return the prefix of messages about the function's results.
 
         >>> adapt(str.upper, kind="mapper", node="map", location="app.py:3").shown
         'map (app.py:3): str.upper'
@@ -266,7 +266,7 @@ def _signature(function: Callable[..., Any]) -> _Signature | None:
                 keyword_only = parameter.name
             case _:
                 pass
-    # Names only: default values are user data.
+    # Show names of parameters only: default values are user data.
     return _Signature(required, most, keyword_only, f"({', '.join(signature.parameters)})")
 
 

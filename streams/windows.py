@@ -30,7 +30,7 @@ _MIDNIGHT: Final = time()
 #: The largest timestamp.
 FOREVER: Final = (1 << 63) - 1
 
-#: Maximum stream time by which final results may be delayed.
+#: Maximum extra retention (ms) for closed windows whose final results are not emitted yet.
 _WAITING_MS: Final = 60_000
 
 _NEGATIVE_TOO: Final = -FOREVER
@@ -56,8 +56,9 @@ class Windows(ABC):
         """Return the minimum retention after a window's start, or a session's end."""
 
     def kept_ms(self, emit: EmitStrategy) -> int:
-        """Return the retention in Tidewheel's stores, slightly above the minimum."""
-        # Final results may wait for the clock; only a jump of stream time emits them earlier.
+        """Return the retention in Tidewheel's stores (ms), slightly above the minimum."""
+        # Final results wait for `emit_interval_ms`. Stream time that advances beyond this extra
+        # retention emits them earlier.
         waiting = min(self.retention_ms, _WAITING_MS) if emit == "on_window_close" else 0
         return min(self.retention_ms + self._longer_ms + waiting, FOREVER)
 

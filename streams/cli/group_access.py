@@ -145,7 +145,6 @@ class GroupAccess:
         return self.log.group
 
     def check_exists(self) -> None:
-        """Raise `StreamsError` if the application has no group here."""
         name = state_topic(self.application_id)
         if name not in self.connection.topics.topic_ids():
             raise StreamsError(

@@ -190,7 +190,6 @@ def _prepare(
 def _serve(
     app: KafkaStreams, link: SupervisorLink, start: StartWorker, drain_timeout_ms: int
 ) -> None:
-    """Run until the runtime ends, the supervisor orders a stop, or the supervisor is gone."""
     app.start()
     interval_s = start.report_interval_ms / 1000
     next_report_s = time.monotonic() + interval_s

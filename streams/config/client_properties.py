@@ -13,7 +13,7 @@ ClientKind = Literal["consumer", "producer", "admin"]
 
 
 class BadPropertyError(ValueError):
-    """A rejected property; `key` lets the message name its source."""
+    """A rejected property; by `key` the error message finds the property's source."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)

@@ -108,7 +108,6 @@ def integer(
 
 
 def milliseconds(minimum: int) -> PlainValidator:
-    """Return a check for durations: int ms, timedelta, or text such as 500ms or 30s."""
     wanted = f"must be a duration of at least {minimum} ms, as 500 or '500ms'"
 
     def check(value: object) -> int:
@@ -130,7 +129,6 @@ def milliseconds(minimum: int) -> PlainValidator:
 
 
 def size(minimum: int) -> PlainValidator:
-    """Return a check for sizes in bytes: int, or text such as 64 MiB."""
 
     def check(value: object) -> int:
         return _in_range(
@@ -344,7 +342,6 @@ def check_wrapper(value: object) -> Any:
 
 
 def check_store_suppliers(value: object) -> Any:
-    """Return the default store type: a word, a supplier class or its instance."""
     if isinstance(value, str) and value not in _STORE_TYPES and is_importable_name(value):
         value = _reported(import_object, value)
     if value in _STORE_TYPES or isinstance(value, DslStoreSuppliers):
@@ -384,7 +381,6 @@ def _reported(function: Callable[[Any], T], value: Any) -> T:
 
 
 def check_rocksdb(value: object) -> RocksDBOptions:
-    """Return RocksDB options; converts text from variables and files."""
     if isinstance(value, RocksDBOptions):
         return value
     if not isinstance(value, Mapping):

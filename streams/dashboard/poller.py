@@ -115,7 +115,6 @@ class GroupPoller:
                 yield self.now()
 
     async def _poll(self, number: int, clock_s: Callable[[], float]) -> PollResult | None:
-        """Poll in a thread; return None if shutdown comes first."""
         polled: Future[PollResult] = Future()
 
         def run_poll() -> None:

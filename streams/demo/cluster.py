@@ -74,7 +74,7 @@ def load(
 def group_progress(
     admin: Admin, application_id: str, inputs: Mapping[TopicPartition, int]
 ) -> GroupProgress:
-    """Return the group's progress: committed input records, and if all topics are finished."""
+    """Return the count of committed input records, and `finished` once all topics are."""
     committed = {
         partition: entry.offset
         for partition, entry in admin.committed(application_id, None, stable=False).items()

@@ -215,7 +215,6 @@ def _tidy_up(admin: Admin, application_id: str, topics: list[str], view: DemoVie
 
 
 def topology_target() -> str:
-    """Return the demo's example, from the installed package or the checkout."""
     here = Path(__file__).parent
     places = [here / "examples", here.parents[2] / "examples"]
     for place in places:

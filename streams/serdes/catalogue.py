@@ -233,8 +233,8 @@ class Serdes:
 
         Args:
             message_type: Generated class, such as `orders_pb2.Order`.
-            subject: Existing subject of the class's file. Records are written with its id; nothing
-                is registered.
+            subject: Existing subject of the class's file. Records carry its schema id; nothing is
+                registered.
 
         Raises:
             TopologyError: Not a generated class, the subject's file has another message at its

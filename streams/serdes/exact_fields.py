@@ -195,7 +195,7 @@ def _object(python_type: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | 
         return None
     is_model = issubclass(python_type, BaseModel)
     if is_model and not all(frozenset(_types_of(hints[name])) <= _EXACT for name in names):
-        return None  # pydantic has special forms for other types
+        return None  # pydantic may encode other types in special forms
     found = [_check_of(hints[name], is_json, outer) for name in names]
     checks = [check for check in found if check is not None]
     if len(checks) != len(names):

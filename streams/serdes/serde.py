@@ -77,7 +77,7 @@ class Serde(Generic[T]):
         return self.serialize(topic, self.deserialize(topic, data))
 
     def from_plain(self, value: Any, /) -> Any:
-        """Return a value for `serialize` from dicts, lists and plain values.
+        """Convert dicts, lists and plain values to a value that `serialize` accepts.
 
         Data loaded from tables has this form. Raises `SerializationError` for unsuitable data.
         """

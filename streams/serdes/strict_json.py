@@ -120,7 +120,7 @@ def _dumped(value: Any, *, sort: bool) -> bytes:
         try:
             return orjson.dumps(part, option=orjson.OPT_SORT_KEYS if sort else None)
         except orjson.JSONEncodeError as error:
-            # msgspec writes more types; reading back detects changes.
+            # msgspec also writes types that JSON changes; reading back detects those.
             if str(error) != _TOO_BIG:
                 raise
             return _write_big(part) if sort else msgspec.json.encode(part)

@@ -133,7 +133,7 @@ class SessionWindowedSerde(WindowedSerde[K]):
 
 
 def end_after(size_ms: int) -> Callable[[int], int]:
-    """Return a function from start to end for windows of one size.
+    """Return a function that maps a window's start to its end, for windows of one size.
 
     Ends are capped at the largest timestamp.
 

@@ -35,8 +35,8 @@ NodeType = Literal["source", "processor", "sink"]
 class NodeDescription:
     """One node with its topics, stores and neighbours.
 
-    `topics` or `pattern` of a source; `topic` of a sink, None if a function (`extractor`: its name)
-    chooses; `stores` of a processor.
+    A source has `topics` or a `pattern`, a processor `stores`, a sink a `topic` or the name of the
+    function that chooses it (`extractor`).
     """
 
     type: NodeType

@@ -72,7 +72,7 @@ class TopologyStores(ABC):
         Args:
             builder: A key-value store builder. The topic replaces a changelog.
             topic: The topic; no other node may read it.
-            supplier: `Processor` class of that node. It must not forward or schedule.
+            supplier: `Processor` class that fills the store. It must not forward or schedule.
 
         >>> from tidewheel import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
@@ -116,8 +116,8 @@ class TopologyStores(ABC):
 
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.
-            supplier: `Processor` class of that node. It must not forward; its schedules do not run
-                during a restore.
+            supplier: `Processor` class that fills the store. It must not forward; its schedules don't
+                run during a restore.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
 
         Raises:

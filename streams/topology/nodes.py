@@ -88,5 +88,4 @@ def _reads(source: SourceSpec, topic: str) -> bool:
 
 
 def made_at(location: str) -> str:
-    """Return the user's file:line for a message, in brackets."""
     return f" ({location})" if location else ""

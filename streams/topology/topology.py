@@ -327,7 +327,6 @@ class Topology(TopologyStores):
         }
 
     def wrap_processors(self, config: object) -> None:
-        """Apply `processor_wrapper_class` to every processor and operator."""
         wrapper = made_wrapper(config)
         if wrapper is not None:
             self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}

@@ -57,7 +57,7 @@ def dashboard(
     not be reached; 9 the port is in use.
 
     Args:
-        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         host: The address to listen on.
         port: The port to listen on; 0 for a free one.
         token: Secret for viewers, as env:NAME or file:/path; never the token itself, because other

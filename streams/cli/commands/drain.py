@@ -49,7 +49,7 @@ def drain(
 
     Args:
         member: The member's name in `tidewheel status`, or an unambiguous beginning of it.
-        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         timeout: Limit for moving its tasks, such as 30s or 5m; default: drain_timeout_ms.
         json: Print JSON lines on a terminal too.
         settings: Settings.

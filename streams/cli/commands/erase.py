@@ -150,7 +150,7 @@ def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
 def erasable_store(
     topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
 ) -> BulkStore:
-    """Return the named store; raise `ConfigError` if keys can't be deleted from it."""
+    """Return the named store; raise `ConfigError` if it can't delete keys."""
     known: list[str] = []
     for global_store in topology.spec(config).global_stores:
         known.append(global_store.store.name)
@@ -226,7 +226,7 @@ class _Deletion:
         self.rows = rows
         self._access = access
         self._request = secrets.token_hex(16)
-        #: Names of the members that received the order, by incarnation.
+        #: Names of the members that received the order, by incarnation (one start of a member).
         self.asked: dict[str, str] = {}
 
     def _owner(self) -> _Owner | None:

@@ -40,11 +40,11 @@ def history(
 ) -> int:
     """Show the history of a group: members that came and left, assignments with their reasons, moved tasks.
 
-    The only source is the group's log. It is compacted: the last hour is complete, older times
-    become incomplete.
+    An episode lasts from a disturbance until every task is at its target. The only source is the
+    group's log. It is compacted: the last hour is complete, older times become incomplete.
 
     Args:
-        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         last: Number of episodes, the newest last; 0 for all in the log.
         json: Print each episode as a line of JSON on a terminal too.
         settings: Settings.

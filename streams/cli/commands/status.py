@@ -30,7 +30,7 @@ def status(
     Exit codes: 0 no alarm; 1 alarms, or no such group; 7 Kafka could not be reached.
 
     Args:
-        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         ranges: Also show the committed progress of each key range of each task; JSON always has it.
         json: Print JSON on a terminal too: one object.
         settings: Settings.

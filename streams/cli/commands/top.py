@@ -55,7 +55,7 @@ def top(
     line; 7 Kafka could not be reached.
 
     Args:
-        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         interval: Seconds between two reads.
         count: End after this number of reads.
         ranges: Also show the committed progress of each key range of each task; JSON always has it.

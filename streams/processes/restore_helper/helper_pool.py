@@ -96,7 +96,7 @@ class RestoreHelperPool:
         key = store, topic_id
         with self._lock:
             if self._closed:
-                return  # the caller is closed too
+                return  # without an answer: the caller is closed too
             found_s, snapshot = self._cache.get(key, (-_CACHE_S, None))
             is_cached = time.monotonic() - found_s < _CACHE_S
             if not is_cached:

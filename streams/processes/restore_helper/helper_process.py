@@ -63,7 +63,6 @@ class HelperProcess:
         self._orders.put(encode(order))
 
     def close(self) -> None:
-        """Kill the helper. Idempotent."""
         self._orders.put(None)
         self._process.kill()
 

@@ -55,7 +55,7 @@ FIND_S: Final = 30.0
 _DOWNLOAD_THREADS: Final = 4
 _SEARCH_THREADS: Final = 4
 #: Downloads fail when no byte has arrived for this time. Concurrent downloads share the bandwidth,
-#: and one block of each (`places.BLOCK_BYTES`, and as much read ahead) must arrive in it.
+#: and one block of each (`places.BLOCK_BYTES`, and as much read ahead) must arrive in this time.
 _DOWNLOAD_STALL_S: Final = 120.0
 
 
@@ -199,7 +199,7 @@ class RestoreHelper:
             return
         location = self._location()
         if all(active.is_downloaded for active in self._active.values()):
-            self._arrived_s = self._clock.monotonic_s()  # no download was in progress
+            self._arrived_s = self._clock.monotonic_s()  # first download: the stall time starts now
         for run in snapshot.runs:
             job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
 

@@ -49,7 +49,7 @@ from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProces
 
 _log = logging.getLogger("tidewheel.supervisor")
 
-#: Time to drain, until a worker reports its own `drain_timeout_ms`.
+#: Drain timeout that applies until a worker reports its own `drain_timeout_ms`.
 _DRAIN_TIMEOUT_MS: Final = 25_000
 #: Extra time after the drain, for the last commit and closing databases.
 _CLOSE_GRACE_MS: Final = 5_000
@@ -61,7 +61,7 @@ _CHECK_S: Final = 60.0
 #: Time at exit for the watchdog to send dead workers' last messages to the group.
 _GOODBYE_S: Final = 5.0
 
-#: Called with (slot, report).
+#: Called with a worker's number (slot) and its report.
 ReportListener = Callable[[int, Report], None]
 
 

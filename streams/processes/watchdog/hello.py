@@ -29,8 +29,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         assignor_timeout_ms: Limit for a user's assignor.
         import_path: `sys.path` of the worker.
         log_level, log_format: See `tidewheel.streams.console_log.configure_logging`.
-        welcomed: The group had accepted this incarnation. If it is gone from the group log, it was
-            fenced and must not join again.
+        welcomed: The group had accepted this start of the member. If it is gone from the group log,
+            it was fenced and must not join again.
 
     >>> join = JoinGroup(
     ...     app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",),

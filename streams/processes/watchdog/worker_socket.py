@@ -59,7 +59,7 @@ class WorkerSocket:
 
     @property
     def incarnation(self) -> str:
-        """The worker's incarnation, or "" before its `Hello`."""
+        """The worker's incarnation (its id for this start), or "" before its `Hello`."""
         return "" if self.hello is None else self.hello.join.incarnation
 
     # -- the port ----------------------------------------------------------------------------------
