@@ -39,10 +39,10 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 #: Phases in which an incarnation can own tasks.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 
-#: Credible step from one leader epoch read to the next: compaction removes claims between.
+#: Largest credible gap between the leader epochs of two claims: compaction removes claims.
 EPOCHS_SKIPPED_MAX = 1 << 20
 
-#: Highest first claim: a recovery claims above every committed task epoch (at most `EPOCH_MAX`).
+#: Largest credible epoch of a first claim: a recovery claims above all committed task epochs.
 FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
 ENDED_MAX = 256
@@ -126,7 +126,7 @@ def _compared(group: Group) -> tuple[object, ...]:
 def apply(group: Group, record: AnyRecord) -> Group:
     """Return the group after a record.
 
-    Records of deposed leaders (lower epochs, H1) and unfinished snapshots change nothing.
+    Records of deposed leaders (lower epochs) and unfinished snapshots change nothing.
     """
     if record.leader_epoch < group.leader_epoch:
         return group

@@ -111,7 +111,7 @@ class BootstrapPhase(StrEnum):
 
 
 class TaskShape(msgspec.Struct, frozen=True, kw_only=True):
-    stateful: bool  # True if it has stores to restore; only then a learner helps.
+    stateful: bool  # True if it has stores to restore.
     changelogs: tuple[str, ...] = ()  # Topics; their partition has the task's number.
 
 

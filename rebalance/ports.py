@@ -128,6 +128,7 @@ class WorkerConnection(Protocol):
     def call_since_ms(self, silent_ms: int) -> int | None:
         """Return the start of the current call of user code (runtime clock), or None.
 
-        If the worker's call watch (a thread) is silent for `silent_ms`, a call holds the GIL.
+        A worker's call watch (a thread) that is silent for `silent_ms` counts as such a call, which
+        holds the GIL.
         """
         ...

@@ -10,7 +10,7 @@ BUILT_IN: Final = ("sticky", "high_availability", "round_robin")
 def resolve(name: str) -> TaskAssignor:
     """Return the built-in assignor of a name, or raise ValueError.
 
-    `streams` loads a user's own assignor (`"module:name"`): this package imports nothing by name.
+    `streams` loads a user's own assignor (`"module:name"`).
 
     >>> resolve("sticky").name
     'sticky'

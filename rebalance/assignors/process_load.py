@@ -17,7 +17,7 @@ class Shares:
 
 
 def fair_shares(tasks: int, threads: Mapping[str, int]) -> Shares:
-    """Return the fair shares of `tasks` tasks over members with `threads` threads each.
+    """Return the members' fair shares of a number of tasks.
 
     Deal the tasks one by one to the member whose load stays lowest: the last receiver's load is the
     level. A base is the largest task count below the level, a cap the largest at the level.
@@ -45,7 +45,7 @@ def _level(tasks: int, threads: Mapping[str, int]) -> float:
 
 
 def _below(level: float, threads: int, *, inclusive: bool) -> int:
-    """Return the largest task count below (or at) the level. Equal quotients are equal floats."""
+    """Return the largest task count below (or at) the level; `==` is exact for equal quotients."""
     tasks = int(level * threads) + 1
     while tasks and (tasks / threads > level or (tasks / threads == level and not inclusive)):
         tasks -= 1

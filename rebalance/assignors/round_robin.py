@@ -10,7 +10,6 @@ class RoundRobinAssignor:
     name = "round_robin"
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return tasks in id order, stateful ones first, each on the least loaded member."""
         if not request.members:
             return Assignment(owners={})
         turns = LoadOrder({member.name: member.threads for member in request.members})

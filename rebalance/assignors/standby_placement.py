@@ -43,7 +43,6 @@ def place_standbys(
 
 
 def _holders(request: AssignmentRequest, placement: "_Placement") -> dict[TaskId, list[str]]:
-    """Return members with state of each task: open copies, its owner, disk state."""
     ranked: dict[TaskId, list[tuple[int, float, str]]] = {}
     for member in request.members:
         kinds = (member.copies, member.owned - member.copies, member.on_disk - member.copies)
@@ -122,7 +121,7 @@ class _Placement:
         return new_host, len(places.difference(*(self._places[other] for other in others)))
 
     def _possible(self, holders: list[str]) -> _Gain:
-        """Return the largest possible gain: one new value per dimension with unused values."""
+        """Return the largest possible gain of a further copy."""
         used_hosts = {self._host[member] for member in holders}
         used = Counter(
             kind for kind, _ in set[_Place]().union(*(self._places[member] for member in holders))

@@ -2,8 +2,7 @@
 
 Stateful and stateless tasks are balanced separately, by threads. A task stays with its owner within
 that member's fair share. Otherwise it goes to a member with a copy or disk state and room, then to
-the least loaded. Guarantees: no move without a lower load; a joining member takes its share only;
-if one leaves, only its tasks move.
+the least loaded. A joining member takes its share only; if one leaves, only its tasks move.
 """
 
 from collections import Counter
@@ -95,7 +94,7 @@ class _Kind:
                 self._put(owned[name][self._shares.base[name]], name)
 
     def _owned(self) -> dict[str, list[TaskId]]:
-        """Return each member's tasks; a task that two members claim counts for the first."""
+        """Return each member's tasks; of two members that claim one, the first counts."""
         unclaimed = set(self._left)
         owned: dict[str, list[TaskId]] = {}
         for name, member in self._members.items():

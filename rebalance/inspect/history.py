@@ -143,7 +143,7 @@ class _CopyStart(NamedTuple):
 
 @dataclass(slots=True)
 class _TaskMove:
-    #: By incarnation; includes dropped ones, which may have become the owner.
+    #: By incarnation; includes dropped copies, which may have become the owner.
     copies: dict[str, _CopyStart] = field(default_factory=dict[str, _CopyStart])
     source: str = ""
     source_incarnation: str = ""
@@ -152,7 +152,7 @@ class _TaskMove:
 
 
 class Chronicle:
-    """Builder of episodes from log entries in offset order; keeps the last `keep` finished ones."""
+    """Builder of episodes from log entries in offset order; keeps the last `keep`."""
 
     def __init__(self, keep: int | None = None) -> None:
         self._fold = LogFold()

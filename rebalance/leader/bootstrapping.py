@@ -2,7 +2,7 @@
 
 For each step (begin, close, finish) the command claims the leadership: it writes its claim, a
 snapshot and the step in one transaction. Meanwhile `GroupRecord.held` is set: any process can lead,
-and members join but own no task. A killed command leaves that; run again, it starts another
+and members join but own no task. A killed command leaves the hold; the next run starts another
 attempt.
 """
 

@@ -1,4 +1,4 @@
-"""Group program checks: topology, assignor, protocol version, tasks, partitions (N6, N14)."""
+"""Group program checks: topology, assignor, protocol version, tasks, partitions."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -202,7 +202,7 @@ def is_assignable(record: MemberRecord) -> bool:
 
 
 def is_returning(record: MemberRecord) -> bool:
-    """Return True if a member leaves or is gone, and its tasks wait for its return."""
+    """Return True if the tasks of a leaving or gone member wait for its return."""
     return record.rejoin_ms > 0 and record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
 
 

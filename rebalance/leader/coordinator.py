@@ -56,7 +56,7 @@ class Coordinator:
         live = group.live()
         self.group = group  # The folded log, up to this leader's last committed record.
         self.state_offset = 0  # End of the group log, for beats; the log's writer updates it.
-        self.warnings: dict[str, str] = {}  # More alarms for beats, by topic.
+        self.warnings: dict[str, str] = {}  # More alarms for the leader's beats, by subject.
         self._app = app
         self._leader = leader
         self._settings = settings
@@ -89,15 +89,13 @@ class Coordinator:
         return self._assigning.alarm
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:
-        """Process an inbox message; other applications and old incarnations are dropped."""
         if message.app == self._app:
             self._dirty = self._seen.process(message, self.group, now_ms) or self._dirty
 
     def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
         """Apply the last decision's records, now that they are in the log.
 
-        Steps and task moves were decided with their consequences; other records need a new
-        decision.
+        STEP and TASK records were decided with their consequences; others need a new decision.
         """
         self.group = replay(records, self.group)
         self._record_moves(now_ms)
@@ -181,7 +179,6 @@ class Coordinator:
     def _record_moves(self, now_ms: int) -> None:
         """Restart the move interval once a planned move's grant is logged, even late."""
         planned, tasks = self._seen.planned, self.group.tasks
-        # the program no longer has the task
         gone = {task for task in planned if task not in tasks}
         over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}
         if gone:

@@ -40,7 +40,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     #: Write them in ONE transaction, then call `Coordinator.committed`.
     records: tuple[AnyRecord, ...] = ()
     messages: tuple[AnyMessage, ...] = ()
-    fences: tuple[Fence, ...] = ()  # In any order, concurrently; repeated only after a timeout.
+    fences: tuple[Fence, ...] = ()  # In any order, concurrently; requested again after a timeout.
     #: Position keys of end offsets to read; answer: `Coordinator.ends_read`.
     read_ends: tuple[str, ...] = ()
     #: Request for the assignor; answer: `Coordinator.assigned`. None while one is open.

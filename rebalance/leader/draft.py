@@ -16,7 +16,7 @@ IDLE_MAX_MS: Final = 60_000
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    group: Group  # Includes the records so far.
+    group: Group  # As the `records` so far change it.
     seen: Observations
     settings: CoordinatorSettings
     now_ms: int
@@ -149,11 +149,7 @@ class Draft(msgspec.Struct, kw_only=True):
         )
 
     def _task(self, task: TaskId, *phases: TaskPhase) -> TaskRecord:
-        """Return a task's record under this leader's epoch.
-
-        Raises:
-            ValueError: The transition is not allowed from the task's phase.
-        """
+        """Return a task's record under this leader's epoch, if its phase is one of `phases`."""
         record = self.group.states.get(task)
         if record is None:
             record = TaskRecord(

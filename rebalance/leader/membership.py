@@ -21,12 +21,12 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 
 FENCE_AGAIN_MS: Final = 15_000
 
-#: Maximum wait for a member that a new leader has never heard: this, or so many heartbeats if
-#: longer, even if its session timeout is longer.
+#: Longest session timeout of members that a new leader has not heard: this or, if longer, so many
+#: heartbeats.
 UNHEARD_MAX_MS: Final = 60_000
 _UNHEARD_HEARTBEATS: Final = 10
-#: Extra wait for a member that was gone before the claim, on top of the longest `rejoin_timeout_ms`
-#: of the live members.
+#: Longest wait for a member gone before the claim: this plus the longest `rejoin_timeout_ms` of
+#: live members.
 REJOIN_INHERITED_MS: Final = 60_000
 
 

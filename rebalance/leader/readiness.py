@@ -108,7 +108,6 @@ def _request_disk_ends(draft: Draft, join: JoinGroup, joined_ms: int) -> None:
 
 
 def request_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
-    """Request a task's changelog ends, unless a request since `not_before_ms` is open."""
     for key in changelog_keys(task, draft.group.tasks.get(task)):
         if not _is_requested(draft, key, not_before_ms):
             draft.ends_wanted.add(key)

@@ -35,8 +35,6 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssignorRequests(msgspec.Struct, kw_only=True):
-    """State of the leader's requests to its assignor."""
-
     asked: OpenRequest | None = None
     answer: Assignment | None = None  # Not written yet.
     number: int = 0  # Of the last request.
@@ -50,7 +48,6 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     _is_possible: bool = False
 
     def basis_of(self, group: Group, num_standby_replicas: int) -> str:
-        """Return the digest of the target's inputs, cached while members and program stay."""
         cached = self._based_on
         if cached is None or cached[0] is not group.members or cached[1] is not group.about:
             self._based_on = (group.members, group.about)
@@ -115,7 +112,7 @@ def write_target(draft: Draft, assigning: AssignorRequests) -> None:
 
 
 def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentRequest | None:
-    """Return a request if the target is outdated and the group is quiet."""
+    """Return a request if the target is outdated and no further join is expected."""
     members = _assignable(draft.group)
     if not members or not draft.group.tasks or draft.group.about.held:
         return None
@@ -155,7 +152,7 @@ def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
 def basis_of(group: Group, num_standby_replicas: int) -> str:
     """Return a digest of all inputs of a target, followed by the standby count.
 
-    The log stores the count nowhere else; readers need it to compute the digest.
+    Readers need the count to compute the digest.
     """
     members = [
         (member.member, member.threads, member.host, member.rack, sorted(member.tags.items()))
@@ -179,7 +176,7 @@ def is_outdated(group: Group) -> bool:
 
 
 def _is_possible(group: Group) -> bool:
-    """Return True if the target names valid members and tasks, whatever its basis."""
+    """Return True if the target names valid members and tasks."""
     target = group.target
     members = tuple(AssignmentMember(name=member.member) for member in _assignable(group))
     request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
@@ -196,7 +193,7 @@ def _assignable(group: Group) -> list[MemberRecord]:
 
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
-    """Return True if no further join is expected (S4); a gone owner's tasks don't wait."""
+    """Return True if no further join is expected; a gone owner's tasks don't wait."""
     settings, seen = draft.settings, draft.seen
     if seen.last_join_ms is None:
         return True

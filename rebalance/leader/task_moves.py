@@ -29,7 +29,6 @@ from tidewheel.rebalance.refine.refine_input import (
     RefineInput,
 )
 
-# Bound once: enum member lookups are slow.
 _RUNNING: Final = TaskPhase.RUNNING
 _REVOKING: Final = TaskPhase.REVOKING
 _FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
@@ -360,7 +359,7 @@ def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refineme
     copies = {copy.member: copy.readiness for copy in current_copies(draft, task)}
     readiness = copies.get(change.member.member)
     if task in seen.planned:
-        reason = draft.group.states[task].reason  # the reason of its revocation
+        reason = draft.group.states[task].reason
     draft.grant(task, change.member, reason)
     if readiness == Readiness.READY:
         seen.cold.pop(task, None)
@@ -371,7 +370,7 @@ def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refineme
 
 
 def _write_step(draft: Draft, intermediate: Refinement) -> None:
-    """Write learners and standbys as a STEP record if they changed; it gives new ones their epoch.
+    """Write learners and standbys as a STEP record if they changed.
 
     A copy that an owner keeps after release is written with its REVOKE: the stores stay open.
     """

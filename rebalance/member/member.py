@@ -351,7 +351,7 @@ class Member:
     def _apply_record(self, record: MemberRecord, now_ms: int) -> None:
         if not self._was_admitted:
             self._was_admitted = True
-            # Stores open now and their disk positions change: a repeated join has none.
+            # The worker opens its stores now: a repeated join omits their old positions.
             on_disk = tuple(DiskCopy(task=copy.task) for copy in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
             # An admitted join was received: the lease starts with the first one sent. After a

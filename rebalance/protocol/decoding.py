@@ -24,7 +24,7 @@ _PROBLEM_CHARACTERS: Final = 300
 class Rejection(msgspec.Struct, frozen=True):
     """Reason to skip a record; it quotes none of the record's content."""
 
-    field: str  # Path of the faulty field; "record" or "message" for a whole one.
+    field: str  # Path of the faulty field, or "record" or "message".
     problem: str
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Rate limit of inbox messages per sender, against floods (H23).
+"""Rate limit of inbox messages per sender, against floods.
 
 Senders repeat every message that matters, so a drop only costs time.
 """

@@ -58,7 +58,7 @@ class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task as the sender derives it from topology and partitions."""
+    """A task that the sender derives from its topology and partition counts."""
 
     task: TaskText
     stateful: bool = False
@@ -181,7 +181,7 @@ class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
     task_epoch: Counter
     store: Name
     key: KeyBytes
-    tail: TailBytes = 0  # Bytes after the key in row keys (windowed stores).
+    tail: TailBytes = 0
 
     def __repr__(self) -> str:
         return f"EraseKey(request={self.request!r}, task={self.task!r}, store={self.store!r})"

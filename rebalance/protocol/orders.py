@@ -80,7 +80,7 @@ class EndIncarnation(Order, frozen=True, kw_only=True, tag="end"):
 
 
 class MayClose(Order, frozen=True, kw_only=True, tag="leaveable"):
-    """Permission to close for a leaving worker, which owns no task any more."""
+    """Permission for a leaving worker to close."""
 
 
 class EndApplication(Order, frozen=True, kw_only=True, tag="shutdown"):
@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit
 
 
 class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
-    """Report that the task's processing starts at the offsets `input`."""
+    """Start of the task's processing, at the offsets `input`."""
 
     task: str
     task_epoch: int

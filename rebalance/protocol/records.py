@@ -67,8 +67,7 @@ class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
     """End of a snapshot, valid if `count` records with checksum `crc` came since its begin.
 
-    Record kinds of later versions follow it, in the same transaction: older readers skip those and
-    would count too few.
+    Record kinds of later versions follow it: older readers skip those and would count too few.
     """
 
     count: Count
@@ -90,7 +89,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     partitions: dict[TopicText, PartitionCount] = {}
     held: Text = ""  # Reason why the leader decides nothing, or "".
     ended: tuple[Name, ...] = ()  # In a snapshot: the last ended incarnations.
-    #: After `tidewheel group recover`: only members of this program may join first.
+    #: Set by `tidewheel group recover` until a member of this program joins: others are refused.
     pinned: bool = False
 
 
@@ -172,12 +171,11 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
 class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
     """State of `tidewheel bootstrap`, which loads a store.
 
-    Meanwhile `GroupRecord.held` is set: the leader assigns no task, even if it is too old to know
-    this record kind.
+    Meanwhile `GroupRecord.held` is set: even leaders too old for this kind assign no task.
     """
 
     store: Name
-    attempt: Name  # Run of the command; only the last one counts.
+    attempt: Name  # Id of the command's run; only the last one counts.
     phase: BootstrapPhaseText
     was_empty: bool = True  # The changelog was empty before the first attempt.
     input: Positions = {}  # Input offsets where processing will start, fixed at the first attempt.

@@ -1,8 +1,7 @@
 """Assignment refinement: derives the intermediate assignment from the target.
 
 Invariant: a running task never moves to a member that is not caught up. A task stays with its live
-owner until a copy on the target owner is ready; then the intermediate owner becomes the target
-owner.
+owner until a copy on the target owner is ready; then it moves there.
 
 The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks), with four
 additions: unsettled and leaving members, freshness from READY messages, a free learner in place of
@@ -26,7 +25,6 @@ from tidewheel.rebalance.refine.refine_input import (
     RefineInput,
 )
 
-# Bound once: enum member lookups are slow.
 _RUNNING: Final = TaskPhase.RUNNING
 _READY: Final = Readiness.READY
 _UNKNOWN: Final = Readiness.UNKNOWN
@@ -46,7 +44,7 @@ class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     #: `standbys` until promoted in place.
     standbys: Mapping[TaskId, tuple[str, ...]]
     kept: frozenset[TaskId]  # Tasks whose current owner keeps a standby after it releases them.
-    parked: frozenset[TaskId]  # Wait for the learner budget, or a target owner.
+    parked: frozenset[TaskId]  # Tasks that wait for the learner budget, or a target owner.
     #: Reason per task that moves or is away from its target, for people.
     reasons: Mapping[TaskId, str]
 
@@ -146,7 +144,7 @@ class Verdict(msgspec.Struct, frozen=True):
     task: TaskId
     owner: str | None
     warmed: str | None = None  # Target owner that must catch up first, if any.
-    staged: bool = False
+    staged: bool = False  # The task is not at its target yet.
     cold: bool = False  # The new owner must restore while the task is stopped.
     reason: str = ""
 
@@ -195,7 +193,7 @@ def _without_target(index: Index, task: TaskId, holder: str | None, target: str)
 
 
 def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
-    """Move without a learner, but never from a running member to an unsettled one."""
+    """Move without a learner; to an unsettled member only if the owner leaves or is gone."""
     if holder is None or _may_take(index, holder, target):
         return Verdict(task, target, reason="has no state to restore")
     return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
@@ -225,8 +223,7 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
 def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
     """Assign an unowned task where it can run soonest; the target owner wins ties.
 
-    A task never waits for an unready copy, but runs there rather than on a member without state:
-    the restore resumes.
+    A task never waits for an unready copy, but prefers it to a member without state.
     """
     for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
         cold = readiness != Readiness.READY
@@ -240,7 +237,6 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
 
 
 def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
-    """Return members with state of this readiness, best first; open copies before disk state."""
     disk = {
         name: lag if lag >= 0 else float("inf")
         for name, lag in index.task(task).on_disk.items()
@@ -281,7 +277,7 @@ class _LearnerCost(StrEnum):
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
-    """Learners of staged moves (the target owner must catch up first): each is in one field."""
+    """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
 
     learners: Mapping[TaskId, str]
     free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
@@ -321,7 +317,7 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    """Return the learners to choose; those added while a member leaves are for its tasks only."""
+    """Return the budget; learners added while a member leaves are for its tasks only."""
     allowed = most = index.given.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
@@ -343,8 +339,8 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
 def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
     """Return FREE if a standby on the target owner can warm up, or its copy replaces a standby.
 
-    A target standby must wait if its member still runs the task. The target owner's copy takes its
-    place, and the number of copies stays the same (KIP-441's swap).
+    A target standby must wait while its member runs the task: the target owner's copy takes its
+    place (KIP-441's swap).
     """
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)

@@ -47,8 +47,8 @@ class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
     phase: TaskPhase = TaskPhase.UNOWNED
     owner: str | None = None  # The live member that can commit (RUNNING, REVOKING), else None.
     next_member: str | None = None  # Member it was revoked for (REVOKING, RELEASED).
-    #: READY if the owner processes or its progress is unknown (the safe side: the task is
-    #: protected), else its restore progress.
+    #: READY if the owner processes or its progress is unknown: such a task moves only to a ready
+    #: copy. Else its restore progress.
     owner_state: Readiness = Readiness.READY
     copies: tuple[CurrentCopy, ...] = ()
     #: Lag in changelog records, -1 unknown, of live members with state on disk only.
@@ -62,10 +62,10 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     members: tuple[CurrentMember, ...]
     states: Mapping[TaskId, CurrentTask] = msgspec.field(default_factory=lambda: _NOTHING)
-    #: Names that are gone but expected back: their tasks stay unowned unless a ready copy exists.
+    #: Members that are gone but expected back: their tasks wait, unless a ready copy exists.
     waiting: frozenset[str] = frozenset()
     #: Learners in the whole group; while a member leaves at least two, the additional ones for its
     #: tasks.
     max_warmup_replicas: int = 2
     acceptable_recovery_lag: int = 10_000
-    enabled: bool = True  # False: the target as is, without learners (the baseline).
+    enabled: bool = True  # False: moves without learners, as a baseline.

@@ -58,7 +58,6 @@ class Election:
         self._claimed_ms: int | None = None
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:
-        """Restart the wait at a beat of the newest leader."""
         if not isinstance(message, LeaderBeat) or message.app != self._app:
             return
         if not is_of_leader(message, self._group):

@@ -95,10 +95,7 @@ class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leadership:
-    """Terms of one process as leader; only `post` is thread-safe.
-
-    `leader` is the process id, new at each start.
-    """
+    """Terms of one process as leader; only `post` is thread-safe."""
 
     def __init__(
         self,
@@ -179,7 +176,7 @@ class Leadership:
     def turn(
         self, group: Group, state_offset: int, keys: LogKeys, now_ms: int
     ) -> tuple[list[AnyMessage], int | None]:
-        """Advance the term: decide and execute; return inbox messages and the next wake time."""
+        """Advance the term; return inbox messages and the next wake time."""
         wake_ms: int | None = None
         if self._coordinator is not None:
             self._coordinator.state_offset = state_offset
@@ -318,8 +315,8 @@ class Leadership:
     def _must_restate(self, group: Group, now_ms: int) -> bool:
         """Return True if the leader must write the whole group to the log again.
 
-        A foreign record may contradict its decisions. Two audits in a row must differ: the first
-        may be ahead of the reader.
+        A foreign record may contradict its decisions. Two audits in a row must find that: at the
+        first, the reader may lag.
         """
         coordinator = self._coordinator
         if coordinator is None or now_ms < self._audit_ms:
@@ -429,7 +426,7 @@ class Leadership:
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
 
     def _check_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Check for offsets of other applications: brokers accept any without members."""
+        """Check for offsets of other applications: brokers accept them in a memberless group."""
         self._offsets_check_ms = now_ms + OFFSETS_CHECK_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 

@@ -39,8 +39,8 @@ class LogKeys:
         """Return up to `limit` obsolete keys, oldest first."""
         current = f"{group.leader_epoch}/"
         snapshot = f"{current}{SNAPSHOT_PART.decode()}/"
-        # A snapshot is valid only as a whole. A member in it needs its later GONE record: without
-        # that, readers would see the member again.
+        # A member in this epoch's snapshot needs its later GONE record: else readers would see the
+        # member again.
         named = {incarnation for key, incarnation in self._keys.items() if key.startswith(snapshot)}
         keys: list[str] = []
         for key, incarnation in self._keys.items():

@@ -167,8 +167,8 @@ class GroupRuntime:
     """Host of one application's members on a machine; leads their group when elected.
 
     `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
-    Tests call `once` instead. `was_used` runs on an executor before the first claim in an empty
-    log. True means that the application has committed as a group, so its log was deleted.
+    Tests call `once`. `was_used` runs on an executor before the first claim in an empty log: True
+    if the application has committed as a group, so its log was deleted.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ class GroupRuntime:
         """Host a worker's member.
 
         The worker counts as dead after a pause of `hang_timeout_ms`, in a call of user code after
-        `max_call_ms` (None: never). With `welcomed`, the log once had this incarnation: if it is
-        absent now, it is over.
+        `max_call_ms` (None: never). With `welcomed`, the log once had this incarnation: if absent
+        now, it is over.
         """
         hosted = _LocalMember(
             # The election knows candidates by their members' process id.

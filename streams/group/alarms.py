@@ -344,7 +344,7 @@ def _failed(view: GroupView) -> Iterator[Alarm]:
     tasks = {str(task) for task in view.group.tasks}
     for (task, _), (_, failure) in sorted(view.inbox.failed.items()):
         if task not in tasks:
-            continue  # its topics are gone
+            continue  # the task's topics are gone
         yield Alarm(
             name="task-failed",
             text=f"{task} could not be opened at {failure.member} as {failure.role}: {failure.detail}",

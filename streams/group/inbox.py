@@ -115,8 +115,7 @@ class InboxFold:
     def leader_beat(self, group: Group) -> tuple[int, LeaderBeat] | None:
         """Return the last heartbeat of the logged leader or its predecessor, with its time.
 
-        Without a leader in the log, return any. A heartbeat's own epoch is not trusted: any client may
-        write to an inbox.
+        A heartbeat's own epoch is not trusted: any client may write to an inbox.
         """
         if not group.leader_epoch:
             return next(reversed(self._leader_beats.values()), None)

@@ -1,8 +1,7 @@
 """Range map: committed input offset of each key range; no I/O.
 
-The map is in the metadata of committed offsets
-(`tidewheel.tasks.key_ranges.progress_vector`), so it needs no member. Commits name partitions only;
-worker reports and the group log add the sub-topologies.
+The map is in the metadata of committed offsets (`progress_vector`), so it needs no member. Commits
+name partitions only; worker reports and the group log add the sub-topologies.
 """
 
 from collections.abc import Mapping
@@ -43,7 +42,6 @@ class InputRanges:
 
     Attributes:
         task: None while it is unknown which task reads the partition.
-        hash: Name of the hash that defines the ranges.
         ranges: By hash; one range for an undivided task.
     """
 

@@ -49,7 +49,6 @@ class RecoveryFacts:
 
     Attributes:
         group: Group in the state topic; empty if the topic is gone.
-        topic_ids: Ids of existing control topics.
         speaking: Members that were heard recently.
         named: Transactional ids in the inbox.
     """

@@ -3,8 +3,8 @@
 Each step may be repeated, so an interrupted reset can run again.
 
 A reset is refused while the application runs: members heard recently, subscribed consumers, live
-workers with a fixed assignment (`streams/kafka/consumers/fixed_claim.py`), or locked slots on this
-machine. `force` ignores fixed workers: the reset fences their producers before they commit again.
+workers with a fixed assignment (`fixed_claim`), or locked slots on this machine. `force` ignores
+fixed workers: the reset fences their producers before they commit again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

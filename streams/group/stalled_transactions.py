@@ -33,7 +33,7 @@ class StalledTransactions:
         )
 
     def is_undecided(self, since_s: float) -> bool:
-        """Return True if a transaction has been open since then or earlier, but not for STALLED_S.
+        """Return True if a transaction open at `since_s` may still become stalled.
 
         Later ones do not count: a busy application always has a new one.
         """

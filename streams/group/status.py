@@ -76,7 +76,6 @@ class BlockedLoop:
     """Coroutine that blocks the event loop, which delays all key ranges of a worker.
 
     Attributes:
-        function: As "Shop.process (shop.py:12)".
         age_ms: Shortest possible blocking time at the report.
         first: Lowest key hash of its range.
         topic, partition, offset, key_hash: Current record.
@@ -148,7 +147,6 @@ class GroupStatus:
 
     Attributes:
         read_ms: Time of reading (ms since the epoch).
-        phase: See `tidewheel.rebalance.inspect.describe.GroupPhase`.
         waiting: Tasks whose move waits for a free learner slot.
         key_ranges: None if not requested.
     """

@@ -75,7 +75,7 @@ class LogTopic:
         return self._entries(self._topic.rows(decided=decided))
 
     def fetched(self) -> list[LogEntry | RejectedRecord]:
-        """Return new entries that were already fetched."""
+        """Return new entries fetched so far, without waiting."""
         return self._entries(self._topic.fetched_rows())
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class GroupTopics:
         self._inbox.begin(self._admin.end_offsets([self._inbox.partition]))
 
     def new_messages(self) -> list[Heard]:
-        """Return messages that were already fetched."""
+        """Return messages fetched so far, without waiting."""
         return self._heard(self._inbox.fetched_rows())
 
     def _heard(self, rows: Iterable[_Row]) -> list[Heard]:
