@@ -18,7 +18,7 @@ _LATE_S: Final = 0.005
 _TWICE: Final = 0.05
 #: Fewer forwarded keys count as this many, so a few cause no pause.
 _KEYS_MIN: Final = 100
-#: Length of that pause, in commit intervals.
+#: Length of a pause of early commits, in commit intervals.
 _PAUSE_COMMITS: Final = 100
 
 

@@ -31,7 +31,7 @@ class Pace:
         self.mean_s = 0.0
 
     def note(self, done: int, elapsed_s: float) -> None:
-        """Adapt to a finished unit: grow at most twofold, shrink immediately."""
+        """Adapt the size to a finished unit: grow at most twofold, shrink immediately."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
         fitting = int(UNIT_S / mean_s) + 1

@@ -145,7 +145,7 @@ class Ledger:
         self.given = end
 
     def give_time(self, chunk: Chunk, passed: int = 0) -> None:
-        """Count a chunk without rows for the range; callbacks ran for its rows before `passed`."""
+        """Count a chunk without rows for the range; its callbacks ran up to row `passed`."""
         last = len(chunk.offsets) - 1
         if passed <= last:
             self._entries.append(_Entry(self.given, self.given + 1, chunk, (last,), passed))

@@ -13,7 +13,7 @@ from tidewheel.state_stores.errors import StreamsError
 
 
 class OwnKeys(msgspec.Struct, frozen=True):
-    """Rows of one key range in stores (`users`) whose row keys are the record's key bytes.
+    """Rows of one key range in stores that user processors scan (`users`: nodes by store).
 
     >>> upper = OwnKeys(1 << 31, 1 << 32, {"counts": ("counter",)})
     >>> upper.holds("counts", b"alice"), upper.holds("counts", b"bob"), upper.holds("other", b"alice")

@@ -27,7 +27,7 @@ TOLERANCE: Final = 1 / 4
 #: Load by which a move must at least relieve the busiest thread, as part of the mean load.
 _GAIN: Final = TOLERANCE / 16
 
-#: Total load is divided by this, and added evenly to all tasks, so idle ones weigh too.
+#: One part in so many of the total load is spread over all tasks, so idle ones weigh too.
 _IDLE_SHARE: Final = 16
 
 _EVEN_SHARE: Final = 4
@@ -78,8 +78,8 @@ def assign_ranges(
 
     Args:
         previous: Last answer; it may name tasks and threads that no longer exist.
-        capacity: Maximum load of one thread, 0 if unlimited. A quarter of it is added as even load,
-            so chance differences between idle threads move nothing.
+        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all threads' counts as
+            even load, so chance differences between idle threads move nothing.
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)

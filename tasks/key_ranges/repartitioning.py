@@ -18,7 +18,7 @@ _HELD_MAX_S: Final = 1.0
 #: Seconds between two such pauses; doubled after each failure.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
-#: Before a change, each distributed row shortens full queues by this part of a row.
+#: Before ranges change, each distributed row shortens full queues by this part of a row.
 _LESS: Final = 1 / 4
 #: Mean rows per range that may always queue while all queues are short, so no range idles.
 _ROWS_MIN: Final = 8

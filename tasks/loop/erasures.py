@@ -120,7 +120,7 @@ class Erasures:
 
 
 def _position(task: Task, store: str) -> int:
-    """Return the stored position of a store's changelog; -1 if unknown or without such a store."""
+    """Return the stored position of a store's changelog; -1 if unknown."""
     if store not in task.stores.specs:
         return -1
     position = task.stores.position(store)

@@ -8,12 +8,12 @@ from tidewheel.tasks.ports import Clock
 #: Seconds that the workers of one program may take to start.
 _SIBLINGS_START_S: Final = 60.0
 #: Fences that one other worker of the program may cause: aborting an open transaction raises the
-#: producer epoch, and so do the client's retry and a transaction begun meanwhile.
+#: producer epoch. So do the client's retry and a transaction begun meanwhile.
 _FENCED_BY_ONE: Final = 3
 
 
 class RestartPolicy:
-    """Counts of one worker's fences and wiped task states; `siblings` is the number of others."""
+    """Counts of one worker's fences and wiped states; `siblings`: its program's other workers."""
 
     def __init__(self, siblings: int, clock: Clock) -> None:
         self._siblings = siblings
