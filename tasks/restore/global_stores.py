@@ -279,7 +279,7 @@ class GlobalStores:
         with _watched(spec.store.name):
             if spec.table:
                 rows = self._rows(spec, records, batch)
-                # A test may have pending changes; cached reads become outdated.
+                # Writes changes that a test made; drops cached reads, which become outdated.
                 self.commit(known_ms=known_ms)
                 self.manager.stores[spec.store.name].buffer.discard()
                 self.manager.write_restored({spec.store.name: rows}, positions, now_ms=known_ms)

@@ -84,7 +84,7 @@ class GlobalUpdater:
         self._next_refresh_s = 0.0
         self._next_stalls_s = 0.0
         self._stalls = Stalls()
-        #: Records left before tasks may run.
+        #: Records left to restore before tasks may run.
         self.remaining_records = 0
 
     def start(self) -> None:

@@ -115,7 +115,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     def _is_new_topic(self, topic: str) -> bool:
         """Return True if a pattern matched the topic later than others.
 
-        The first task of a sub-topology reads and commits partition 0 of all its topics.
+        Then another one's partition 0 has a commit: one task reads and commits that of all topics.
         """
         if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
             return False

@@ -46,7 +46,7 @@ class RestorePlanner:
     """Planner of the tasks of one application.
 
     Args:
-        appeared: Returns the input partitions that this process has seen appear.
+        appeared: Returns the input partitions created while this process ran.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ class StoreChangelogReader:
         )
 
     def poll(self, records_max: int, *, busy: bool) -> list[SourceRecords]:
-        """Return records of the stores whose turn it is; `busy`: tasks run.
+        """Return records of the stores whose turn it is; `busy`: tasks process records.
 
         Raises:
             OffsetOutOfRangeError: The log has lost the next records of a partition.

@@ -130,7 +130,6 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a partition that a store is restored from, at one moment.
 
     Attributes:
-        end: High watermark.
         stable: Last stable offset: all records below it are decided.
     """
 

@@ -150,7 +150,8 @@ class ActiveTask:
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
         """See `Task.process`.
 
-        Stops early if a processor requests a commit or, between single records, if `late()` is True.
+        Stops early if a processor requests a commit or, between single records, `late()` is True
+        (the loop's turn is over).
         """
         if (
             len(self._inputs.partitions) > 1

@@ -55,7 +55,7 @@ class PartitionBuffer:
         self.bytes += size
 
     def head_timestamp(self, limit: int = 1) -> int | None:
-        """Return the next record's timestamp; to extract it, decode up to `limit` records."""
+        """Return the next record's timestamp; if extracted, decode up to `limit` records for it."""
         if not self._chunks:
             return None
         if self.decode_ahead is not None:

@@ -231,7 +231,7 @@ def refuse_awaitable(result: object, what: str) -> None:
 
 
 class Awaiting:
-    """Wrapper with which callers call a coroutine function like a plain one.
+    """Wrapper that makes a coroutine function callable like a plain one.
 
     >>> async def shout(text):
     ...     return text.upper()

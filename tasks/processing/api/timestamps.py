@@ -55,7 +55,6 @@ class UsePartitionTimeOnInvalidTimestamp:
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:
-        """Return the timestamp; raise `StreamsError` if the partition has no time yet."""
         if record.timestamp >= 0:
             return record.timestamp
         if partition_time_ms < 0:

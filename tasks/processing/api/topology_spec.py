@@ -44,7 +44,7 @@ class SourceSpec:
 class ProcessorSpec:
     """A node with an `Operator` or a user's `Processor`; `supplier()` makes one per task.
 
-    The node never writes stores in `reads`. `wrap` is a `ProcessorWrapper`'s, for an operator.
+    The node never writes stores in `reads`. `wrap` wraps an operator's `process`.
     """
 
     name: str

@@ -283,7 +283,7 @@ class TaskGraph:
                     yield from self._push_steps(target, below, None)
 
     def at_work(self) -> str:
-        """Return the name of the processor that runs user code, or ""; any thread may call it."""
+        """Return the name of the processor that runs user code, or empty text. Thread-safe."""
         names = [
             node.name
             for node in self.nodes.values()

@@ -19,7 +19,7 @@ from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordB
 
 class Collector(Protocol):
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Collect output; records of `internal` topics are transactional in both guarantees."""
+        """Collect output; `internal` records are transactional in both processing guarantees."""
         ...
 
     def partition_count(self, topic: str) -> int:

@@ -103,7 +103,7 @@ async def _carry_out(
         result = await _timed_steps(coroutine, owner)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            await asyncio.sleep(0)  # Raises if it was cancelled since its last await.
+            await asyncio.sleep(0)  # Raises if the task was cancelled since its last await.
     except GeneratorExit:
         raise
     except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again
