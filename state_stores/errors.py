@@ -67,8 +67,7 @@ class QueryTimeoutError(InvalidStateStoreError):
 class StoredRowError(StateStoreError):
     """The store's serde cannot read a stored row, usually because the value class has changed.
 
-    No record is at fault, so no exception handler is called. A restart would not help either: the
-    worker ends with exit code 15.
+    No record is at fault, so no exception handler is called; the worker ends with exit code 15.
 
     >>> StoredRowError("orders", "Object missing required field `currency`").store
     'orders'

@@ -101,7 +101,7 @@ class InMemoryDatabase:
 
 
 class _Family:
-    """Rows of one store. Writes leave the list of sorted keys stale until the next iterator."""
+    """Rows of one store; `view` sorts keys changed since the last iterator."""
 
     __slots__ = ("_changed", "_sorted", "_views", "data")
 
@@ -115,8 +115,8 @@ class _Family:
         data, changed, views = self.data, self._changed, list(self._views)
         for key, value in rows:
             before = data.get(key)
-            # Views copy the old value before `data` changes: a concurrent iterator reads `data`
-            # first, then its view's copies (see `_View.value`).
+            # Views copy the old value first, because a concurrent iterator reads `data` before its
+            # view's copies.
             for view in views:
                 view.keep(key, before)
             if value is None:

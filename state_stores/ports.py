@@ -1,7 +1,4 @@
-"""Interfaces of serdes and of a task's database.
-
-A *database* is RocksDB on disk or its in-memory twin.
-"""
+"""Interfaces of serdes and of a task's database: RocksDB on disk, or in memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol

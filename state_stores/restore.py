@@ -1,7 +1,4 @@
-"""Restore rules: fold changelog records into rows, and choose the start position. Pure.
-
-Replay, sorted runs and Spark all use `fold`.
-"""
+"""Restore rules: fold changelog records into rows, and choose the start position. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +13,8 @@ from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Safety margin below the tombstone retention (`delete.retention.ms`) for a position's age. Behind
-#: older positions, tombstones may be compacted away, and deleted keys would come back.
+#: Margin (ms) below `delete.retention.ms` for a position's age: behind older ones, compaction may
+#: have removed tombstones, and deleted keys would come back.
 TOMBSTONE_MARGIN_MS = 3_600_000
 
 
@@ -34,7 +31,7 @@ def fold(
 
     `headers` None means no record has any. Expired rows are left out, or become deletes (None)
     where the database may have an older row. Records without a key are skipped, as in Kafka
-    Streams. For `slowest_ms` see `SegmentLayout.first_restored`.
+    Streams.
     """
     if spec.keeps_headers:
         values = _behind_headers(values, headers)
@@ -177,7 +174,7 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
 ) -> tuple[StartFrom, str]:
     """Return where a restore starts, at the stored position or the log's beginning, and the reason.
 
-    Every doubt leads to the beginning: from a wrong position the restore would lose rows.
+    Every doubt leads to the beginning: a wrong position would lose rows.
     """
     if position is None:
         return StartFrom.BEGINNING, "no position on disk"

@@ -66,7 +66,7 @@ class Holder:
 class StateDirectory:
     """A slot of an application's state, locked from `acquire` until `close`.
 
-    `others` are the processes with a lock on a lower slot, which `acquire` skipped.
+    `others` are the holders of lower slots, which `acquire` skipped.
     """
 
     def __init__(
@@ -91,12 +91,11 @@ class StateDirectory:
     ) -> Self:
         """Lock `slot`, or the lowest free one if it is None.
 
-        With `exclusive`, raise if another process holds that slot (any slot, for None). A slot
-        without a stored member id gets `member_id`, or a random one.
+        A slot without a stored member id gets `member_id`, or a random one.
 
         Raises:
-            StoreLockedError: The slot is held, or another process is here and `exclusive` is set.
-            StateStoreError: The directory can't be used; the message has the next step.
+            StoreLockedError: Another process holds `slot`; with `exclusive` and None, any slot.
+            StateStoreError: The directory can't be used.
         """
         check_application_id(application_id)
         with _explained(state_dir):

@@ -1,6 +1,6 @@
 """Commit buffer: the writes of one store since the last commit, and its read cache.
 
-Between commits only this buffer changes. Committed entries form a read cache of two generations.
+Committed entries form a read cache of two generations.
 
 Mutable values are kept serialised: a user function that changes its aggregate and then fails must
 not change the store.
@@ -39,7 +39,7 @@ _TEXTS = frozenset({str, bytes})
 #: Values with more bytes (or characters) are kept serialised: their memory is counted exactly.
 _LARGE = 256
 
-#: Memory of a dictionary entry without its bytes (tracemalloc, rounded up).
+#: Memory of a dictionary entry without its bytes (measured).
 _ENTRY_OVERHEAD_BYTES = 200
 
 #: Up to this many new dirty keys, a scan inserts them one by one; beyond, sorting all is faster.

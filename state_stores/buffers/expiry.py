@@ -1,7 +1,6 @@
 """Expiry of a window or session store whose task is split into key ranges.
 
-A fast range must not delete rows that a slower one needs. So the task's commit, not a range,
-deletes rows by the time of the slowest range.
+The task's commit deletes rows by the time of the slowest range, which may still need them.
 """
 
 from collections.abc import Iterable

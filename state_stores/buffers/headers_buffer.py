@@ -1,7 +1,7 @@
 """Commit buffers of stores that keep each row's headers (KIP-1271).
 
 Values are stored behind their headers. `get` returns the bare value; iterated rows have a
-`WithHeaders` as value. The changelog has headers in the Kafka record.
+`WithHeaders` as value.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

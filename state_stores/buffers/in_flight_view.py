@@ -1,6 +1,6 @@
 """View of a task's database that includes the rows of a commit in flight.
 
-They reach the disk only after the brokers have answered. One thread reads and changes the view.
+They reach the disk only after the brokers have answered.
 """
 
 from bisect import bisect_left

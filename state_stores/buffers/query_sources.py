@@ -1,8 +1,7 @@
 """Query access to one task's store: committed rows, optionally with uncommitted rows on top.
 
-A query runs in the caller's thread and asks the task's thread for uncommitted rows: one row or one
-page of a scan. The database is read afterwards: a row committed in between is read twice, never
-missed.
+A query runs in the caller's thread and asks the task's thread for uncommitted rows. It reads the
+database afterwards: a row committed in between is read twice, never missed.
 """
 
 from bisect import bisect_left
@@ -132,10 +131,7 @@ def not_running(store: str) -> InvalidStateStoreError:
 
 
 class UncommittedRows:
-    """Uncommitted rows of a store or key range, including those of a commit in flight.
-
-    Only the thread that owns the buffer uses it.
-    """
+    """Uncommitted rows of a store or key range, including those of a commit in flight."""
 
     def __init__(self, buffer: CommitBuffer, view: DatabaseView) -> None:
         self._buffer = buffer

@@ -1,4 +1,4 @@
-"""In-memory index of a window or session store's rows by key; avoids disk scans.
+"""In-memory index of a window or session store's rows by key.
 
 It is complete for segments created after the index; in older ones it has only keys searched before.
 Over its budget it drops the oldest segments.

@@ -1,6 +1,6 @@
 """Commit buffer of a window or session store: rows in time segments, which expire as a whole.
 
-Keys are disk keys (see `segments`). Keys with too many rows for the row index need a disk scan.
+Keys are disk keys (see `segments`).
 """
 
 from bisect import bisect_left
@@ -190,7 +190,7 @@ class SegmentedBuffer(TimedBuffer):
         length: int | None = None,
     ) -> Iterator[SegmentRow]:
         hidden = frozenset(changed)
-        # Opened now, not when the first row is read, to show the current rows.
+        # Opened now, not at the first row, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         return (
             (disk_key, *self._decode(disk_key, data))

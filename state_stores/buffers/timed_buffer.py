@@ -1,6 +1,6 @@
 """Commit buffer of a store whose rows expire.
 
-The store's time is the largest that `observe` got. Each commit stores it next to the positions.
+The store's time is the largest that `observe` got.
 """
 
 import struct

@@ -1,7 +1,6 @@
 """Commit buffer of a key-value store with a TTL after each record's timestamp.
 
 Reads hide expired rows. A bounded sweep at commits deletes them, with tombstones in the changelog.
-A changed TTL applies to existing rows.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,7 +12,7 @@ from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Rows read by a commit's sweep, and further rows for each row that the commit writes.
+#: Rows that a commit's sweep reads, and more for each row that the commit writes.
 _SWEPT: Final = 1_000
 _SWEPT_PER_ROW: Final = 4
 

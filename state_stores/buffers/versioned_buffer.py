@@ -96,7 +96,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         changed = disk_keys[bisect_left(disk_keys, lower) : bisect_left(disk_keys, upper)]
         hidden = frozenset(changed)
         length = len(key) + TAIL
-        # Opened now, not when the first row is read, to show the current rows.
+        # Opened now, not at the first row, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         disk = (
             (disk_key, self._decode(disk_key, data)[0])

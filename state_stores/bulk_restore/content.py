@@ -17,7 +17,6 @@ class StoredRow:
     """Visible row of a store; `place` is its disk key, which defines the order.
 
     Attributes:
-        timestamp: Timestamp of its record (ms since the epoch).
         end: End of the window, session or version; None for the latest version.
         seq: Sequence number of a window store's duplicate.
     """

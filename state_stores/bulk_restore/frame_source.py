@@ -8,7 +8,6 @@ class FrameSource:
     """File, URL or table to read as a Spark frame.
 
     Attributes:
-        source: A path, URL or table name.
         file_format: Any format of the session; None: by the file extension.
         select: SQL expressions of the columns; empty: all columns unchanged.
         schema: Types of CSV and JSON columns as Spark DDL: `id STRING, price DOUBLE`.

@@ -32,7 +32,7 @@ from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
 _log = logging.getLogger(__name__)
 
 _MANIFEST_NAME: Final = re.compile(r"(\d{10})-[0-9a-f]{16}\.json")
-#: Name of a run file; its id begins with the creation time (ms), as 12 hex digits.
+#: Name of a run file; its id begins with the creation time (ms, hex).
 _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 
 _COPY_BYTES: Final = 4 * 1024 * 1024
@@ -108,7 +108,6 @@ class SnapshotLocation:
 
         Raises:
             SnapshotRefused: The file is missing, or differs from the manifest.
-            OSError: The location can't be reached, or the file can't be written.
         """
         to_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = to_dir / f"{run.partition}-{run.file.rpartition('/')[2]}"
@@ -160,11 +159,7 @@ class SnapshotLocation:
         self._storage.put(local, name)
 
     def publish(self, snapshot: StoreSnapshot) -> str:
-        """Publish a snapshot whose runs are uploaded; return the manifest's name.
-
-        Raises:
-            SnapshotRefused: The snapshot is inconsistent.
-        """
+        """Publish a snapshot whose runs are uploaded; return the manifest's name."""
         data = encode_manifest(snapshot)
         folder = _folder(snapshot.application_id, snapshot.store)
         name = f"{folder}/manifests/{snapshot.generation:010}-{secrets.token_hex(8)}.json"

@@ -1,7 +1,6 @@
 """Snapshot manifest: a JSON file, its checks, and the rules for its use. Pure.
 
-Invalid manifests raise `SnapshotRefused`. Every doubt leads to the changelog, which costs time; a
-wrong snapshot would cost data.
+Invalid manifests raise `SnapshotRefused`; the changelog is read instead.
 """
 
 import hashlib
@@ -297,8 +296,8 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
     """Return the reason why runs read from `began_ms` to `ended_ms` are unsafe, or None.
 
-    A job may read a key and miss its later delete, if compaction removes the delete first. The
-    broker keeps deletes at least for the tombstone retention.
+    A slow job may read a key and miss its later delete, which compaction removes after the
+    tombstone retention.
     """
     most_ms = max(tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
     took_ms = ended_ms - began_ms

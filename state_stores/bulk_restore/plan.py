@@ -23,8 +23,7 @@ from tidewheel.state_stores.spec import StoreSpec
 #: A replay of fewer records finishes before a helper process has started.
 RUNS_FROM_RECORDS: Final = 100_000
 
-#: Fetching and ingesting this many rows costs as much as replaying one record (measured: runs
-#: ingest a hundred times faster, without a network).
+#: Fetching and ingesting this many rows costs as much as replaying one record.
 _ROWS_PER_RECORD: Final = 10
 
 
@@ -36,11 +35,11 @@ class RestoreFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """Restore plan of one store of one task.
+    """Restore plan of a task's store.
 
     Attributes:
         kind: Start of the restore. Except for POSITION the store is cleared first.
-        in_runs: True if so many records are to be read that sorted runs are faster than a replay.
+        in_runs: True if sorted runs are faster than a replay of the records to read.
         refused: Reason why an existing snapshot can't be used, or None.
     """
 

@@ -2,8 +2,6 @@
 
 If each row depends on its record alone, records become rows immediately. Other kinds keep the last
 record of each row until `fold` makes rows of them. Expired window and session rows are left out.
-
-More memory per run means fewer repeated rows, the main cost after reading.
 """
 
 import hashlib
@@ -25,7 +23,7 @@ Row = tuple[bytes, bytes | None]
 #: Memory of one run, about a million rows of 100 bytes.
 RUN_BYTES: Final = 384 * 1024 * 1024
 
-#: Memory of a row besides its bytes (tracemalloc on Python 3.11, rounded up).
+#: Memory of a row besides its bytes (measured).
 _ROW_OVERHEAD_BYTES: Final = 220
 #: The same for a record that `fold` turns into a row only when the run ends.
 _RECORD_OVERHEAD_BYTES: Final = 450

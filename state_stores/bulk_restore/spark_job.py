@@ -1,7 +1,4 @@
-"""Spark sessions, and functions on executors.
-
-Executors import functions by their import path; they need the pip packages only, no jar, no Arrow.
-"""
+"""Spark sessions, and functions on executors, which need the pip packages only."""
 
 import contextlib
 import os

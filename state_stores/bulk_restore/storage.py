@@ -97,7 +97,7 @@ class Directory:
         self._publish(aside, name)
 
     def put(self, local: Path, name: str) -> None:
-        """Copy a local file; a hard link won't do, because ingestion changes files in place."""
+        """Copy, not link, a local file, because ingestion changes files in place."""
         aside = self._aside(name)
         with local.open("rb") as source, create_private(aside) as file:
             shutil.copyfileobj(source, file)
@@ -131,8 +131,8 @@ class RemoteStorage:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.shown = shown
-        #: Async fsspec systems are object stores. Creating a folder in them would create a bucket
-        #: if its name is misspelt.
+        #: True for async fsspec systems, which are object stores: making a folder there would
+        #: create a misspelt bucket.
         self._has_objects = bool(getattr(filesystem, "async_impl", False))
 
     def names(self, folder: str) -> list[str]:

@@ -131,7 +131,7 @@ def _behind_headers(stored: bytes) -> int:
 def _has_headers(stored: bytes) -> bool:
     if len(stored) <= _HEAD_BYTES or stored[0] != _VERSION | _HAS_HEADERS:
         return False
-    # A value without headers is stored without the flag, so flag and `NO_HEADERS` mean damage.
+    # Values without headers have no flag, so `NO_HEADERS` behind a flag means damage.
     return not stored.startswith(NO_HEADERS, _HEAD_BYTES)
 
 

@@ -36,8 +36,8 @@ def reject_unsorted_keys(
             again = serde.sorted_key(topic, key)
         except Exception:  # noqa: BLE001, S112 - reads of the row raise this error with its reason
             continue
-        # The same bytes in another sequence mean another field order. Otherwise they differ by a
-        # newer class or schema, which is no error here.
+        # The same bytes in another sequence mean another field order; a newer class or schema
+        # changes the bytes.
         is_sorted = again is None or again == key or sorted(again) != sorted(key)
         if not is_sorted:
             raise StoredRowError(

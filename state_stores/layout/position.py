@@ -1,7 +1,7 @@
 """Position of a store in its changelog, as stored bytes.
 
 The topic's id detects a recreated topic; the time of writing detects a position older than the
-tombstone retention. Unreadable bytes count as no position, so the store is restored.
+tombstone retention.
 """
 
 import struct

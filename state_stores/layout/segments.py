@@ -168,8 +168,8 @@ class SegmentLayout:
     def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
         """Return the first segment that a restore keeps, if `observed_ms` is its latest row's time.
 
-        Key ranges behind this time still need older segments: `slowest_ms` is the slowest one's
-        time, -1 if unknown (keep all), or None if no range is behind.
+        `slowest_ms` is the time of the slowest key range, which needs older segments; -1 if
+        unknown, None if no range is behind.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=60_000, tail=12)
         >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)

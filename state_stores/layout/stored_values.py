@@ -7,8 +7,8 @@ from typing import Any, Final
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
 from tidewheel.state_stores.ports import SerdePort
 
-#: Errors of a serde. With `SystemExit`, as a library's exit must not end the worker before the log
-#: names the row.
+#: Errors of a serde; `SystemExit` too, so a library's exit can't end a worker without naming the
+#: row.
 FAILURES: Final = (Exception, SystemExit)
 
 

@@ -1,7 +1,6 @@
 """Disk keys of versioned stores: `key ~timestamp(8)`, newest version of a key first. Pure.
 
-A deletion is a version too. A version is valid until the next newer timestamp. The changelog has
-the bare key, with the version's timestamp in the record.
+The changelog has the bare key, with the version's timestamp in the record.
 """
 
 import struct

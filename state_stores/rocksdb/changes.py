@@ -1,7 +1,7 @@
 """Split of a commit's changes into RocksDB write batches. Pure.
 
-Rows are sorted by key, because RocksDB inserts sorted rows four times as fast (8 against 1.8
-million rows/s; with the sort 2.0 against 1.2), and writes hold the GIL.
+Rows are sorted by key, because RocksDB inserts sorted rows four times as fast (with the sort: 1.7
+times), and writes hold the GIL.
 """
 
 from bisect import bisect_left

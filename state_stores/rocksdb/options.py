@@ -1,7 +1,7 @@
 """RocksDB settings of all databases of a process. Pure.
 
 Defaults are Kafka Streams', but memory is limited per process, because each rebalance changes the
-number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1 million keys.
+number of databases.
 """
 
 import inspect
@@ -32,26 +32,24 @@ class RocksDBOptions:
 
     Attributes:
         block_cache_bytes: Cache of uncompressed blocks, one per process. Indexes and filters (about
-            1.5 MiB per million keys) are outside: inside, single reads fell from 300,000 to 18,000
-            per second. Default 64 MiB.
+            1.5 MiB per million keys) are outside, which makes single reads 17 times as fast.
         write_buffer_bytes: Limit of memtables of all databases of the process; beyond it, the
-            database being written flushes. It also limits the replay after a kill. Default 64 MiB.
+            database being written flushes. It also limits the replay after a kill.
         family_write_buffer_bytes: Maximum memtable of one store, reduced until all fit into
-            `write_buffer_bytes`. Four times as much halved the write speed. Default 16 MiB.
+            `write_buffer_bytes`.
         family_write_buffers: Memtables of one store, including those being flushed. Writes wait
-            when all are full. Default 4.
+            when all are full.
         compaction: "universal" rewrites less, but can need twice the disk for a while; "level"
-            needs more CPU. Default "universal".
+            needs more CPU.
         compression: Compression of files. "lz4" saves disk for text values; reads that missed the
-            block cache were a third slower. Default "none".
-        block_bytes: Size of an uncompressed block, the unit of a disk read. Default 4 KiB.
+            block cache were a third slower.
+        block_bytes: Size of an uncompressed block, the unit of a disk read.
         bloom_filter_bits_per_key: Skips files without the key; 10 bits let 1 % through, 0 switches
-            off this filter and the memtables' filter. Default 10.
+            off this filter and the memtables' filter.
         max_open_files: File descriptors per database; None shares half of the process's limit among
-            the expected databases. Default None.
-        background_threads: Parallel flushes and compactions in the whole process. Default 2.
-        write_stall_timeout_ms: Time to retry a write while flushes can't keep up. Default 30
-            seconds.
+            the expected databases.
+        background_threads: Parallel flushes and compactions in the whole process.
+        write_stall_timeout_ms: Time to retry a write while flushes can't keep up.
 
     >>> RocksDBOptions(compression="lz4").block_cache_bytes // 1024**2
     64
@@ -81,7 +79,7 @@ class RocksDBOptions:
 
 
 def meanings() -> dict[str, str]:
-    """Return each option's description from the docstring above, without its default.
+    """Return each option's description from the docstring above.
 
     >>> meanings()["background_threads"]
     'Parallel flushes and compactions in the whole process.'

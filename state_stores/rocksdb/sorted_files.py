@@ -4,8 +4,7 @@ RocksDB has no API to read a file's deletes, which merging runs needs. So this m
 layout it writes: block-based table, format 5, no compression, full keys in the index. Python can't
 verify the block checksums: readers of foreign files compare the file's digest first.
 
-Layout: data blocks, meta blocks, index block, footer of 53 bytes. Each block is followed by its
-compression type and a checksum (5 bytes). See RocksDB's `table/format.cc`.
+For the layout see RocksDB's `table/format.cc`.
 """
 
 import mmap

@@ -1,18 +1,16 @@
 """RocksDB database of a task: a column family per store, and one for positions.
 
-Positions never refer to data that is not on disk. The WAL is off: a killed process loses unflushed
-data and positions together, and replays them.
+The WAL is off: a killed process loses unflushed data and positions, and replays them. Positions on
+disk never refer to data that is not.
 
 - All families flush together (`atomic_flush`), and positions are the last entry of every `write`.
-- No call flushes positions before data. rocksdict flushes a family when its `Rdict` is closed *or
-  garbage collected*. So an `Rdict` of the positions exists only in `make_durable`, after the
-  stores' flush. `close` closes the stores' families first.
+- rocksdict flushes a family when its `Rdict` is closed *or garbage collected*. So an `Rdict` of the
+  positions exists only in `make_durable`, after the stores' flush. `close` closes stores first.
 
 Further facts of rocksdict 0.3.29:
 
 - `write`, `open`, ingestion (four fsyncs) and checkpoints hold the GIL; list-`get`, `flush` and
   `close` don't.
-- `write` consumes its batch even when it fails.
 - A stalled write raises "Write stall" (`no_slowdown`) instead of waiting with the GIL held.
 - Batches, handles and iterators keep the database open and locked.
 """
@@ -216,10 +214,7 @@ class TaskDatabase:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Delete ranges, apply all changes, then write the positions.
-
-        On `StateStoreError` changes may be partly written, positions are not.
-        """
+        """On `StateStoreError` changes may be partly written, positions are not."""
         with self._access(f"write to {_stores(changes)}"):
             for family in (*changes, *(delete_ranges or ())):
                 self._family(family)

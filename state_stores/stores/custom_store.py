@@ -54,10 +54,9 @@ class StateStoreContext(ABC):
         """Log a change for the next commit; only the last change of each key is written.
 
         Args:
-            key: Key of the change; `restore` gets the last change of each key, and perhaps earlier
-                ones.
+            key: Key of the change; `restore` gets each key's last change, perhaps earlier ones too.
             value: Bytes from which `restore` repeats the change; None deletes the key.
-            timestamp: Timestamp of the changelog record (ms); default: that of the current record.
+            timestamp: That of the changelog record (ms); None: the current record's.
 
         Raises:
             StateStoreError: Called outside of processing: in `init`, `restore`, `commit` or
@@ -127,10 +126,7 @@ class StateStore(ABC):
         """
 
     def committed_offset(self, topic: str, partition: int) -> int | None:  # noqa: ARG002 - for stores that override it
-        """Return the offset from the last `commit`, also of an earlier process; None without one.
-
-        Called after `init`.
-        """
+        """Return the offset from the last `commit`, also of an earlier process; None without one."""
         return None
 
     def close(self) -> None:  # noqa: B027 - may be left as it is

@@ -1,7 +1,4 @@
-"""Host of a custom store in its task.
-
-It passes changelog records and completed commits to the user's object.
-"""
+"""Host of a custom store in its task: passes changelog records and commits to the user's object."""
 
 import secrets
 import shutil
@@ -109,7 +106,7 @@ def user_object(store: Any) -> Any:
 
 
 class CustomStoreHost:
-    """Host of one custom store in one task, owned by one thread at a time.
+    """Host of a custom store, owned by one thread at a time.
 
     Attributes:
         position: Changelog position of its data; None if unknown.
@@ -243,7 +240,7 @@ class CustomStoreHost:
             self._keep_note(position)
 
     def _keep_note(self, position: Position) -> None:
-        """Write the file at `_note_path` if due; its offset must not pass the user's own."""
+        """Write `_note_path` if due; its offset must not pass the user's own."""
         noted = self._noted
         if not self.store.users.manages_offsets or (
             noted is not None

@@ -184,8 +184,6 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
 class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """A key-value store of a task, for its processors.
 
-    `now` returns the current record's timestamp.
-
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None
 

@@ -37,8 +37,7 @@ class AggregationWithHeaders(Generic[V]):
 class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
     """Reads of a session store (Kafka Streams' ReadOnlySessionStore). Times are ms since the epoch.
 
-    A key of None raises `ValueError` except as a range end. Stores of `KafkaStreams.store` raise
-    `InvalidStateStoreError` if no task of the store runs in this process.
+    Errors are those of `ReadOnlyKeyValueStore`.
 
     >>> def longest(store: ReadOnlySessionStore[str, int], key: str) -> int:
     ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
@@ -93,8 +92,6 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
 
 class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     """A session store of a task, for its processors.
-
-    `now` returns the current record's timestamp.
 
     >>> def extend(store: SessionStore[str, int], key: str, at_ms: int, gap_ms: int) -> None:
     ...     start, end, count = at_ms, at_ms, 1

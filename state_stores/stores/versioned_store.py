@@ -2,8 +2,7 @@
 
 Rules are those of Kafka Streams' RocksDBVersionedStore. A version is valid from its timestamp
 (inclusive) to that of the next newer one (exclusive). A deletion is a version. Puts older than the
-history retention are ignored. Reads of that time find only a key's latest version, which never
-expires.
+history retention are ignored. A key's latest version never expires.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from tidewheel.state_stores.stores.windowed import fully_frozen
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Result of `put` for a version that is older than the history retention, and so ignored.
+#: Result of `put` for an ignored version, older than the history retention.
 NOT_PUT: Final = -2
 
 
@@ -86,7 +85,7 @@ def version_as_of(
 def version_history(
     versions: Versions, key: bytes, from_ms: int, to_ms: int
 ) -> Iterator[tuple[Any, int, int | None]]:
-    """Yield (value, timestamp, valid_to) of versions valid at any time of it, newest first."""
+    """Yield (value, timestamp, valid_to) of versions valid between the times, newest first."""
     valid_to: int | None = None
     horizon = versions.horizon_ms
     for timestamp, value in versions.newest_first(key):
@@ -101,8 +100,7 @@ def version_history(
 class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     """Reads of a versioned store. Times are ms since the epoch.
 
-    A key of None raises `ValueError`. Stores of `KafkaStreams.store` raise `InvalidStateStoreError`
-    if no task of the store runs in this process.
+    Errors are those of `ReadOnlyKeyValueStore`.
 
     >>> def price_then(store: ReadOnlyVersionedKeyValueStore[str, float], item: str, at_ms: int) -> float | None:
     ...     version = store.get(item, as_of=at_ms)

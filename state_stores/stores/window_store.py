@@ -1,9 +1,7 @@
 """Window stores for users: values by key and window start.
 
-A row lives until the store sees a start that is `retention` later. Rules are those of Kafka
-Streams' RocksDBWindowStore and InMemoryWindowStore: expired puts are ignored and counted, reads
-hide expired rows, None deletes, and a store that retains duplicates ignores None. Ranges are
-inclusive and follow the order of serialised keys.
+A row lives until the store sees a window start that is `retention` later. Rules are those of Kafka
+Streams' RocksDBWindowStore and InMemoryWindowStore.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +24,7 @@ V = TypeVar("V")
 class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
     """Reads of a window store (Kafka Streams' ReadOnlyWindowStore). Times are ms since the epoch.
 
-    A key of None raises `ValueError` except as a range end. Stores of `KafkaStreams.store` raise
-    `InvalidStateStoreError` if no task of the store runs in this process.
+    Errors are those of `ReadOnlyKeyValueStore`.
 
     >>> def last_hour(store: ReadOnlyWindowStore[str, int], key: str, now_ms: int) -> int:
     ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
@@ -108,8 +105,6 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
 class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     """A window store of a task, for its processors.
 
-    `now` returns the current record's timestamp.
-
     >>> def seen_before(store: WindowStore[str, int], key: str, at_ms: int) -> bool:
     ...     seen = any(store.fetch(key, at_ms - 60_000, at_ms))
     ...     store.put(key, 1, at_ms)
@@ -149,8 +144,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def put(self, key: K, value: V | None, start: int) -> None:
         """Set the value of a key's window, or delete it with None; ignored if it has expired.
 
-        A store that retains duplicates adds the value and ignores None; in memory, None still
-        advances the store's time.
+        A store that retains duplicates adds the value and ignores None.
 
         Raises:
             ValueError: The key is None, or `start` (ms since the epoch) is below 0.

@@ -14,8 +14,8 @@ K = TypeVar("K")
 def fully_frozen(cls: type[T]) -> type[T]:
     """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
-    In Python 3.11 attributes that are no fields raise TypeError. `typing` sets one on instances of
-    `Windowed[str]`, and ignores only an AttributeError, as `FrozenInstanceError` is.
+    Without it, `ValueAndTimestamp[int](…)` raises TypeError in Python 3.11: `typing` sets an
+    attribute.
 
     >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)
@@ -39,9 +39,9 @@ class Windowed(msgspec.Struct, Generic[K], frozen=True, order=True):
     """The key of a windowed row (Kafka Streams' `Windowed`), ordered by key, start and end.
 
     Attributes:
-        start: Start of the window, ms since the epoch, inclusive.
-        end: End of the window, ms since the epoch: exclusive for time windows, inclusive for
-            sliding and session windows.
+        start: Start of the window (ms since the epoch), inclusive.
+        end: End of the window (ms); exclusive for time windows, inclusive for sliding and session
+            windows.
 
     >>> Windowed("a", 0, 10)
     Windowed(key='a', start=0, end=10)

@@ -2,7 +2,6 @@
 
 As in Kafka Streams' TopologyTestDriver, topics have one partition, and records go one by one,
 lowest timestamp first, through all topics with a commit after each. The test moves the wall clock.
-Each sub-topology has one task.
 """
 
 import tempfile
@@ -63,7 +62,7 @@ _UNLIMITED_BYTES = 1 << 31
 class TestRecord(Generic[K, V]):
     """Output record: key, value, timestamp (ms since the epoch) and headers as (name, bytes)."""
 
-    __test__ = False  # no test class, despite its name
+    __test__ = False  # for pytest: no test class, despite its name
 
     key: K
     value: V
@@ -86,8 +85,6 @@ def _raws(columns: OutputColumns) -> Iterator[_Raw]:
 
 
 class _Topics:
-    """`TopicInfo` of the driver: every topic exists, has one partition and accepts any size."""
-
     def partition_count(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
         return 1
 
@@ -128,8 +125,6 @@ class TopologyTestDriver:
         """Create the tasks and initialise their processors.
 
         Args:
-            config: Settings; `state_dir` is used only if set explicitly.
-            initial_wall_clock_ms: Initial wall clock (ms since the epoch, >= 0).
             record_by_record: Run every sub-topology record by record, even if batches are possible.
         """
         self._stack = ExitStack()
@@ -252,7 +247,6 @@ class TopologyTestDriver:
         """Return an input topic; raise `StreamsError` if the topology does not read it.
 
         Args:
-            name: A source topic of the topology, or one that matches a source pattern.
             start_timestamp_ms: Timestamp of the first record without its own; None: the wall clock.
             auto_advance_ms: Time added for each further record, >= 0; may be a `timedelta`.
         """
@@ -324,9 +318,8 @@ class TopologyTestDriver:
     def pipe(self, topic: str, records: list[_Raw], *, together: bool = True) -> None:
         """Process raw records of one topic and all resulting records.
 
-        Usually called by `TestInputTopic`. `together` uses the largest possible batches, also after
-        repartition topics, with a commit after each. Otherwise records go one by one, as in Kafka
-        Streams' driver.
+        `together` uses the largest possible batches, also after repartition topics, with a commit
+        after each. Otherwise records go one by one, as in Kafka Streams' driver.
         """
         self.check_open()
         if self._global_stores is not None:
@@ -472,7 +465,7 @@ class TopologyTestDriver:
 
 
 class TestInputTopic(Generic[K, V]):
-    """Pipes records into a source topic; made by `create_input_topic`. Serde errors are raised.
+    """Pipes records into a source topic; made by `create_input_topic`.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -489,7 +482,7 @@ class TestInputTopic(Generic[K, V]):
     [('a', 100), ('b', 101), ('c', 102), ('d', 1103), ('e', 7), ('f', 8)]
     """
 
-    __test__ = False  # no test class, despite its name
+    __test__ = False
 
     def __init__(
         self,
@@ -560,7 +553,7 @@ class TestOutputTopic(Generic[K, V]):
     (3, 1, ('b', 2), [('c', 3)], True)
     """
 
-    __test__ = False  # no test class, despite its name
+    __test__ = False
 
     def __init__(
         self,

@@ -128,7 +128,6 @@ class GroupMembership:
         self._link.progress()
 
     def show_call(self, since_ns: int) -> None:
-        """Report the start (monotonic ns) of the loop's present call of user code; 0: no call."""
         self._link.show_call(since_ns)
 
     def lease_left_s(self) -> float:

@@ -21,7 +21,6 @@ class HostWatchdog:
 
     Args:
         intake_fd: Inherited watchdog socket, owned by this object; None starts a watchdog here.
-        process_id: Name of the host program in its group.
     """
 
     def __init__(

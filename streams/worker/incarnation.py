@@ -269,7 +269,7 @@ class WorkerLife:
     def _show_progress(self) -> None:
         """Report progress while the loop waits for the cluster: such a wait is no hang.
 
-        Waits of other threads don't count, because the loop may hang meanwhile.
+        Other threads' waits don't count: the loop may hang meanwhile.
         """
         if self.membership is not None and threading.current_thread() is self._loop_thread:
             self.membership.progress()
@@ -414,10 +414,9 @@ class WorkerLife:
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
 ) -> str | None:
-    """Show other processes that a worker with fixed assignment lives, until the stack closes.
+    """Join the consumer group that shows live fixed workers, until the stack closes.
 
-    It joins a consumer group, which brokers list. Returns its transactional id, or None if there
-    is no input topic to subscribe.
+    Returns the transactional id, or None without an input topic to subscribe.
     """
     topics = [
         topic

@@ -42,8 +42,8 @@ class FollowedLog(Protocol):
 class GroupDirectory:
     """State of the group as read from its log, for any thread.
 
-    The first call reads the whole log (a few round trips). Later ones read only entries that the
-    client has already fetched, and cost microseconds.
+    The first call reads the whole log; later ones read only entries already fetched, in
+    microseconds.
     """
 
     def __init__(self, application: Application, follow: Callable[[], FollowedLog | None]) -> None:

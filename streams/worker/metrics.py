@@ -79,7 +79,6 @@ def copy_info(copy: LearnerTask) -> TaskInfo:
 
 
 def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, Any]:
-    """Return the figures of all threads, `elapsed_s` seconds after the start."""
     figures: dict[str, Any] = {}
     stores = [thread.life.globals for thread in threads if thread.life is not None]
     for globals_ in stores[:1]:  # each thread has a copy of the same rows: one is shown

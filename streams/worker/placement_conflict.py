@@ -1,13 +1,11 @@
 """Placement check: rejects mixing fixed and group assignment within one application.
 
 Workers of both kinds would run the same tasks and fence each other at every commit. So a worker
-checks twice: first before it creates anything, to leave no trace if rejected. The second check
-comes before it gets a task, when other workers can see this one: in the group log, or at the
-brokers (`streams/kafka/consumers/fixed_claim.py`). Of two that start concurrently, at least the
-later one sees the other.
+checks twice: before it creates anything, and before it gets a task, when other workers can see it
+in the group log or at the brokers. Of two concurrent starts, at least the later one sees the other.
 
-A member counts as dead if it sends nothing for two session timeouts while this worker listens.
-Clocks of two machines may differ, so they are never compared (H22).
+A member counts as dead if it sends nothing for two session timeouts while this worker listens:
+clocks of two machines are never compared.
 """
 
 import logging

@@ -34,7 +34,7 @@ def store_view(
     """Return a read-only view of a store over present and future tasks of this process.
 
     Args:
-        stale: Also read standbys and learners, which lag a little.
+        stale: Also read standbys and learners, which lag.
         level: READ_UNCOMMITTED also reads uncommitted rows of running tasks.
 
     Raises:

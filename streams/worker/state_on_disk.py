@@ -1,7 +1,7 @@
 """State on disk: positions of closed task databases, which a joining worker reports.
 
 The leader prefers workers with high positions. So a worker leaves out changelogs that were
-recreated, or whose tombstones may be gone (`state_stores/restore.py`).
+recreated, or whose tombstones may be gone.
 """
 
 import logging

@@ -186,7 +186,7 @@ def _check_deleted(
     """Raise if changelogs are missing although this topology has committed after creating them.
 
     Recreated changelogs would be empty, but the committed offsets would skip the input they came
-    from. Only commits of the changelog's own sub-topology count; one without input never commits.
+    from. Only commits of the changelog's own sub-topology count.
     """
     missing: dict[str, set[str]] = {}
     for subtopology in plan.subtopologies.values():

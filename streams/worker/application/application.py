@@ -29,7 +29,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         topology_hash: Identifies the topology in commits and in the group.
         on_restore: Called by the restoring thread, like `on_standby_update`.
-        runs: Builds sorted files for stores that are far behind, instead of a replay.
+        runs: Builds sorted files for stores that are far behind.
     """
 
     spec: TopologySpec
@@ -51,5 +51,4 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """Return the time after which brokers abort an idle transaction."""
         return self.config.worker_hang_timeout_ms + 30_000

@@ -6,7 +6,7 @@ CREATED -> REBALANCING <-> RUNNING -> PENDING_SHUTDOWN -> NOT_RUNNING
                 |             |
                 +-------------+--> PENDING_ERROR -> ERROR
 
-NOT_RUNNING and ERROR are final: `close` after an error changes nothing.
+NOT_RUNNING and ERROR are final.
 """
 
 import logging

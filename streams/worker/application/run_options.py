@@ -8,7 +8,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options that `tidewheel run` sets for each worker; other programs need none.
+    """Options that `tidewheel run` sets for each worker.
 
     Attributes:
         slot: Slot of the state directory; None takes the lowest free one.
