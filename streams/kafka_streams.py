@@ -116,7 +116,7 @@ class KafkaStreams:
             runs=self._restore_helpers,
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
-        #: Guards the following attributes.
+        #: Guards the attributes below.
         self._lock = threading.RLock()
         self._threads: list[StreamThread] = []
         self._ended: StreamThread | None = None
@@ -255,7 +255,7 @@ class KafkaStreams:
     def stop(self) -> None:
         """Request a stop without waiting; safe in a signal handler's thread."""
         self._state.ask_to_stop()
-        if not self._is_in_run:  # `run` will drain
+        if not self._is_in_run:  # else `run` drains and closes
             threading.Thread(
                 target=lambda: self.close(timeout=0), name="tidewheel-stop", daemon=True
             ).start()

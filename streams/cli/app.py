@@ -33,7 +33,7 @@ _COMMANDS: Final = {
     "dashboard": "tidewheel.streams.cli.commands.dashboard:dashboard",
     "drain": "tidewheel.streams.cli.commands.drain:drain",
 }
-#: Groups of commands with their help.
+#: Commands with subcommands (`tidewheel group history`): help, and functions by name.
 _FAMILIES: Final = {
     "group": (
         "Show the history of an application's group, or recover it.",

@@ -88,7 +88,6 @@ def parse_bytes(value: object) -> int:
 def integer(
     minimum: int, maximum: int | None = None, *, words: Collection[str] = ()
 ) -> PlainValidator:
-    """Return a check for integers in a range, or one of some words."""
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
     wanted = f"must be a whole number {bounds}" + "".join(f", or {word!r}" for word in words)
 

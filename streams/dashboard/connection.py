@@ -13,9 +13,9 @@ REQUEST_S: Final = 10.0
 #: Seconds a viewer may leave data unread.
 UNREAD_S: Final = 30.0
 
-#: Connections besides event streams.
+#: Maximum connections besides event streams.
 _SHORT_MAX: Final = 64
-#: Further connections are answered with 503.
+#: Maximum connections; further ones are answered with 503.
 CONNECTIONS_MAX: Final = STREAMS_MAX + _SHORT_MAX
 #: Connections above `CONNECTIONS_MAX` that still get the 503; more are closed immediately, to save
 #: file descriptors.

@@ -21,7 +21,7 @@ from tidewheel.streams.dashboard.poller import GroupPoller, PollResult
 #: Maximum concurrent event streams; more viewers get 503.
 STREAMS_MAX: Final = 32
 
-#: Path to page file and media type.
+#: Page file and media type by URL path.
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),

@@ -32,7 +32,6 @@ class GroupProgress:
 
 
 def create_topics(admin: Admin, names: Iterable[str]) -> None:
-    """Create the demo's topics; raise `StreamsError` if one exists."""
     wanted = list(names)
     taken = sorted(set(wanted).intersection(admin.list_topics()))
     if taken:

@@ -55,7 +55,6 @@ class TerminalView:
 
     @contextmanager
     def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
-        """Draw a bar, or a spinner for an unknown total."""
         del event
         columns = [
             SpinnerColumn(),

@@ -171,7 +171,7 @@ def _imported(name: str) -> ModuleType:
                 f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_at(error)}"
             ) from error
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
-    except Exception as error:  # the user's own code
+    except Exception as error:  # the user's module may raise anything
         raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
 
 

@@ -362,7 +362,7 @@ _BY_NAME: Final[dict[str, Callable[[], Serde[Any]]]] = {
     "msgpack": Serdes.msgpack,
 }  # fmt: skip
 
-#: Serde names in environment variables and files.
+#: Names by which environment variables and files choose a serde.
 SERDE_NAMES: Final = tuple(_BY_NAME)
 
 

@@ -35,7 +35,7 @@ from tidewheel.streams.serdes.type_parts import (
 Check = Callable[[Sequence[Any]], bool]
 
 _NONE: Final = type(None)
-#: Types that unions may mix: their encoded forms differ.
+#: Types that a closed type's unions may mix, because their encoded forms differ.
 _EXACT: Final = frozenset({str, int, float, bool, _NONE})
 #: Types whose objects always read back equal in msgspec's formats.
 _LEAVES: Final = frozenset({bytes, date, timedelta, UUID})

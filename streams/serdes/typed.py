@@ -557,7 +557,7 @@ def _reason(error: Exception, step: PathStep, python_type: Any = Any) -> str:
     if isinstance(error, CodecError):
         return str(error)
     text = str(error)
-    # raised by a constructor; msgspec has added the place
+    # raised by a user's constructor; msgspec has added the place
     if isinstance(error.__cause__, Exception):
         place = _PLACE.search(text)
         return f"raised {type(error.__cause__).__name__}{place[0] if place else ''}"

@@ -116,8 +116,8 @@ class TopologyStores(ABC):
 
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.
-            supplier: `Processor` class that fills the store. It must not forward; its schedules don't
-                run during a restore.
+            supplier: `Processor` class that fills the store. It must not forward; its schedules
+                don't run during a restore.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
 
         Raises:

@@ -92,7 +92,7 @@ def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
         spec = subtopology.spec
         meeting = {topic for group in spec.copartition_groups for topic in group}
         if spec.stores and len(subtopology.topic_partitions) > 1:
-            meeting |= subtopology.topic_partitions.keys()  # see `_meeting`
+            meeting |= subtopology.topic_partitions.keys()  # all topics, as in `_meeting`
         for source in spec.sources:
             if source.internal or isinstance(source.key_serde, WindowedSerde):
                 continue
@@ -130,7 +130,7 @@ class KeyCheck:
             for partition in range(count)
         }
         self._sampled = dict.fromkeys(self._counts, 0)
-        #: Number of sampled keys that a partitioner would place the same, by topic and partitioner.
+        #: Number of sampled keys in the partition that a partitioner chooses, by topic and name.
         self._fitting = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
         self._warned: set[str] = set()
 

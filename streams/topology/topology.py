@@ -90,14 +90,14 @@ class Topology(TopologyStores):
     """
 
     def __init__(self) -> None:
-        #: In insertion order, which is topological.
+        #: Nodes in insertion order, so parents come before children.
         self._nodes: dict[str, NodeSpec] = {}
         self._stores: dict[str, StoreBuilder] = {}
         super().__init__()
         #: Repartition topics: unprefixed names with partition counts (None: decided at start).
         self._repartition_topics: dict[str, int | None] = {}
         self._repartition_configs: dict[str, Mapping[str, str]] = {}
-        #: Sources of a join, which need equal partition counts.
+        #: Groups of sources that a join reads: their topics need equal partition counts.
         self._copartitioned: list[frozenset[str]] = []
 
     def add_source(

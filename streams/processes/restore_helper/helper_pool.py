@@ -33,7 +33,7 @@ from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, 
 IDLE_S: Final = 60.0
 #: Memory of all helpers together for rows of runs in progress.
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-#: Lifetime of a found snapshot: a store's tasks search for it shortly after each other.
+#: Time to reuse a found snapshot: a store's tasks search for it shortly after each other.
 _CACHE_S: Final = 5.0
 
 _OnFound = Callable[[StoreSnapshot | None], None]
