@@ -16,7 +16,7 @@ from tidewheel.streams.errors import ConfigError
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsOptions:
-    """Settings of the command line; they win over the program's, the environment and the settings file.
+    """Command-line settings, which win over the program's, the environment and the settings file.
 
     Attributes:
         bootstrap_servers: Brokers for the first contact, host:port with commas between; default:

@@ -1,4 +1,4 @@
-"""A thread for calls that Ctrl-C can't interrupt: Kafka client calls block while brokers are silent.
+"""A thread for calls that Ctrl-C can't interrupt: Kafka clients block while brokers are silent.
 
 Python handles a signal in its main thread, and only between two bytecodes. A command that must end
 on Ctrl-C makes such calls in this thread and waits for the result, which Ctrl-C can interrupt.

@@ -61,7 +61,7 @@ def _empty() -> Mapping[str, Any]:
 
 
 class StreamsConfig(BaseModel, frozen=True):
-    """Settings of an application: keywords win over `TIDEWHEEL_*` variables, which win over a TOML file.
+    """Application settings: keywords win over `TIDEWHEEL_*` variables, which win over a TOML file.
 
     The file is `$TIDEWHEEL_CONFIG_FILE`, else `tidewheel.toml` in the working directory. Tables
     (`consumer`, `rocksdb`, ...) are merged key by key. In variables two underscores precede a
@@ -371,7 +371,7 @@ class StreamsConfig(BaseModel, frozen=True):
         return type(self)(Settings(values, kept | changed.origins))
 
     def describe(self) -> list[OptionRow]:
-        """Return a row per option (and key of a table): value with secrets hidden, source, description.
+        """Return a row per option (and table key): value with secrets hidden, source, description.
 
         >>> rows = StreamsConfig(application_id="shop").describe()
         >>> [(row.option, row.value, row.source) for row in rows if row.option == "application_id"]

@@ -1,4 +1,4 @@
-"""Child processes: start a program, watch its end, and exchange lines with it over a pipe or socket.
+"""Child processes: start a program, watch its end, exchange lines with it over a pipe or socket.
 
 Supervisor, watchdog and restore helper use it on both sides of their connections.
 """

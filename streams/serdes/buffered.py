@@ -1,4 +1,4 @@
-"""Format of buffered rows, in stores and changelogs of `suppress` and of stream-table joins with grace.
+"""Format of buffered rows in stores and changelogs of `suppress` and stream-table joins with grace.
 
 Bytes equal Kafka Streams' BufferValue in changelogs (version 3):
 

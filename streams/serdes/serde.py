@@ -21,7 +21,7 @@ Deserializer = Callable[[str, bytes], T]
 
 
 class Serde(Generic[T]):
-    """Conversion by `serialize(topic, value)` and `deserialize(topic, data)`, with batch forms of both.
+    """Conversion by `serialize(topic, value)` and `deserialize(topic, data)`, with batch forms.
 
     Pass the two functions, or subclass and override the methods. Batch forms call them per value;
     override those too if lists can be converted faster.

@@ -182,7 +182,7 @@ class TopologyDescription:
         )
 
     def to_mermaid(self) -> str:
-        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
+        """Return a Mermaid flowchart: box = sub-topology, stadium = topic, cylinder = store.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()

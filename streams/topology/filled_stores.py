@@ -108,7 +108,7 @@ class TopologyStores(ABC):
         value_serde: SerdeLike[Any] | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
-        """Add a store that each task fills from its partition of a topic, which is also its changelog (KIP-813).
+        """Add a store that each task fills from its partition of a topic, its changelog (KIP-813).
 
         The topic is read from its beginning. Only this processor writes the store; connected
         processors read it. A lost store is restored by replaying records up to the committed offset

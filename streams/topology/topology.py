@@ -397,7 +397,7 @@ class Topology(TopologyStores):
         return settled.draft()
 
     def hash(self) -> str:
-        """Return a hash of the structure: equal in every process for equal nodes, topics and stores.
+        """Return a hash of the structure, the same everywhere for equal nodes, topics and stores.
 
         Excludes serdes, functions, caches and topic settings.
 

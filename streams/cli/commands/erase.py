@@ -46,7 +46,7 @@ def delete(
     json: Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Delete a key from a store of a running application: its row, or its windows, sessions or versions.
+    """Delete a key from a store of a running application: its row, windows, sessions or versions.
 
     The worker that owns the key deletes the rows as a processor's `delete` does, and commits the
     tombstones to the changelog, which all copies follow. Input and output topics are not changed:

@@ -38,7 +38,7 @@ def history(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Show the history of a group: members that came and left, assignments with their reasons, moved tasks.
+    """Show a group's history: members that came and left, assignments with reasons, moved tasks.
 
     An episode lasts from a disturbance until every task is at its target. The only source is the
     group's log. It is compacted: the last hour is complete, older times become incomplete.

@@ -166,7 +166,7 @@ def verify(
     json: Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Compare stores with their changelogs by Spark: the newest snapshot, and this machine's databases.
+    """Compare stores with their changelogs by Spark: newest snapshot and this machine's databases.
 
     Exit code 1: a difference, or a broken snapshot. Databases of running workers are skipped.
 
