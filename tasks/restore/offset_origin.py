@@ -115,7 +115,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     def _is_new_topic(self, topic: str) -> bool:
         """Return True if a pattern matched the topic later than others.
 
-        Then another one's partition 0 has a commit: one task reads and commits that of all topics.
+        Evidence is a commit for another topic's partition 0: one task commits that of all topics.
         """
         if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
             return False

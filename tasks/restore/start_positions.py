@@ -122,7 +122,7 @@ def find_granted_starts(
     """Return the start of each input of granted tasks; `topic_ids` has all their topics.
 
     The group has fenced earlier owners, except producers of fixed assignment (epoch 0), fenced
-    here. Requests are few, because the task pauses meanwhile: only the first fetch detects a
+    here. Requests are few, because the task pauses meanwhile; so only the first fetch detects a
     committed offset outside the log. Raises `StartRefusedError` for a committed offset below the
     last owner's.
     """
@@ -358,7 +358,7 @@ def _resets(
         if origins[partition].is_new and reset != "none":
             resets[partition] = "earliest"
         elif is_committed(committed.get(partition)):
-            resets[partition] = "none"  # not used
+            resets[partition] = "none"  # not used: an offset is committed
         elif isinstance(reset, timedelta):
             ages_ms[partition] = reset // timedelta(milliseconds=1)
         elif reset == "latest":

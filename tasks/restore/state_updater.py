@@ -632,7 +632,7 @@ class StateUpdater:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
                 self._planner.prepare_promotions(copies)
         except StreamsError as error:
-            # Old facts only delay copies.
+            # Outdated offsets only delay copies.
             _log.warning("could not ask about the inputs of copies: %s", error)
 
     def _raise_limits(self) -> None:

@@ -23,7 +23,7 @@ _SLICE_S: Final = 0.004
 #: While an active task restores: length of a reading round, and of its first part without copies.
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
-#: Reading pauses for a copy with more buffered records beyond its limit.
+#: Reading pauses for a copy with more buffered records beyond the committed offset.
 _HELD_MAX: Final = 20_000
 
 

@@ -219,7 +219,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         return applied
 
     def _write(self, run: SourceRecords) -> None:
-        # Stores no position before the milestone: an interrupted restore restarts. Meanwhile
+        # Stores no position before the milestone, so an interrupted restore starts again: meanwhile
         # tombstones of rows read so far may be compacted away.
         self.position = run.offsets[-1] + 1
         self.restored += len(run.offsets)

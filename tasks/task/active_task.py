@@ -246,7 +246,7 @@ class ActiveTask:
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
-        # The first batch after the last old map still gets position times, to set operators' times.
+        # The first batch after catching up still gets position times, to set operators' times.
         self._is_catching_up = bool(self._inputs.old_maps)
         if self._clock is not None and not self._is_catching_up:
             for store in self.stores.stores.values():

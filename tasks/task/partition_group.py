@@ -83,7 +83,7 @@ class PartitionBuffer:
         return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
-        """Remove one record of the first chunk, and up to `limit` in all if before `before_ms`."""
+        """Remove the first chunk's next record and those before `before_ms` that follow, up to `limit`."""
         chunk, size = self._chunks[0]
         stop = min(self._start + limit, len(chunk))
         if before_ms is not None:

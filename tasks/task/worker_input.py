@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 _PLAN_TIMEOUT_S: Final = 60.0
 _REQUEST_INTERVAL_S: Final = 1.0
 
-#: Seconds that the loop waits for more after fewer than `_FEW_RECORDS` records, if outputs appear
+#: Seconds to wait for a larger batch after fewer than `_FEW_RECORDS` records, if outputs appear
 #: with the commit anyway.
 _GATHER_S: Final = 0.01
 _FEW_RECORDS: Final = 500
