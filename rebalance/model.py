@@ -25,7 +25,7 @@ class TopicPartition(NamedTuple):
 class TaskId(NamedTuple):
     """Task identifier, printed as in Kafka Streams: `0_1`.
 
-    A tuple for speed: its hash and order run in C, and the leader mostly looks up tasks.
+    A tuple for speed: its hash and order run in C.
     """
 
     subtopology: int

@@ -10,8 +10,6 @@ BUILT_IN: Final = ("sticky", "high_availability", "round_robin")
 def resolve(name: str) -> TaskAssignor:
     """Return the built-in assignor of a name, or raise ValueError.
 
-    `streams` loads a user's own assignor (`"module:name"`).
-
     >>> resolve("sticky").name
     'sticky'
     >>> resolve("random")

@@ -14,8 +14,6 @@ _NO_STATE = float("inf")
 
 @dataclass(slots=True)
 class Plan:
-    """Mutable assignment: tasks by member."""
-
     threads: Mapping[str, int]
     active: dict[str, set[TaskId]]
     standby: dict[str, set[TaskId]]

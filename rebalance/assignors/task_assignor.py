@@ -70,7 +70,7 @@ def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
     """Return an assignor's answer in canonical order, or raise AssignmentRefusedError.
 
     Invalid: a missing or unknown task, an unknown member, a standby of a stateless task, two copies
-    of one task on a member. The number of standbys is the assignor's choice.
+    of one task on a member. Any number of standbys is valid.
 
     >>> request = AssignmentRequest(number=1, members=(AssignmentMember(name="a"),), tasks={TaskId(0, 0): TaskShape(stateful=True)})
     >>> validated(request, Assignment(owners={TaskId(0, 0): "b"}))

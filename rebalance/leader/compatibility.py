@@ -131,7 +131,7 @@ def adopted_program(join: JoinGroup, group: Group) -> GroupRecord:
 def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     """Return the group record with the tasks and partition counts that members see now.
 
-    A member's metadata may be old. So the highest count seen applies, and a topic is
+    A member's cluster metadata may be old. So the highest count seen applies, and a topic is
     removed only after all members were heard and none sees it.
     """
     about = group.about

@@ -38,7 +38,7 @@ from tidewheel.rebalance.refine.refine import Refiner
 
 __all__ = ["Coordinator", "CoordinatorSettings", "Decision", "Fence"]
 
-#: Move passes in one decision: what a pass changes can permit further moves.
+#: Passes that move tasks in one decision: a pass can permit further moves.
 MOVE_PASSES_MAX: Final = 8
 
 
@@ -52,7 +52,7 @@ class Coordinator:
         settings: CoordinatorSettings,
         now_ms: int,
     ) -> None:
-        """`group` includes this leader's claim; `leader` is the process's id."""
+        """Start from a group that includes this leader's claim; `leader` is the process's id."""
         live = group.live()
         self.group = group  # The folded log, up to this leader's last committed record.
         self.state_offset = 0  # End of the group log, for beats; the log's writer updates it.

@@ -16,7 +16,7 @@ IDLE_MAX_MS: Final = 60_000
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    group: Group  # As the `records` so far change it.
+    group: Group  # Includes the changes by `records`.
     seen: Observations
     settings: CoordinatorSettings
     now_ms: int
@@ -68,7 +68,7 @@ class Draft(msgspec.Struct, kw_only=True):
         """Report a task as an alarm: its record contradicts the decision, so it stays unchanged."""
         self.seen.set_aside[task] = f"task {task} is left unchanged: {problem}"
 
-    # -- tasks: the transitions of `TaskPhase` --
+    # -- transitions of `TaskPhase` --
 
     def grant(self, task: TaskId, owner: MemberRecord, reason: str) -> None:
         before = self._task(task, TaskPhase.UNOWNED, TaskPhase.RELEASED)

@@ -78,7 +78,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     #: Last announcements as (time, positions), this one included.
     history: tuple[tuple[int, Mapping[str, int]], ...] = ()
     checked_ms: int | None = None  # Request time of the checked end offsets; None: unchecked.
-    lag: int = -1  # Changelog records behind those; -1 if unchecked.
+    lag: int = -1  # Changelog records behind the checked ends; -1 if unchecked.
 
 
 class End(NamedTuple):
@@ -139,7 +139,7 @@ class Observations(msgspec.Struct, kw_only=True):
     phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
-    #: (members, joins_noted) at the last check of the group's program and of the member records.
+    #: (members, joins_noted) at the last check of program and member records; if equal, skip it.
     program_checked: tuple[Mapping[str, MemberRecord], int] | None = None
     corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None

@@ -126,7 +126,7 @@ def _in_doubt(
 def _namesakes(
     members: Mapping[str, MemberRecord], heard: Collection[str], fences: dict[str, str]
 ) -> Iterator[str]:
-    """Fence live incarnations that share a name, except the one heard last."""
+    """Fence live incarnations that share a name, except the one heard last; yield contradictions."""
     by_name: dict[str, list[str]] = {}
     for incarnation, record in members.items():
         if record.phase in LIVE:

@@ -37,7 +37,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 class AssignorRequests(msgspec.Struct, kw_only=True):
     asked: OpenRequest | None = None
     answer: Assignment | None = None  # Not written yet.
-    number: int = 0  # Of the last request.
+    number: int = 0  # Sequence number of the last request.
     #: Consecutive failures of the assignor, and the earliest time of the next request.
     failures: int = 0
     again_ms: int = 0

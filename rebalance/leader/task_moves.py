@@ -244,7 +244,7 @@ class _Wanted(msgspec.Struct, kw_only=True):
     owners: dict[TaskId, str]
     #: Tasks that leave a healthy owner: these moves are paced.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
-    #: Unowned tasks that are not granted yet.
+    #: Unowned tasks whose grant waits for checks of copies.
     waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
 
 

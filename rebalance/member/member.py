@@ -63,7 +63,7 @@ from tidewheel.rebalance.protocol.orders import (
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import RunningCall
 
-#: Heartbeats between joins of an admitted member, while `_needs_join`.
+#: Heartbeats between JOIN messages of an admitted member, sent while the log lacks its data.
 JOIN_AGAIN_HEARTBEATS: Final = 4
 
 BEATS_REMEMBERED: Final = 1_000

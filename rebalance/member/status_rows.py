@@ -6,7 +6,7 @@ import msgspec
 
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-#: Bytes of rows in one heartbeat; further rows wait for the next.
+#: Most bytes of rows in one heartbeat; further rows wait for the next.
 ROWS_BYTES_MAX: Final = 1_800
 
 FULL_EVERY_BEATS: Final = 10

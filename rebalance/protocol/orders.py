@@ -116,7 +116,7 @@ class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
 
 
 class TaskReleased(Report, frozen=True, kw_only=True, tag="released"):
-    """Fields as in `messages.Revoked`."""
+    """The task is committed and released; fields as in `messages.Revoked`."""
 
     task: str
     task_epoch: int
@@ -149,7 +149,7 @@ class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
 
 
 class RowsErased(Report, frozen=True, kw_only=True, tag="erased"):
-    """Fields as in `messages.KeyErased`."""
+    """Answer to `EraseRows`; fields as in `messages.KeyErased`."""
 
     request: str
     task: str
@@ -185,7 +185,7 @@ class TasksSeen(Report, frozen=True, kw_only=True, tag="tasks-seen"):
 
 
 class WorkerLeaves(Report, frozen=True, kw_only=True, tag="leaves"):
-    """Fields as in `messages.Leave`."""
+    """Request to leave the group; fields as in `messages.Leave`."""
 
     rejoin: bool = False
     drain_ms: int = 0

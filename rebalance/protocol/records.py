@@ -45,8 +45,6 @@ SNAPSHOT_PART: Final = b"snapshot"
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all records: epoch of the writing leader, and protocol version."""
-
     leader_epoch: Epoch
     v: Version = RECORD_VERSION
 

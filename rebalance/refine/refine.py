@@ -39,7 +39,7 @@ class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     #: Owner per task. If it differs from the running owner, the task is revoked for it. A missing
     #: task stays unowned: it waits for its owner's return, or no member can run it.
     owners: Mapping[TaskId, str]
-    learners: Mapping[TaskId, str]  # Within `max_warmup_replicas`.
+    learners: Mapping[TaskId, str]
     #: Never two copies of one task on a member. A copy on the new owner stays in `learners` or
     #: `standbys` until promoted in place.
     standbys: Mapping[TaskId, tuple[str, ...]]

@@ -51,7 +51,7 @@ class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
     #: copy. Else its restore progress.
     owner_state: Readiness = Readiness.READY
     copies: tuple[CurrentCopy, ...] = ()
-    #: Lag in changelog records, -1 unknown, of live members with state on disk only.
+    #: Lag in changelog records (-1 if unknown) by live member that has state on disk only.
     on_disk: Mapping[str, int] = _NOTHING
 
 

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 _STALE_KEYS_MAX: Final = 200
 _STALE_KEYS_EACH_MS: Final = 10_000
 
-#: Wait before a check for other applications' offsets: after a claim, a clean check, a finding.
+#: Wait before a check for offsets that others committed: after a claim, a clean check, a finding.
 OFFSETS_CHECK_FIRST_MS: Final = 60_000
 OFFSETS_CHECK_EACH_MS: Final = 3_600_000
 OFFSETS_CHECK_AGAIN_MS: Final = 60_000
@@ -268,7 +268,7 @@ class Leadership:
         self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """Return True if its own beats don't return, so members may seem dead that are not."""
+        """Return True if this leader's own beats don't arrive: silent members may be alive."""
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:

@@ -226,7 +226,7 @@ class GroupRuntime:
 
         The worker counts as dead after a pause of `hang_timeout_ms`, in a call of user code after
         `max_call_ms` (None: never). With `welcomed`, the log once had this incarnation: if absent
-        now, it is over.
+        now, the incarnation is over.
         """
         hosted = _LocalMember(
             # The election knows candidates by their members' process id.

@@ -63,9 +63,9 @@ class InboxFold:
         self.joins: dict[str, tuple[int, JoinGroup]] = {}
         self.transactional_ids: set[str] = set()
         self.refused: dict[str, tuple[int, JoinRefused]] = {}
-        #: By (task, incarnation, learn epoch).
+        #: Receive time by (task, incarnation, learn epoch).
         self.ready: dict[tuple[str, str, int], int] = {}
-        #: By (task, incarnation).
+        #: Receive time and message by (task, incarnation).
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
         #: By request, the latest at the end.
         self.erased: dict[str, KeyErased] = {}

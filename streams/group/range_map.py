@@ -70,7 +70,7 @@ def range_map(
     readers: Mapping[str, int],
     busy: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> tuple[InputRanges, ...]:
-    """Return the ranges by task; `busy` has the load of ranges by their first hash."""
+    """Return key ranges, sorted by task; `busy` has their load (percent) by first hash."""
     known: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
     for partition, committed in sorted(progress.items()):
