@@ -34,7 +34,6 @@ from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
 from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 from tidewheel.tasks.ports import NewTopic, OffsetOutOfRangeError
-from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _T = TypeVar("_T")
 
@@ -48,10 +47,6 @@ _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
 #: Attempts to fence a producer id: another process may fence it at the same moment.
 _FENCE_TRIES: Final = 3
-
-#: Header that marks a transaction's last record. `LeaderProducer` sends none: `_whole` then finds
-#: the transaction's end by the offset of its marker, which consumers don't return.
-_LAST: Final = ("last", b"")
 
 #: The broker sets all timestamps: producers' clocks are not comparable.
 _TIMESTAMPS: Final = "message.timestamp.type"
@@ -191,7 +186,8 @@ class KafkaGroupLog:
         for arrival in arrivals:
             if arrival.partition == self._state:
                 for run in arrival.runs:
-                    records += self._transactions(run)
+                    columns = zip(run.offsets, run.raw_keys, run.raw_values, strict=True)
+                    self._unfinished += [(row[0], self._logged(*row)) for row in columns]
                 self._position = arrival.position
                 records += self._whole()
                 continue
@@ -214,18 +210,6 @@ class KafkaGroupLog:
                 if isinstance(each, Rejection)
             ),
         )
-
-    def _transactions(self, run: SourceRecords) -> list[LoggedRecord]:
-        whole: list[LoggedRecord] = []
-        headers = run.headers or [()] * len(run)
-        for offset, key, value, marks in zip(
-            run.offsets, run.raw_keys, run.raw_values, headers, strict=True
-        ):
-            self._unfinished.append((offset, self._logged(offset, key, value)))
-            if _LAST in marks:
-                whole += [logged for _, logged in self._unfinished]
-                self._unfinished.clear()
-        return whole
 
     def _logged(self, offset: int, key: bytes | None, value: bytes | None) -> LoggedRecord:
         text = (key or b"").decode(errors="replace")

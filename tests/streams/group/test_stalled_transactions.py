@@ -15,9 +15,9 @@ def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> No
     seen = StalledTransactions()
     seen.update({LOG: _open(5)}, 100.0)
     assert seen.is_undecided(100.0)
-    assert seen.stalled == ()
+    assert not seen.stalled
     seen.update({LOG: _open(5)}, 104.9)
-    assert seen.stalled == ()
+    assert not seen.stalled
     seen.update({LOG: _open(5)}, 105.0)
     assert not seen.is_undecided(100.0)
     assert seen.stalled == (_open(5),)
@@ -27,7 +27,7 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
     seen = StalledTransactions()
     for second in range(60):
         seen.update({LOG: _open(second)}, float(second))
-        assert seen.stalled == ()
+        assert not seen.stalled
         assert seen.is_undecided(0.0) == (second == 0), "only the first one was open at that time"
 
 
@@ -36,4 +36,4 @@ def test_F3_one_that_has_ended_is_forgotten() -> None:
     seen.update({LOG: _open(5)}, 0.0)
     seen.update({}, 9.0)
     assert not seen.is_undecided(0.0)
-    assert seen.stalled == ()
+    assert not seen.stalled
