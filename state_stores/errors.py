@@ -57,7 +57,7 @@ class InvalidStateStoreError(StateStoreError):
 
 
 class QueryTimeoutError(InvalidStateStoreError):
-    """A query of uncommitted rows timed out because the worker was in a long call or a commit.
+    """A query of uncommitted rows timed out because the worker was in a long user call or a commit.
 
     >>> issubclass(QueryTimeoutError, InvalidStateStoreError)
     True

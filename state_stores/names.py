@@ -1,7 +1,4 @@
-"""Name checks for applications, stores and topics. Pure.
-
-Application and store names become directories, column families and parts of topic names.
-"""
+"""Name checks for applications, stores and topics. Pure."""
 
 import re
 from typing import Final

@@ -36,7 +36,7 @@ _SHAREABLE = frozenset(
 
 _TEXTS = frozenset({str, bytes})
 
-#: Values with more bytes (or characters) are kept serialised: their memory is counted exactly.
+#: Values longer than this (bytes or characters) stay serialised: their memory is counted exactly.
 _LARGE = 256
 
 #: Memory of a dictionary entry without its bytes (measured).
@@ -521,7 +521,8 @@ class CommitBuffer:
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
             return
-        # A read moves an entry from `_old` back; the next time here drops all others.
+        # The read cache is full: it becomes `_old`. Reads move entries back; the next time it
+        # is full, the others are dropped.
         self._old = Generation(self.values, self._raw, self.timestamps)
         self._forget()
 

@@ -50,7 +50,7 @@ class RecordCache:
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
         """Track changes before the caller makes them; load and return keys not cached yet.
 
-        Also return keys in `_left`, once, because a commit came in between.
+        Also return keys in `_left`, once: since the commit, the buffer may have dropped their rows.
         """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
 
-#: Memory of an index entry besides its disk key, and of a key.
+#: Estimated bytes of an index entry besides its disk key, and of each key.
 _ROW_BYTES = 64
 _KEY_BYTES = 250
 
@@ -36,7 +36,7 @@ class DirtyIndex:
         self._seen = 0
 
     def of(self, key: bytes, dirty_count: int) -> list[bytes] | None:
-        """Return the key's uncommitted disk keys in order, or None; do not modify it."""
+        """Return the key's uncommitted disk keys in order, None without any; do not modify it."""
         if dirty_count > self._seen:
             self._update(dirty_count)
         return self._by_key.get(key)

@@ -170,7 +170,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         old = [row for row in rows if time_of(row[0]) <= horizon]
         if not old:
             return []
-        # The newest old version is valid at the horizon; if a deletion, it has no effect.
+        # The newest old version is valid at the horizon; if a deletion, no read needs it.
         (last, data), *before = old
         ended = [disk_key for disk_key, _ in before]
         if complete and versions.value_of(unwrap_value(data)[0]) is None:

@@ -24,7 +24,7 @@ FORMAT_VERSION: Final = 1
 #: Largest manifest read: 10,000 partitions with 16 runs each take about 60 MiB.
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 
-#: Most runs ingested into a store: more overlapping files slow reads (60 files: to a quarter).
+#: Most runs in a store: more overlapping files slow reads (60 files: a quarter of the speed).
 MOST_RUNS: Final = 16
 
 _TOPIC_ID_BYTES: Final = 16

@@ -1,7 +1,7 @@
 """Restore plan: own position, snapshot, or changelog. Pure.
 
-A valid snapshot is better than the whole changelog. The own position is better than a snapshot,
-unless its gap has more records to replay than the snapshot costs.
+The own position is better than a snapshot, unless its gap has more records to replay than the
+snapshot costs.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Run builder: the last value per disk key of an offset range, sorted, in bounded memory.
 
 If each row depends on its record alone, records become rows immediately. Other kinds keep the last
-record of each row until `fold` makes rows of them. Expired window and session rows are left out.
+record of each row until `fold` makes rows of them.
 """
 
 import hashlib
@@ -128,7 +128,7 @@ class _LastRows:
         timestamps: Sequence[int],
     ) -> None:
         before = len(self._rows)
-        # A value without headers has the same bytes in stores with and without headers.
+        # Runs have no headers; stores with and without headers store such values alike.
         wrapped = wrap_batch(values, timestamps)
         self._rows.update(zip(keys, wrapped, strict=True))
         added = len(self._rows) - before

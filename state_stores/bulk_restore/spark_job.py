@@ -199,8 +199,8 @@ def run_on_executors(
 ) -> list[Result]:
     """Return the results of `function` in the order of the items; each is a Spark task.
 
-    Spark may run it twice per item. `on_progress` gets the count in another thread. Errors show
-    `what`, so it must hold no secret.
+    Spark may run it twice per item. `on_progress` gets the number of records, in another thread.
+    Errors show `what`, so it must hold no secret.
 
     Raises:
         StreamsError: A task raised one, or Spark abandoned a task.

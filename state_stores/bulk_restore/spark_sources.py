@@ -1,7 +1,7 @@
 """Files and tables as Spark frames; values are read unchanged or rejected.
 
-CSV has no types. Key columns are text, other types are inferred. A column stays text unless all its
-texts are canonical forms of values: `007`, `+5` and `12:30` are not.
+CSV key columns are text, other types are inferred. A column stays text unless all its texts are
+canonical forms of values: `007`, `+5` and `12:30` are not.
 """
 
 import contextlib
@@ -67,7 +67,8 @@ _CSV_OPTIONS: Final = {
 _UTF_8: Final = frozenset({"utf-8", "utf8"})
 _REPLACEMENT: Final = "\ufffd"
 
-#: Texts of canonical values; `\z` because `$` also matches before a final line feed.
+#: Patterns of texts that a conversion to the type and back keeps; `\z` because `$` also matches
+#: before a final line feed.
 _INTEGER: Final = r"\A(?:0|-?[1-9][0-9]*)\z"
 #: At most 15 significant digits, which a double keeps.
 _DECIMAL: Final = (
@@ -328,7 +329,7 @@ def _are_canonical(field: StructField, column: Column) -> Column:
         case DateType():
             return all_are(_DATE)
         case TimestampType() | TimestampNTZType():
-            # A local time skipped by its zone would be read as another time.
+            # A local time that its zone skips (summer time) would be read as another time.
             shown = text.try_cast(field.dataType).cast("string").substr(1, _SECONDS_END)
             written = sql.translate(text.substr(1, _SECONDS_END), "T", " ")
             has_zone = text.rlike(r"[Z+]|-[0-9]{2}:[0-9]{2}\z")

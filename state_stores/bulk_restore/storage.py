@@ -132,7 +132,7 @@ class RemoteStorage:
         self._root = root.rstrip("/")
         self.shown = shown
         #: True for async fsspec systems, which are object stores: making a folder there would
-        #: create a misspelt bucket.
+        #: create the bucket, even a misspelt one.
         self._has_objects = bool(getattr(filesystem, "async_impl", False))
 
     def names(self, folder: str) -> list[str]:

@@ -1,8 +1,7 @@
 """Stored value: a format byte, the record's timestamp, an optional expiry, the serde's bytes.
 
-Bits of the format byte allow additions without a migration: 0x10 for an expiry, 0x20 for headers
-after the timestamp. The changelog has the serde's bytes only; timestamp and headers are in the
-Kafka record.
+Bits of the format byte: 0x10 for an expiry, 0x20 for headers after the timestamp. The changelog has
+the serde's bytes only; timestamp and headers are in the Kafka record.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Record headers in Kafka Streams' byte format (KIP-1271), and values with headers.
+"""Record headers in Kafka Streams' byte format (KIP-1271).
 
 Format: `size(varint)`, then, unless it is 0, `count(varint)` and per header `size(varint) name
 size(varint) value`. A null value has size -1. Numbers are zigzag varints.

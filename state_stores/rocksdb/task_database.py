@@ -214,7 +214,7 @@ class TaskDatabase:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """On `StateStoreError` changes may be partly written, positions are not."""
+        """Write changes, then positions; on `StateStoreError` only some changes may be written."""
         with self._access(f"write to {_stores(changes)}"):
             for family in (*changes, *(delete_ranges or ())):
                 self._family(family)
@@ -291,7 +291,7 @@ class TaskDatabase:
             del batch
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Ingest sorted files, later over earlier; the caller writes the position afterwards."""
+        """Ingest sorted files; rows of later ones win. The caller then writes the position."""
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
             ingestion.set_move_files(True)

@@ -429,7 +429,7 @@ class QueryKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         )
 
     def _get(self, key: bytes) -> V | None:
-        # Ask all tasks before waiting for the first answer.
+        # Ask all tasks before waiting for the first answer: they work concurrently.
         for answer in [source.get(key) for source in self._sources()]:
             data, observed_ms = answer()
             if data is not None:

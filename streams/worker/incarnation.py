@@ -380,7 +380,7 @@ class WorkerLife:
         return self._factory(task_id, collector, policy, stores)
 
     def _plan_changed(self, plan: ApplicationPlan) -> None:
-        """Adopt a new plan; called by the thread of the topic watch."""
+        """Adopt a new plan of tasks; called by the thread of the topic watch."""
         worker = self.worker
         assert worker is not None, "the watch starts after the worker"
         if self.membership is None:
@@ -414,7 +414,7 @@ class WorkerLife:
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
 ) -> str | None:
-    """Join the consumer group that shows live fixed workers, until the stack closes.
+    """Join the consumer group that shows live workers with fixed assignment, until `stack` closes.
 
     Returns the transactional id, or None without an input topic to subscribe.
     """

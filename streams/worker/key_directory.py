@@ -33,7 +33,7 @@ class FollowedLog(Protocol):
         ...
 
     def fetched(self) -> Sequence[LogEntry | RejectedRecord]:
-        """Return new entries that were already fetched."""
+        """Return new entries that the client has already fetched."""
         ...
 
     def close(self) -> None: ...
@@ -66,7 +66,7 @@ class GroupDirectory:
                 for entry in self._new_entries():
                     self._fold.add(entry)
             except StreamsError:
-                self._close_log()  # next time read from the start
+                self._close_log()  # the next call reads the log from its start
                 raise
             return self._fold.group
 

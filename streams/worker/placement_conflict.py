@@ -28,7 +28,7 @@ from tidewheel.streams.worker.application.application import Application
 
 _log: Final = logging.getLogger("tidewheel")
 
-#: Seconds to wait until brokers list this fixed worker; beyond, its start continues.
+#: Seconds to wait until brokers list this worker; afterwards its start continues.
 _SHOWN_S: Final = 10.0
 _ASK_S: Final = 0.05
 
@@ -58,7 +58,7 @@ class PlacementCheck:
         self._admin = admin
         self._ending = ending
         self._open_topics = open_topics or _open_topics
-        #: Incarnations in the group log that sent nothing while this worker listened: dead ones.
+        #: Members in the group log that sent nothing while this worker listened: dead ones.
         self._silent: frozenset[str] = frozenset()
 
     def check(self) -> None:
@@ -79,7 +79,7 @@ class PlacementCheck:
         refuse_fixed_worker(self._app, self._live_members())
 
     def _fixed_workers(self, level: int) -> Mapping[str, str]:
-        """Return live fixed workers. Without an answer return none: fencing resolves a conflict."""
+        """Return live workers with fixed assignment; none if no broker answers: fencing decides."""
         try:
             return self._admin.fixed_workers(self._app)
         except StreamsError as error:

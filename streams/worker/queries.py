@@ -71,7 +71,7 @@ def _sources(
     stale: bool,
     ask_timeout_s: float | None,
 ) -> list[QuerySource]:
-    """Return the stores of running tasks and, if `stale`, of copies.
+    """Return the stores of running tasks and, if `stale`, of standbys and learners.
 
     `ask_timeout_s`: time for a task to answer with uncommitted rows; None reads committed rows.
     """

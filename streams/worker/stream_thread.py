@@ -20,7 +20,7 @@ _log = logging.getLogger("tidewheel")
 
 _REPLACE_WAIT_S: Final = 1.0
 
-#: Wait before a fenced incarnation rejoins: doubled each time, reset after a minute in the group.
+#: Wait before a fenced worker rejoins: doubled each time, reset after a minute in the group.
 _REJOIN_WAIT_S: Final = 0.25
 _REJOIN_WAIT_MAX_S: Final = 30.0
 _REJOIN_HEALTHY_S: Final = 60.0
@@ -219,7 +219,7 @@ class StreamThread:
         if not isinstance(error, FencedError):
             return error
         if self._ending.is_set() and not (self._application.is_fixed or error.final):
-            # It was leaving, and the group removed it earlier: other members have its tasks.
+            # The worker was leaving; the group removed it, and other members have its tasks.
             return None
         return user_error(error)
 

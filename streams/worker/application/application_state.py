@@ -5,8 +5,6 @@ The states and transitions are those of Kafka Streams' `KafkaStreams.State`:
 CREATED -> REBALANCING <-> RUNNING -> PENDING_SHUTDOWN -> NOT_RUNNING
                 |             |
                 +-------------+--> PENDING_ERROR -> ERROR
-
-NOT_RUNNING and ERROR are final.
 """
 
 import logging
