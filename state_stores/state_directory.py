@@ -64,7 +64,7 @@ class Holder:
 
 
 class StateDirectory:
-    """A slot of an application's state, locked from `acquire` until `close`.
+    """A slot (numbered directory) of an application's state, locked from `acquire` until `close`.
 
     `others` are the holders of lower slots, which `acquire` skipped.
     """

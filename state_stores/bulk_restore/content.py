@@ -1,7 +1,4 @@
-"""Visible content of a store: the rows that reads return, as bytes.
-
-Copies of a store may differ in expired rows.
-"""
+"""Visible content of a store: the rows that reads return, as bytes."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

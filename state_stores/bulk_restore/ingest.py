@@ -45,7 +45,7 @@ def ingest_runs(
     also_forget: Sequence[str] = (),
     slowest_ms: int | None = None,
 ) -> None:
-    """Ingest runs into a store.
+    """Ingest runs (sorted files) into a store.
 
     The owner of a buffer on the store must call `buffer.discard()` afterwards. Files (at most
     `MOST_RUNS`, in offset order) are moved. `position` is None if the runs' end never was the log's

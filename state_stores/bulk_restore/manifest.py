@@ -71,7 +71,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class PartitionRuns(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The runs of one partition, in offset order.
+    """The runs (sorted files) of one changelog partition, in offset order.
 
     Attributes:
         to_offset: Offset after the last record in the runs.

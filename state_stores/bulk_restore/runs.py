@@ -32,7 +32,7 @@ _KEY_VALUES: Final = frozenset({StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_V
 
 
 class RunBuilder:
-    """Folds an offset range of one partition into runs.
+    """Folds an offset range of one partition into runs (sorted files).
 
     After an error in `add` or `finish`, call `abandon` and use no result. `complete_from_zero`
     means that the range begins at the log's start, so its first run has no deletes.

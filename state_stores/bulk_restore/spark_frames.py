@@ -54,7 +54,7 @@ _SPECULATION: Final = "spark.speculation"
 
 
 class PortableFunction(Generic[Result]):
-    """Function that finds its modules on executors of this machine.
+    """Wrapper of a function whose modules executors on this machine can import.
 
     Executors don't have the driver's `sys.path`. On a cluster, ship the program with --py-files.
     """

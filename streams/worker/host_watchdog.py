@@ -20,7 +20,7 @@ class HostWatchdog:
     """Connection of a program's workers to their watchdog, the process that sends heartbeats.
 
     Args:
-        intake_fd: Inherited watchdog socket, owned by this object; None starts a watchdog here.
+        intake_fd: Inherited watchdog socket; None starts a watchdog here.
     """
 
     def __init__(

@@ -42,8 +42,7 @@ class FollowedLog(Protocol):
 class GroupDirectory:
     """State of the group as read from its log, for any thread.
 
-    The first call reads the whole log; later ones read only entries already fetched, in
-    microseconds.
+    The first call reads the whole log; later ones read only entries already fetched.
     """
 
     def __init__(self, application: Application, follow: Callable[[], FollowedLog | None]) -> None:

@@ -93,7 +93,7 @@ class StreamThread:
         return self._ending.is_set()
 
     def wait_for_end(self, timeout_s: float, close_s: float) -> bool:
-        """Wait for the end; after `timeout_s` stop without the group, and wait `close_s` more."""
+        """Wait; after `timeout_s` stop without leaving the group, and wait `close_s` more."""
         if not self.join(timeout_s):
             self.stop()
         return self.join(close_s)
@@ -237,7 +237,7 @@ class StreamThread:
         return not self._ending.wait(wait_s)
 
     def _may_wipe_globals(self) -> bool:
-        """Return True if a rebuild is due; not soon after another: the disk may be broken."""
+        """Return True if a rebuild may help; False soon after another: the disk may be broken."""
         now_s = self._application.clock.monotonic_s()
         again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
         self._wiped_globals_s = now_s

@@ -11,7 +11,7 @@ class RunOptions:
     """Options that `tidewheel run` sets for each worker.
 
     Attributes:
-        slot: Slot of the state directory; None takes the lowest free one.
+        slot: Numbered part of the state directory; None takes the lowest free one.
         workers: Workers of this program. With fixed assignment, slot n runs every task whose index
             modulo this is n.
         fixed: Use no group (as `task_assignor="fixed"`).
