@@ -317,7 +317,7 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Set an active task's slowest position from the commit at which its restore ends."""
+        """Set an active task's slowest range position, from the commit that ends its restore."""
         segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
         if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(

@@ -190,7 +190,6 @@ class Stalls:
         self._watched: dict[TopicPartition, _Watched] = {}
 
     def check(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
-        """Return the stalls to report now; forget partitions left out."""
         watched: dict[TopicPartition, _Watched] = {}
         due: list[Stall] = []
         for partition, reach in reaches.items():

@@ -47,7 +47,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnerTask:
-    """One copy. The state updater's thread owns it; others may read its attributes.
+    """One copy of a task. The state updater's thread owns it; others may read its attributes.
 
     Attributes:
         role: "learner" or "standby".

@@ -83,7 +83,7 @@ class PartitionBuffer:
         return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
-        """Remove the first chunk's next record and those before `before_ms` that follow, up to `limit`."""
+        """Remove the first chunk's next record and later ones before `before_ms`, up to `limit`."""
         chunk, size = self._chunks[0]
         stop = min(self._start + limit, len(chunk))
         if before_ms is not None:
@@ -263,7 +263,7 @@ class PartitionGroup:
 
 
 def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-    """Return each record's place in the merged order, per column, until one is exhausted.
+    """Return records' places in the merge of timestamp columns, until one is exhausted.
 
     The column with the lowest head is next. A record with an earlier time than its predecessor
     follows that one directly.

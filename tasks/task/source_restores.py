@@ -10,7 +10,7 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 
 class SourceRestores:
-    """Source restores of one task, open until it starts or closes."""
+    """Source restores of one task, open until the task starts or closes."""
 
     def __init__(self, parts: TaskParts, inputs: TaskInputs) -> None:
         self._parts = parts

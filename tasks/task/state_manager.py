@@ -418,7 +418,7 @@ class StateManager:
     ) -> None:
         """Write restored rows and their positions.
 
-        `times` has, by store, stream times that the rows do not show.
+        `times`: stream time by store, which deleted and overwritten rows do not show.
         """
         for name, time in times.items():
             buffer = self.stores[name].buffer

@@ -39,7 +39,7 @@ class TaskFigures:
         return self._counters().skipped + self._policy.skipped_outputs[self._task_id]
 
     def report_expired_puts(self) -> None:
-        """Report processors' expired puts since the last call; operators report their own."""
+        """Report processors' puts that came too late for a store since the last report."""
         expired = self._expired_puts()
         if expired == self._expired_reported:
             return

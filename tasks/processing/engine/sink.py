@@ -23,7 +23,7 @@ class Collector(Protocol):
         ...
 
     def partition_count(self, topic: str) -> int:
-        """Return the count; raise `MissingOutputTopicError` if there is no such topic."""
+        """Return the topic's count; raise `MissingOutputTopicError` if there is no such topic."""
         ...
 
 
