@@ -57,7 +57,7 @@ def collect_by_batches() -> None:
     """Collect new objects after several batches, not several times per batch.
 
     A batch's records are alive until it ends. Collections within it free nothing, and cost a tenth
-    of a stateless job's processor time. A threshold set by the user is kept.
+    of a stateless job's CPU time. A threshold set by the user is kept.
 
     >>> import gc
     >>> before = gc.get_threshold()

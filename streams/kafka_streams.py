@@ -253,7 +253,7 @@ class KafkaStreams:
         return self._state.wait_for_running(timeout_s)
 
     def stop(self) -> None:
-        """Request a stop without waiting; safe in a signal handler's thread."""
+        """Request a stop without waiting; safe in a signal handler."""
         self._state.ask_to_stop()
         if not self._is_in_run:  # else `run` drains and closes
             threading.Thread(
@@ -473,7 +473,7 @@ class KafkaStreams:
             return list(self._threads) or [*filter(None, [self._ended])]
 
     def on_running(self) -> None:
-        """Update the state after a change of `StreamThread.running`."""
+        """Set state RUNNING if all worker threads run, else REBALANCING."""
         while True:
             running = self._all_run()
             self._state.move_to(

@@ -154,7 +154,7 @@ class GroupAccess:
             )
 
     def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
-        """Return the group log's new entries, if `decided` up to the first open transaction."""
+        """Read the group log; return new entries, if `decided` only before open transactions."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
             self.log.add(entry)

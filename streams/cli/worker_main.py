@@ -90,7 +90,7 @@ class SupervisorLink:
             self.send(self._queue.popleft())
 
     def send(self, report: Report) -> None:
-        """Write a report. The supervisor can read it even if this process dies now."""
+        """Write a report. The supervisor can read it even if this process dies afterwards."""
         data = encode(report)
         try:
             with self._writing:
@@ -240,7 +240,7 @@ def _report_record(link: SupervisorLink, partition: TopicPartition | None, offse
 
 
 def _move_orders_pipe() -> int:
-    """Move the orders pipe from standard input, so user code finds that empty."""
+    """Move the orders pipe elsewhere, so user code finds standard input empty."""
     orders_fd = os.dup(sys.stdin.fileno())
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, sys.stdin.fileno())

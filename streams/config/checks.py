@@ -49,7 +49,7 @@ def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
 
 
 def cautions(config: _Options) -> list[str]:
-    """Return the doubtful combinations, logged at every start and shown by `config show`."""
+    """Return doubtful combinations of settings; each start logs them, `config show` too."""
     found: list[str] = []
     if config.parallelising_factor > 1 and config.num_stream_threads == 1:
         found.append(

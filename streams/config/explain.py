@@ -17,7 +17,7 @@ _EXAMPLES = {"application_id": "word-count"}
 def explained(
     error: ValidationError, settings: Settings, defaults: Mapping[str, Any]
 ) -> ConfigError:
-    """Return one error that lists all problems."""
+    """Return one error that lists all wrong settings."""
     problems: list[str] = []
     for detail in error.errors(include_url=False):
         option = str(detail["loc"][0])

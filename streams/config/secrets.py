@@ -53,7 +53,7 @@ _SECRET_MAX_BYTES: Final = 1024 * 1024
 
 
 def shown(key: str, value: Any) -> Any:
-    """Return a client property's value for display.
+    """Return a client property's value for display, hidden if it may be secret.
 
     >>> shown("linger.ms", 5), shown("sasl.password", "secret"), shown("sasl.password", "env:KAFKA_PASSWORD")
     (5, '***', 'env:KAFKA_PASSWORD')

@@ -25,7 +25,7 @@ class PolledGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """Result of one poll; `at_s` is the event loop's time."""
+    """Result of one poll; `at_s`: its time by the event loop's clock."""
 
     number: int
     at_s: float

@@ -61,7 +61,7 @@ def build_app(
 
 
 def event(poll: PollResult, interval_s: float, now_s: float) -> bytes:
-    """Return a result as one server-sent event; JSON holds no line breaks."""
+    """Return a poll result as one server-sent event: JSON has no line breaks to escape."""
     data: dict[str, Any] = {
         "look": poll.number,
         "age_s": max(now_s - poll.at_s, 0),

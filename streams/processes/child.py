@@ -194,7 +194,7 @@ class LineWriter:
     Ignores socket errors: the code that reads the same connection detects its end.
 
     Args:
-        unsent_bytes_max: Drop new lines while more bytes wait; None: no limit.
+        unsent_bytes_max: Drop new lines while more bytes than this wait; None: no limit.
     """
 
     def __init__(self, connection: socket.socket, unsent_bytes_max: int | None = None) -> None:

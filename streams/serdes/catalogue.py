@@ -316,7 +316,7 @@ class SerdeMethods(Protocol[T]):
 
 
 class SerdeReading(Protocol[T_co]):
-    """A serde whose `deserialize` returns values of the type.
+    """A serde whose `deserialize` returns values of type `T_co`.
 
     Serdes never receive None, so a serde of `str` also serves `str | None`.
     """
@@ -331,7 +331,7 @@ class SerdeReading(Protocol[T_co]):
 
 
 class SerdeWriting(Protocol[T_contra]):
-    """A serde whose `serialize` accepts values of the type, and possibly others."""
+    """A serde whose `serialize` accepts values of type `T_contra`, and possibly others."""
 
     def serialize(self, topic: str, value: T_contra, /) -> bytes | None:
         """Return the bytes of a value."""

@@ -136,7 +136,7 @@ class Serde(Generic[T]):
         )
 
     def missing(self) -> str | None:
-        """Return the function that is neither given nor overridden, if any."""
+        """Return "serialize" or "deserialize" if that is neither given nor overridden."""
         base: Any = Serde
         if self._serializer is None and type(self).serialize is base.serialize:
             return "serialize"

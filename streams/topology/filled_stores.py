@@ -108,11 +108,12 @@ class TopologyStores(ABC):
         value_serde: SerdeLike[Any] | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
-        """Add a store that each task fills from its partition of a topic, its changelog (KIP-813).
+        """Add a store that each task fills from its topic partition, which is also its changelog.
 
-        The topic is read from its beginning. Only this processor writes the store; connected
-        processors read it. A lost store is restored by replaying records up to the committed offset
-        through the processor: it must depend on nothing else, and the topic should be compacted.
+        KIP-813. The topic is read from its beginning. Only this processor writes the store; other
+        connected ones read it. A lost store is restored by replaying records up to the committed
+        offset through the processor: it must depend on nothing else, and the topic should be
+        compacted.
 
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.

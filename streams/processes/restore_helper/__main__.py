@@ -8,7 +8,7 @@ from tidewheel.streams.processes.restore_helper.priority import lower_priority
 def main() -> int:
     """Lower the priority before all other imports, then execute orders; return the exit code."""
     lower_priority()
-    # After `lower_priority`: this import takes 0.5 s of processor time that running tasks need.
+    # After `lower_priority`: this import takes 0.5 s of CPU time that running tasks need.
     from tidewheel.streams.processes.restore_helper.helper_main import main as run  # noqa: PLC0415
 
     return run()

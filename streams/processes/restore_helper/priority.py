@@ -1,9 +1,9 @@
 """Low priority for a helper process: running tasks go first, and the helper still makes progress.
 
-A process can't undo its niceness, so a helper uses a moderate one: it gets a quarter of a processor
+A process can't undo its niceness, so a helper uses a moderate one: it gets a quarter of a CPU
 while a task uses the rest.
 
-Where Linux first shares processors between sessions (sched(7), "The autogroup feature"), niceness
+Where Linux first shares CPUs between sessions (sched(7), "The autogroup feature"), niceness
 counts only inside a session, and a session's niceness can change at any time. A helper has its own
 session with the lowest priority, so a commit never waits for the end of its time slice. If the
 helper gets less than a quarter of the time it wants, its session takes a quarter for some seconds.
@@ -16,25 +16,25 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: Gives the helper a quarter of a busy processor, and all of an idle one.
+#: Gives the helper a quarter of a busy CPU, and all of an idle one.
 NICENESS: Final = 5
-#: Gives the helper nearly no time of a busy processor.
+#: Gives the helper nearly no time of a busy CPU.
 LOWEST: Final = 19
 
 #: A helper starves if it gets less than this share of the time it wants. If it wants less than
-#: this share of a processor, starving does not count.
+#: this share of a CPU, starving does not count.
 _TOO_LITTLE: Final = 1 / 4
 _CHECK_S: Final = 1.0
 #: Checks for which a starved helper keeps the higher priority.
 _RAISED_CHECKS: Final = 5
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
-#: Folder with a file per thread: its running time and its wait for a processor, in ns.
+#: Folder with a file per thread: its running time and its wait for a CPU, in ns.
 _THREADS: Final = Path("/proc/self/task")
 
 
 class SessionNiceness:
-    """The niceness of a helper's session, chosen by the processor time that it got. Pure.
+    """The niceness of a helper's session, chosen by the CPU time that it got. Pure.
 
     >>> session = SessionNiceness()
     >>> session.after(used_s=0.9, waited_s=0.1, elapsed_s=1.0)
@@ -60,7 +60,7 @@ class SessionNiceness:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority; start a thread that adapts its session's, if it has one."""
+    """Lower this process's priority; if sessions have one too, start a thread that adapts it."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     if not _AUTOGROUP.exists() or os.getsid(0) != os.getpid():
@@ -68,7 +68,7 @@ def lower_priority() -> None:
     try:
         seen = processor_seconds()
         _AUTOGROUP.write_text(str(LOWEST))
-    except OSError:  # the helper's processor time can't be measured
+    except OSError:  # the helper's CPU time can't be measured
         with contextlib.suppress(OSError):
             _AUTOGROUP.write_text(str(NICENESS))
         return
@@ -78,7 +78,7 @@ def lower_priority() -> None:
 
 
 def processor_seconds() -> tuple[float, float]:
-    """Return the seconds that this process's threads have run, and have waited for a processor.
+    """Return the seconds that this process's threads have run, and have waited for a CPU.
 
     Raises OSError where the system has no such figures.
     """

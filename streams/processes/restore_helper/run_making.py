@@ -204,7 +204,7 @@ class RestoreHelper:
             job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
 
     def _check_downloads(self) -> None:
-        """Fail all downloads if none got a byte in `_DOWNLOAD_STALL_S`; one alone may be queued."""
+        """Fail all downloads if none got a byte in `_DOWNLOAD_STALL_S`; a single one may wait."""
         now_s = self._clock.monotonic_s()
         waiting = [job for job in self._active.values() if not job.is_downloaded]
         if waiting and now_s - self._arrived_s <= _DOWNLOAD_STALL_S:

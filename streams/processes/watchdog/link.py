@@ -44,7 +44,7 @@ _LAST_SEND_S: Final = 1.0
 
 
 class WatchdogLink:
-    """One worker's connection, made by `start`.
+    """One worker's connection to its watchdog, made by `start`.
 
     Any thread may send reports; only the loop's thread calls `take`, `progress` and `lease_left_s`.
     """

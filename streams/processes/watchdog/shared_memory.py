@@ -1,7 +1,7 @@
 """Memory of 64 bytes shared by worker and watchdog.
 
 Its fields: progress, lease (time until which the worker may begin work), present call of user code.
-Each has one writer and is 8 aligned bytes, which processors write atomically. The memory has no
+Each has one writer and is 8 aligned bytes, which CPUs write atomically. The memory has no
 name: the worker creates it and sends its descriptor over the socket. The system frees it when both
 processes have ended.
 """

@@ -61,7 +61,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def run(self) -> bool:
-        """Serve; return True if the group's runtime ended in order."""
+        """Serve until all workers are gone; return True if the group runtime ended in order."""
         while self._intake is not None or self._workers:
             if self._thread is not None and not self._thread.is_alive():
                 return False
