@@ -38,7 +38,7 @@ class StoreSpec:
 
     Attributes:
         persistent: RocksDB if True; else in memory, restored from the changelog at every start.
-        caching: Keep updates in the record cache; forward each key's last one at a commit or if full.
+        caching: Keep updates in the record cache; forward each key's last at a commit or if full.
         source_topic: Input topic that replaces the changelog.
         retention_ms: Life of a row after its window's start or session's end, in store time.
         kept_longer_ms: Extra time an expired row stays on disk, for key ranges that lag behind.
