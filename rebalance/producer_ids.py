@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-#: Length of an incarnation's name, written in hexadecimal.
+#: Bytes of an incarnation's name, which is written in hexadecimal.
 INCARNATION_BYTES: Final = 16
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"

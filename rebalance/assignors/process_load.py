@@ -53,7 +53,7 @@ def _below(level: float, threads: int, *, inclusive: bool) -> int:
 
 
 class LoadOrder:
-    """Members sorted by load, the least loaded first; names break ties."""
+    """Members sorted by load, the least loaded first."""
 
     def __init__(self, threads: Mapping[str, int], tasks: Mapping[str, int] | None = None) -> None:
         self._threads = threads

@@ -29,7 +29,7 @@ class GroupPhase(StrEnum):
     """Phase of a group, named as in KIP-345 and KIP-848.
 
     NOT_READY: the leader decides nothing (`GroupRecord.held`). ASSIGNING: the target is outdated.
-    RECONCILING: members move to the target. RUNNING: they are there.
+    RECONCILING: members move to the target. RUNNING: they have reached it.
     """
 
     EMPTY = "EMPTY"

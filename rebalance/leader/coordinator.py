@@ -118,7 +118,7 @@ class Coordinator:
         error: str,
         now_ms: int,
     ) -> None:
-        """Process an answer; without a valid one the target stays and `alarm` has the reason."""
+        """Process the assignor's answer; an invalid one keeps the target and sets `alarm`."""
         self._assigning.accept(request, answer, error, now_ms)
         self._dirty = True
 

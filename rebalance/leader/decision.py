@@ -16,7 +16,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     task_move_interval_ms: int = 0  # Minimum time between planned moves; 0: no pacing.
     heartbeat_interval_ms: int = 500
     settling_ms: int = 6_000  # Time in the group before a member receives running tasks.
-    #: Time without a join before the first target, before later ones, and longest wait.
+    #: Wait after the last join before the first target, and before later ones; longest wait.
     first_join_quiet_ms: int = 300
     join_quiet_ms: int = 200
     join_wait_max_ms: int = 3_000

@@ -51,7 +51,7 @@ class Draft(msgspec.Struct, kw_only=True):
         self.group = apply(self.group, record)
 
     def due_or_schedule(self, at_ms: int) -> bool:
-        """Return True if the time has come; otherwise schedule the next decision for it."""
+        """Return True if `at_ms` has come; otherwise schedule the next decision for it."""
         if self.now_ms >= at_ms:
             return True
         self.wake_ms = min(self.wake_ms, at_ms)

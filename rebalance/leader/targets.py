@@ -36,7 +36,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class AssignorRequests(msgspec.Struct, kw_only=True):
     asked: OpenRequest | None = None
-    answer: Assignment | None = None  # Not written yet.
+    answer: Assignment | None = None  # Valid, not yet the target.
     number: int = 0  # Sequence number of the last request.
     #: Consecutive failures of the assignor, and the earliest time of the next request.
     failures: int = 0
@@ -69,7 +69,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def accept(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
     ) -> None:
-        """Process an answer; an outdated one is dropped, an invalid one keeps the target."""
+        """Process the assignor's answer; an outdated or invalid one leaves the target as it is."""
         if self.asked is None or self.asked.request.number != request.number:
             return
         if answer is not None:

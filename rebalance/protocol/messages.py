@@ -38,7 +38,6 @@ from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 #: Readers drop larger messages.
 MESSAGE_BYTES_MAX: Final = 256 * 1024
 
-#: Group protocol versions that this code supports.
 PROTOCOL_MIN: Final = 1
 PROTOCOL_MAX: Final = 1
 

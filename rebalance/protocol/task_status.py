@@ -33,7 +33,7 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Longest running call of user code of at least 1 s."""
+    """The call of user code that has run longest, if at least 1 s."""
 
     text: Label  # Function, file and line, node, task, topic, partition and offset.
     ms: DurationMs

@@ -3,9 +3,9 @@
 Invariant: a running task never moves to a member that is not caught up. A task stays with its live
 owner until a copy on the target owner is ready; then it moves there.
 
-The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks), with four
-additions: unsettled and leaving members, freshness from READY messages, a free learner in place of
-a standby that must wait, and standbys kept until their successors are ready.
+The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks). Additions:
+unsettled and leaving members; freshness from READY messages; a free learner in place of a standby
+that must wait; standbys kept until their successors are ready.
 """
 
 from collections.abc import Mapping

@@ -83,7 +83,7 @@ class TermState(StrEnum):
 
 class Executors(msgspec.Struct, frozen=True, kw_only=True):
     leader: Executor  # One thread: transactions keep their order.
-    fences: Executor  # Its threads limit concurrent fences.
+    fences: Executor  # Its number of threads limits concurrent fences.
     asks: Executor
 
 

@@ -167,8 +167,8 @@ class GroupRuntime:
     """Host of one application's members on a machine; leads their group when elected.
 
     `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
-    Tests call `once`. `was_used` runs on an executor before the first claim in an empty log: True
-    if the application has committed as a group, so its log was deleted.
+    Tests call `once`. `was_used` runs on an executor before the first claim in an empty log. True
+    means that the application has committed as a group: its log was deleted.
     """
 
     def __init__(

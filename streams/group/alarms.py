@@ -31,7 +31,7 @@ _NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Problem with a stable name, and the next step."""
+    """Problem of a group: a stable name, and a text with the next step."""
 
     name: str
     text: str

@@ -3,8 +3,8 @@
 Each step may be repeated, so an interrupted reset can run again.
 
 A reset is refused while the application runs: members heard recently, subscribed consumers, live
-workers with a fixed assignment (`fixed_claim`), or locked slots on this machine. `force` ignores
-fixed workers: the reset fences their producers before they commit again.
+workers with a fixed assignment, or locked slots on this machine. `force` ignores fixed workers: the
+reset fences their producers before they commit again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class ResetScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSlot:
-    """State folder of a worker on this machine; `problem` names the holder of its lock."""
+    """State folder of a worker here; `problem` names the holder of its lock."""
 
     slot: int
     path: Path
@@ -156,7 +156,7 @@ def input_partitions(
 
 
 def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
-    """Return the steps and the refusals; `force` ignores live fixed workers."""
+    """Return the steps and refusals; `force` ignores live workers with a fixed assignment."""
     foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
     alike = sorted(
         topic
