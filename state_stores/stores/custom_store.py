@@ -126,7 +126,7 @@ class StateStore(ABC):
         """
 
     def committed_offset(self, topic: str, partition: int) -> int | None:  # noqa: ARG002 - for stores that override it
-        """Return the offset from the last `commit`, also of an earlier process; None without one."""
+        """Return the offset of the last `commit`, also of an earlier process; None without one."""
         return None
 
     def close(self) -> None:  # noqa: B027 - may be left as it is
