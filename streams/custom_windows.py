@@ -38,7 +38,7 @@ class CustomWindows(FixedWindows):
     - no two windows start together, and a later start never has an earlier end.
 
     Some hundred probes check the laws at creation, and the first record of each window checks it
-    again; a violation goes to the processing exception handler. Windows are clipped at the epoch.
+    again. A violation goes to the processing exception handler. Windows are clipped at the epoch.
     Kafka Streams' counterpart is a subclass of `Windows` (`windowsFor`, `size`, `gracePeriodMs`).
 
     Args:

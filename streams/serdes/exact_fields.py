@@ -1,6 +1,6 @@
 """Closed types: types whose values read back equal if each part has exactly its declared type.
 
-`exact_fields` compiles such a type, when its serde is built, to a batch check that runs in C: each
+`exact_fields` compiles such a type, when its serde is built, to a batch check that runs in C. Each
 field becomes a column of the batch, checked for its set of types. A value that fails the check is
 read back and compared.
 """

@@ -112,7 +112,7 @@ class TopologyStores(ABC):
 
         KIP-813. The topic is read from its beginning. Only this processor writes the store; other
         connected ones read it. A lost store is restored by replaying records up to the committed
-        offset through the processor: it must depend on nothing else, and the topic should be
+        offset through the processor. So it must depend on nothing else, and the topic should be
         compacted.
 
         Args:

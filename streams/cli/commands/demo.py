@@ -22,9 +22,9 @@ def demo(
 ) -> int:
     """Run a demo: 336,776 real flights through a stateful topology on a real Kafka, exactly once.
 
-    It fetches the records (8.7 MB) and Kafka (45 MB) once, starts Kafka, loads the records, runs
-    examples/flight_delays.py on them, and compares the results with a direct computation. All but
-    the fetched files is deleted at the end. Exit codes: 0 all results are right; 1 some are wrong.
+    It fetches the records (8.7 MB) and Kafka (45 MB) once, starts Kafka and loads the records. It
+    runs examples/flight_delays.py on them, and compares the results with a direct computation. All
+    but the fetched files is deleted at the end. Exit codes: 0 all results are right; 1 some are wrong.
 
     Args:
         bootstrap_servers: Use a running Kafka instead of starting one; the demo's topics are

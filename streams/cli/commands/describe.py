@@ -36,10 +36,10 @@ def describe(
         target: MODULE:TOPOLOGY, such as app.py:topology.
         mermaid: Print a Mermaid flowchart instead.
         execution: Also show the execution of each sub-topology: in batches, or record by record
-            with the reason; and if its tasks can be divided into key ranges, else the reason.
+            with the reason. Also show if its tasks can be divided into key ranges, else the reason.
         json: Print JSON instead.
-        check: Check the cluster's topics instead: all inputs exist, joined ones have equal
-            partition counts, and the keys of their first records are in the partitions that their
+        check: Check the cluster's topics instead: all inputs exist, and joined ones have equal
+            partition counts. The keys of their first records must be in the partitions that their
             partitioner chooses.
         settings: Settings.
     """

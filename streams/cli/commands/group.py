@@ -78,8 +78,8 @@ def recover(
     in the committed offsets. No record is lost or processed twice. Paused members resume by
     themselves afterwards. Without --execute nothing is changed.
 
-    A group that has not started yet looks like one that lost its topics before its first commit:
-    its log is created too, for its first member. That member must have this program and this
+    A group that has not started yet looks like one that lost its topics before its first commit.
+    Its log is created too, for its first member. That member must have this program and this
     task_assignor; others are rejected until then.
 
     Exit codes: 0 done, or nothing to do; 9 refused, because live members send messages.

@@ -1,10 +1,10 @@
 """Low priority for a helper process: running tasks go first, and the helper still makes progress.
 
-A process can't undo its niceness, so a helper uses a moderate one: it gets a quarter of a CPU
-while a task uses the rest.
+A process can't undo its niceness, so a helper uses a moderate one. It gets a quarter of a CPU while
+a task uses the rest.
 
 Where Linux first shares CPUs between sessions (sched(7), "The autogroup feature"), niceness
-counts only inside a session, and a session's niceness can change at any time. A helper has its own
+counts only inside a session. A session's niceness can change at any time. A helper has its own
 session with the lowest priority, so a commit never waits for the end of its time slice. If the
 helper gets less than a quarter of the time it wants, its session takes a quarter for some seconds.
 """

@@ -1,7 +1,7 @@
 """The program `python -m tidewheel.streams.processes.watchdog`, started for the workers of a host.
 
-It ignores SIGINT and SIGTERM: it ends when the host program and all its workers are gone, after it
-has reported their end to the group.
+It ignores SIGINT and SIGTERM. When the host program and all its workers are gone, it reports their
+end to the group and ends.
 """
 
 import logging
