@@ -24,7 +24,9 @@ def demo(
 
     It fetches the records (8.7 MB) and Kafka (45 MB) once, starts Kafka and loads the records. It
     runs examples/flight_delays.py on them, and compares the results with a direct computation. All
-    but the fetched files is deleted at the end. Exit codes: 0 all results are right; 1 some are wrong.
+    but the fetched files is deleted at the end.
+
+    Exit codes: 0 all results are right; 1 some are wrong.
 
     Args:
         bootstrap_servers: Use a running Kafka instead of starting one; the demo's topics are

@@ -94,8 +94,8 @@ class WatchdogLink:
 
         Args:
             fd: A connection to a running watchdog (`WatchdogProcess.connect_worker`), owned by this
-                object from now on. Or a function that makes one, now and after each death. With None or
-                when a connection's watchdog has died, the link starts its own.
+                object from now on. Or a function that makes one, now and after each death. With None,
+                or when a connection's watchdog has died, the link starts its own.
             woken: Called from another thread when orders have arrived; must be short.
         """
         process = None
