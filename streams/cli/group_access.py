@@ -37,7 +37,7 @@ from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Pause between checks of open transactions, until each is finished or has stalled (5 s).
+#: Pause between checks of the first check's open transactions, until all end or stall (5 s).
 _LOOK_AGAIN_S: Final = 0.5
 
 
@@ -130,7 +130,7 @@ class GroupAccess:
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
-        #: Set by commands that read once: they wait until open transactions have ended or stalled.
+        #: Set by commands that read once: they wait until present transactions end or stall.
         self.looks_once = False
         self.pause: Callable[[float], object] = time.sleep
         self._transactions = StalledTransactions()
