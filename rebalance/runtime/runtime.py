@@ -537,6 +537,9 @@ class GroupRuntime:
     def _call_cluster(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
         """Run a cluster call on an executor; a failure is logged and retried later."""
 
+        def ended(_: int) -> None:
+            self._is_call_open = False
+
         def run() -> None:
             try:
                 answer = work()
@@ -545,11 +548,11 @@ class GroupRuntime:
                     _log.warning(
                         "group %s: a call to the cluster failed: %s", self._settings.app, error
                     )
-                self._calls.put(lambda _: setattr(self, "_asked", False))
+                self._calls.put(ended)
                 return
 
-            def answered(_: int) -> None:
-                self._is_call_open = False
+            def answered(now_ms: int) -> None:
+                ended(now_ms)
                 done(answer)
 
             self._calls.put(answered)

@@ -433,6 +433,11 @@ class CommitBuffer:
             return False
         return self._serde.surely_serializes(value)
 
+    def check_value(self, value: Any) -> None:
+        """Raise the serde's error if a value does not serialise."""
+        if value is not None and not self.keeps(value):
+            self._serde.serialize(self.topic, value)
+
     def _keeps_all(self, values: Sequence[Any]) -> bool:
         kinds: set[type] = set(map(type, values))
         if not _SHAREABLE.issuperset(kinds):

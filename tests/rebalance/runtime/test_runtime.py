@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fakes.group_log import FakeGroupLog
 from tests.rebalance.leader.groups import (
     APP,
     HEARTBEAT_MS,
@@ -20,6 +21,7 @@ from tests.rebalance.leader.groups import (
 )
 from tidewheel.rebalance.group import replay
 from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.ports import GroupLogAwayError
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.messages import (
     Beat,
@@ -308,6 +310,23 @@ def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
     world.topics.away = False
     world.run(8_000)
     assert len(worker.running) == 4
+
+
+def test_H24_a_failed_check_of_the_control_topics_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.start("p1").start_worker("a")
+    world.run(1_000)
+    times_ms: list[int] = []
+
+    def fail(_: FakeGroupLog) -> dict[str, str]:
+        times_ms.append(world.clock.now_ms())
+        raise GroupLogAwayError("the cluster is away")
+
+    monkeypatch.setattr(FakeGroupLog, "topic_ids", fail)
+    world.run(12_000)
+    assert len(times_ms) >= 2
 
 
 def test_H24_deleted_control_topics_hold_the_group(caplog: pytest.LogCaptureFixture) -> None:
