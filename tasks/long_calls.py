@@ -17,10 +17,11 @@ from tidewheel.tasks.processing.engine.operator import Operator
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
 
-#: Unresolved, because stack frames show paths through the repository's symbolic links.
+#: Not resolved: stack frames show the path through the repository's symbolic links.
 _ROOT: Final = Path(__file__).parent.parent
 _OURS: Final = f"{_ROOT}/"
-#: Our modules that call user functions: a stack that ends there is in one without a frame (in C).
+#: Our modules that call user functions. If a stack ends in one of them, the user function has no
+#: Python frame: it is written in C, or it awaits.
 _CALLERS: Final = tuple(
     f"{_ROOT / name}"
     for name in (
@@ -90,11 +91,7 @@ def call_of(thread: int) -> UserCall | None:
 
 
 def find_call(innermost: FrameType) -> UserCall | None:
-    """Return the call of user code on a stack; None if there is none.
-
-    Functions in C and awaiting coroutines have no frame: their stack ends in our module that
-    calls them.
-    """
+    """Return the call of user code on a stack; None if there is none."""
     stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
     if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
         return _described(_without_frame(stack), stack, ())
@@ -252,7 +249,6 @@ def _index_in(found: dict[str, Any]) -> int | None:
 def _record_in(
     columns: RecordBatch | SourceRecords, index: int | None, arguments: Sequence[object]
 ) -> tuple[RecordMetadata | None, tuple[RecordMetadata, RecordMetadata] | None]:
-    """Return the record of the call if known, and the first and last of its batch."""
     source = columns.source if isinstance(columns, RecordBatch) else columns
     if source is None or not len(source):
         return None, None

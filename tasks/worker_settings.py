@@ -31,8 +31,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     application_id: str
     transactional_id: str
     topology_hash: bytes
-    #: Number of other workers of this program. One that starts with tasks that we had before fences
-    #: our id, so being fenced soon after a start is no takeover.
+    #: Number of other workers of this program; 0 in a group. One that starts with tasks of our
+    #: earlier commits fences our transactional id: soon after a start, we restart and do not end.
     siblings: int = 0
     commit_interval_ms: int = 100
     #: Ms before its deadline at which a commit starts while the worker keeps up with its input;
@@ -49,16 +49,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
     #: Maximum lag, in records, of a copy that counts as ready to own its task.
     acceptable_recovery_lag: int = 10_000
-    #: Period of reporting progress to the group: about twice per heartbeat.
+    #: Ms between progress reports to the group: about two per heartbeat.
     status_interval_ms: int = 250
     #: Threads of key ranges; 1: the loop's thread does all work.
     threads: int = 1
     recommit_ms: int = RECOMMIT_MS_MAX
-    #: Longest wait of a clean stop for running calls of user code.
+    #: Longest wait (ms) of a clean stop for running calls of user code.
     drain_timeout_ms: int = 25_000
-    #: A loop without a round for this long counts as hanging, unless user code runs.
+    #: A loop without a round for this long (ms) counts as hanging, unless user code runs.
     hang_timeout_ms: int = 30_000
-    #: Longest call of user code; 0: no limit.
+    #: Longest call of user code (ms); 0: no limit. A longer one is logged as an error. If it blocks
+    #: the worker's loop, the group moves the worker's tasks.
     max_call_ms: int = 300_000
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
 

@@ -106,7 +106,6 @@ class CommitDriver:
         self.complete()
 
     def complete_answered(self) -> None:
-        """Complete the commit in progress if the brokers have answered."""
         if self.state is CommitState.ANSWERED:
             self.complete()
 
@@ -151,7 +150,8 @@ class CommitDriver:
                 keys=self.round.forwarded,
                 twice=self.round.twice,
             )
-        else:  # the background thread has already committed without an extension
+        else:
+            # The background thread already closed the early commit: `work` becomes the next one.
             self.complete()
             self.round.prepare(work, self._background)
             self.schedule.record_prepare(start_s, self._clock.monotonic_s(), is_empty=False)

@@ -68,14 +68,15 @@ class Erasures:
         task = self._running.get(task_id)
         if task is None or self._commits.epochs[task_id] != order.task_epoch:
             return
-        # Commit earlier work first: then the next commit's offsets are the deletion's.
+        # Commit earlier work first: the next commit then writes only tombstones to the changelog,
+        # and the answer names their offsets.
         self._commit()
         if self._running.get(task_id) is not task:
             return
         position = _position(task, order.store)
         erasure = Erasure(order.store, order.key, order.tail)
         task.erase(erasure)
-        # A key range deletes later, while others continue: its commit has other changes too.
+        # A key range deletes later, while others process records: their changes join its commit.
         self._pending[order.request] = _Pending(
             order, task, erasure, position, is_alone=erasure.is_over
         )
@@ -120,7 +121,6 @@ class Erasures:
 
 
 def _position(task: Task, store: str) -> int:
-    """Return the stored position of a store's changelog; -1 if unknown."""
     if store not in task.stores.specs:
         return -1
     position = task.stores.position(store)

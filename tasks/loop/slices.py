@@ -1,8 +1,4 @@
-"""Slices of processing: records per task and round of the loop, and the record in progress.
-
-A death of the process (a signal, `os._exit`) leaves no error that names a record. The next worker
-therefore processes single records for a while, and reports each one first.
-"""
+"""Slices of processing: records per task and round of the loop, and the record in progress."""
 
 import logging
 from collections.abc import Callable
@@ -17,11 +13,12 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Target duration of a slice; commits and orders wait at most this long.
+#: Target seconds of a slice; commits and the group's orders wait until it ends.
 _SLICE_S = 0.02
 _SLICE_RECORDS_MAX = 10_000
 
-#: Seconds in which a worker processes single records after its predecessor died.
+#: If its process died without an error (a signal, `os._exit`), the next one reports and processes
+#: single records for these seconds: the last report names a record that kills it.
 _CAREFUL_S: Final = 60.0
 
 
@@ -48,7 +45,6 @@ class Slices:
         self._paces: WeakKeyDictionary[Task, BatchPace] = WeakKeyDictionary()
 
     def process(self, task: Task) -> int:
-        """Process a slice of a task's buffered records; return their number."""
         begin_s = self._clock.monotonic_s()
         until_s = begin_s + 2 * _SLICE_S
         late = lambda: self._clock.monotonic_s() > until_s  # noqa: E731 - handed on by every branch
@@ -87,7 +83,8 @@ class Slices:
     def _carefully(self, task: Task, late: Callable[[], bool], tell: OnRecord) -> int:
         assert isinstance(task, ActiveTask), "key ranges have no careful mode"
         done = 0
-        # With several inputs, any record may be decoded to choose the next: report none meanwhile.
+        # With several inputs, `take` may decode other records, and a serde may crash in one. Report
+        # no record before, or the previous one gets the blame.
         merges = len(task.inputs) > 1
         try:
             while done < self.records and task.ready(self._clock.now_ms()):

@@ -99,11 +99,11 @@ class StreamWorker:
         self._slices = Slices(
             ports.clock,
             lambda: len(self._loop.manager.running) < len(self._loop.manager.tasks),
-            # With several threads it is not known which one ends the process.
+            # With several threads, a report could not name the record that kills the process.
             None if settings.threads > 1 else ports.on_record,
         )
         self._restarts = RestartPolicy(settings.siblings, ports.clock)
-        #: Loop of the tasks' last start.
+        #: Current loop: each start of the tasks makes a new one.
         self._loop: TaskLoop
 
     # -- from other threads ----------------------------------------------------------------------
@@ -195,7 +195,8 @@ class StreamWorker:
             )
         source = ports.make_source()
         stack.callback(source.close)
-        # Under exactly_once results appear only with a commit, so input may be gathered.
+        # Under exactly_once results appear only at a commit: a short wait for a larger batch of
+        # input delays no result.
         work = WorkerInput(source, settings, ports.clock, gathers=sink is None)
         work.check = ports.input_check
         self._ranges.start(stack)

@@ -108,17 +108,18 @@ class TaskLoop:
             return
         former_ids = self.commits.round.former_ids
         if self.orders.membership is None:
-            # A worker that starts with the same tasks fences the id in the metadata, so ours must
-            # be there before the first record is processed.
+            # The next worker of these tasks fences the transactional id in the committed offsets'
+            # metadata. Without ours there, our open transaction could commit after that start.
             own_id = {self.settings.transactional_id}
             if any(former_ids(task) != own_id for task in admitted):
                 self.commits.commit()
             return
-        # The group has stored our id already, so the first slice needs no commit before it.
+        # The group log has our id already: the first record needs no commit before it.
         self._awaited.update(task.task_id for task in admitted)
         running = [task for task in admitted if task.task_id in self.manager.running]
         if any("" in former_ids(task) for task in running):
-            # Commit an offset first: later, state without an offset means that it was lost.
+            # An input has no offset of ours yet. Commit one before any state: later, state without
+            # an offset shows that the offset was lost.
             self.commits.commit()
 
     # -- input -----------------------------------------------------------------------------------
@@ -139,7 +140,6 @@ class TaskLoop:
         self.metrics.consumed += self.gone.fetch(ready, self.idle_s)
 
     def idle_s(self) -> float:
-        """Return the longest wait for input in seconds."""
         waits = [_IDLE_S, self._rest_s()]
         if self.orders.membership is not None:
             restoring = self.manager.is_restoring

@@ -59,8 +59,6 @@ class HeldTasks(msgspec.Struct):
 
     Attributes:
         owned: Tasks that it may commit for.
-        copies: Tasks that it keeps a copy of.
-        releasing: Release orders in progress.
         released: Answers to finished release orders, which may be repeated.
         erased: Answers to erasure orders by request, for repeated orders.
     """
@@ -84,7 +82,6 @@ class TaskManager:
 
     Attributes:
         tasks: Owned tasks, including restoring ones.
-        copies: Copies of other workers' tasks.
     """
 
     def __init__(
@@ -244,7 +241,6 @@ class TaskManager:
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        """Return True if the worker still owns a task under this grant of a restore result."""
         held = self._held.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
@@ -380,7 +376,8 @@ class TaskManager:
         released = self._held.released.get(task_id)
         if held is None:
             if released is not None and order.task_epoch <= released.task_epoch:
-                # A watchdog that rereads the group log may send a grant again before its release.
+                # A restarted watchdog, which sends us the group's orders, repeats this old grant
+                # until it reads our release in the group log.
                 self._report(released)
                 return False
             if self._known(task_id):

@@ -65,7 +65,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]
-    #: Makes a reader of single records that were consumed before.
+    #: Makes a reader of consumed records: the handler and dead letter of a failed output get its
+    #: input record's bytes.
     make_input_reader: Callable[[], RecordSource]
     make_producer: ProducerOfId
     #: Makes the producer of at_least_once outputs; None in exactly_once.
@@ -76,12 +77,13 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     #: Settings of restores from sorted files (runs); None replays every changelog record by record.
     runs: RunSettings | None = None
-    #: Receives each record before it is processed, after a worker's death (`Slices`).
+    #: Receives each record before its processing; None unless the previous process died without an
+    #: error.
     on_record: OnRecord | None = None
-    #: Samples keys of inputs that are joined.
+    #: Warns of sampled keys in wrong partitions, where they miss equal keys of a joined input.
     input_check: InputCheck | None = None
     background: Background = run_in_thread
-    #: Returns the long call of user code in the global stores' thread.
+    #: Returns the current long call of user code in the global stores' thread.
     global_call: Callable[[], RunningCall | None] = _no_call
 
 
@@ -121,5 +123,4 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     housekeep: Callable[[], None]
     #: Called in each round; raises if the global stores have failed.
     watch: Callable[[], None] = _nothing
-    #: Requests a check of the cluster's topics.
     check_topics: Callable[[], None] = _nothing

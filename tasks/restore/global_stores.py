@@ -267,7 +267,8 @@ class GlobalStores:
         """Apply consecutive records of one partition; write rows and position together.
 
         Args:
-            known_ms: Time to store with the position: no record before these was missing then.
+            known_ms: Wall-clock ms, stored with the position, when the store last had all records
+                before these.
             position: False during a table's restore, which stores no position until complete.
                 Processor stores always get one, because a record must not reach a processor twice.
         """
@@ -279,7 +280,8 @@ class GlobalStores:
         with _watched(spec.store.name):
             if spec.table:
                 rows = self._rows(spec, records, batch)
-                # Writes changes that a test made; drops cached reads, which become outdated.
+                # Write a test's own changes (`TopologyTestDriver`) first. Then drop cached rows:
+                # `write_restored` bypasses the cache, which would keep old values.
                 self.commit(known_ms=known_ms)
                 self.manager.stores[spec.store.name].buffer.discard()
                 self.manager.write_restored({spec.store.name: rows}, positions, now_ms=known_ms)

@@ -26,7 +26,6 @@ _log = logging.getLogger(__name__)
 
 _POLL_RECORDS = 10_000
 _POLL_S = 0.1
-#: Pause after an empty poll.
 _IDLE_S = 0.001
 #: Period of rewriting positions of quiet topics: with an old one, a start reads all again.
 _REFRESH_S = 3_600.0
@@ -79,7 +78,8 @@ class GlobalUpdater:
             target=self._run, name="tidewheel-global-updater", daemon=True
         )
         self._wanted: dict[TopicPartition, _Restoring] = {}
-        #: Per partition, last time at which no record before its position was missing.
+        #: Wall-clock ms when the store last had all of a partition's records before its position. A
+        #: start compares it with the retention of tombstones.
         self._known_ms: dict[TopicPartition, int] = {}
         self._next_refresh_s = 0.0
         self._next_stalls_s = 0.0
@@ -197,7 +197,8 @@ class GlobalUpdater:
             _log.info("global store %s, %s: from %s: %s", store, partition, begin.value, reason)
             starts[partition] = 0 if position is None else position.offset
             if begin is StartFrom.BEGINNING:
-                restarting.add(store)  # all partitions: rows don't show theirs
+                # Read all its partitions again: a row does not show from which one it is.
+                restarting.add(store)
         for store in sorted(restarting):
             manager.forget(store)
         for partition, store in partitions.items():
@@ -264,7 +265,8 @@ class GlobalUpdater:
         """Store the positions of fully read partitions again, with the present time."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
-        ends = self._admin.stable_offsets(list(positions))  # records beyond them are not compacted
+        # Compaction stops at the stable offset: a store that is there has missed no tombstone.
+        ends = self._admin.stable_offsets(list(positions))
         current = {
             partition: position
             for partition, position in positions.items()

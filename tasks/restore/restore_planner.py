@@ -278,7 +278,8 @@ class RestorePlanner:
                     position=start,
                     end=None if grant is None else end,
                     known_ms=about.now_ms,
-                    # From the stable offset on nothing is compacted: positions may be stored there.
+                    # Compaction stops at the stable offset: a store that is there has missed no
+                    # tombstone, so its position may be stored.
                     milestone=min(start, end) if complete else min(end, max(about.stable, start)),
                     limit=limit,
                     source=source,

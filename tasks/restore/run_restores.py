@@ -103,7 +103,8 @@ class RunRestores:
     def _is_worthwhile(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
         spec = entry.task.stores.specs[entry.store]
         if not spec.logging or entry.needs_headers or entry.limit is not None:
-            return False  # runs have no headers
+            # Runs are made of whole changelogs and lack headers; a limit means an input topic.
+            return False
         if spec.kind is StoreKind.CUSTOM:  # only the user's object understands its records
             return False
         behind = _end(entry, facts) - entry.position

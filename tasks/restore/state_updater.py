@@ -124,7 +124,6 @@ class StateUpdater:
         #: Reasons of stalled restores; any thread may read them.
         self.waits: Mapping[TaskId, str] = {}
         self.restored_records = 0
-        #: Records left to restore for active tasks.
         self.remaining_records = 0
         self._rate = RestoreRate()
         self._next_log_s = 0.0
@@ -242,7 +241,8 @@ class StateUpdater:
             each.task for each in opened if each.copy is not None
         )
         facts = self._planner.read_log_facts([restoring.task for restoring in opened])
-        # Check all tasks before the first one may run.
+        # Check all tasks before one may process records: without a group, one failed check ends the
+        # worker.
         ends = {each: about.end for each, about in facts.items()}
         opened = [restoring for restoring in opened if self._may_start(restoring, ends)]
         for restoring in opened:
@@ -514,7 +514,7 @@ class StateUpdater:
         for partition, entry in restoring.entries.items():
             position = offsets.positions.get(partition)
             if position is not None and self._reader.tasks.get(partition) is restoring:
-                # Records beyond the stable offset are not compacted, so no delete is missed.
+                # Compaction stops at the stable offset: a copy that is there missed no tombstone.
                 at_end = restoring.grant is None and offsets.stable.get(partition) == position
                 entry.advance_to(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(restoring)

@@ -52,7 +52,7 @@ class ActiveTask:
         self.figures = self._life.figures
         #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
-        #: Stream time at each input record meanwhile, by which operators judge lateness.
+        #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
         self._clock: PositionClock | None = None
 
     @cached_property
@@ -246,7 +246,8 @@ class ActiveTask:
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
-        # The first batch after catching up still gets position times, to set operators' times.
+        # The first batch after catching up still gets the task's stream time at each record.
+        # Operators, which have skipped records, continue their own stream times from there.
         self._is_catching_up = bool(self._inputs.old_maps)
         if self._clock is not None and not self._is_catching_up:
             for store in self.stores.stores.values():

@@ -63,12 +63,14 @@ _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 #: A commit does not wait for key ranges whose unit of work takes longer (s).
 _UNIT_MAX_S: Final = 0.02
-#: Seconds that closing waits for running user calls, and for `close` of users' processors.
+#: Seconds that closing waits for running calls of user code.
 _IN_PROGRESS_S: Final = 0.1
+#: Seconds that closing waits then for `close` of users' processors.
 _CLOSING_S: Final = 10.0
-#: A range whose unit of work takes longer (s) hangs: the task then keeps its ranges.
+#: A range whose unit of work takes longer (s) hangs: the task gets no new key ranges meanwhile.
 _HANGS_S: Final = 1.0
-#: Total seconds that coroutines may block the shared event loop before a warning.
+#: Seconds that a task's coroutines may block the shared event loop, beyond 2 ms a record, before
+#: its only warning.
 _BLOCKING_MAX_S: Final = 1.0
 _TICK_S: Final = 0.01
 
@@ -111,14 +113,16 @@ class ParallelTask:
         self._dead_letters: dict[int, list[OutputColumns]] = {}
         self._distributed_bytes = 0
         self._runs = RunMemory(0)
-        #: Number of each range's last seal in a commit, and the bytes of all seals in commits.
+        #: By range, number of its last seal (finished work for a commit) that `drain` received.
         self._drained_seals: list[int] = []
+        #: Bytes of all seals that `drain` received; `sealed_bytes` of the ranges includes them.
         self._drained_bytes = 0
         self._operator_times: tuple[int, ...] = ()
         self._expiries: dict[str, StoreExpiry] = {}
         #: True if ranges, now or before the start, may have written rows ahead of slower ones.
         self._is_divided = False
-        #: Rule for records that advance stream time, until the dealer has a clock that uses it.
+        #: Rule that selects records that advance stream time; None if the dealer's clock has it, or
+        #: no clock is needed.
         self._counted: Counted | None = None
         self.has_reported_blocking = False
 
@@ -191,7 +195,8 @@ class ParallelTask:
         self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
     ) -> None:
         self._dealer = Dealer(cut, None, stream_time_ms)
-        # A single range's operators track times, but not of records that earlier ranges processed.
+        # A range that does not see all records judges lateness by the task's stream time. A single
+        # range misses those that earlier ranges processed.
         self._is_divided = len(cut) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
         self.ranges = [

@@ -24,7 +24,8 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Maximum key ranges of all await-only tasks; each range has a graph and stores in memory.
+#: Maximum key ranges of all tasks whose user functions only await. It limits memory: each range
+#: has its own graph and store objects.
 _AWAITING_MAX: Final = 1_024
 _WATCH_INTERVAL_S: Final = 0.25
 _PLACE_INTERVAL_S: Final = 5.0

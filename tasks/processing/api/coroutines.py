@@ -151,7 +151,8 @@ class PrivateLoop(CoroutineRunner):
                 raise asyncio.CancelledError
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=new_loop)
-            # Not `Runner.run`, which installs a SIGINT handler each time.
+            # Not `Runner.run`: in the main thread it replaces the SIGINT handler at each call. That
+            # costs time, and makes Ctrl-C cancel the coroutine.
             self._task = self._runner.get_loop().create_task(coroutine)
             return self._task
 

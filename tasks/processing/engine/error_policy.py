@@ -62,7 +62,8 @@ class ErrorPolicy:
         self._emit = emit
         self.skipped = 0
         self.dead_letters = 0
-        #: By task id: outputs that the production handler skipped after the client got them.
+        #: By task id, skipped outputs that failed in the worker's collector or producer: the tasks'
+        #: own counters lack them.
         self.skipped_outputs: Counter[str] = Counter()
 
     def needs_input(self, *, dead_letter: bool) -> bool:

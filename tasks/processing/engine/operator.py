@@ -67,10 +67,10 @@ class Operator(ABC):
     keys_out: KeysOut = "same"
     #: Outputs one record per input, with the same timestamp.
     keeps_times: ClassVar[bool] = False
-    #: Judges lateness by the largest timestamp of earlier records with a key.
+    #: Judges lateness by the largest timestamp so far of all records whose key is not None.
     observes_time: ClassVar[bool] = False
-    #: Accepts batches of several partitions (`JointRecords`) and processes their records in
-    #: `order`, even where it shares stores with another node.
+    #: Accepts batches that mix records of several partitions (`JointRecords`), sorted by `order`.
+    #: In a store that nodes share, a record must not see rows of records behind it.
     takes_joint: bool = False
     #: Calls a user's function once per batch, which is cheaper.
     calls_batches: ClassVar[bool] = False

@@ -346,7 +346,8 @@ class _Context(ProcessingContext):
                 f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
                 "out to begin now"
             )
-        # A tuple, because untyped callers may pass unhashable values, or the clock's name as text.
+        # `in` a tuple compares with ==: the clock's name as text is accepted, and an unhashable
+        # value gets this message instead of a TypeError.
         if clock not in tuple(PunctuationType):
             raise ValueError(
                 f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
