@@ -13,8 +13,9 @@ from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Margin (ms) below `delete.retention.ms` for a position's age: behind older ones, compaction may
-#: have removed tombstones, and deleted keys would come back.
+#: A restore continues at a stored position only if its age is below `delete.retention.ms` minus
+#: this margin (ms). Compaction may have removed the tombstones after an older position, so keys
+#: deleted since would stay in the store.
 TOMBSTONE_MARGIN_MS = 3_600_000
 
 

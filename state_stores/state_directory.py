@@ -116,7 +116,8 @@ class StateDirectory:
                 others.append(_holder(path, candidate))
                 if slot is not None:
                     raise _slot_is_held(application, others[-1])
-                if exclusive:  # another process arrived concurrently
+                # All slots were free at the check above: another process took this one since.
+                if exclusive:
                     raise _is_shared(application, others[-1])
         raise StoreLockedError(
             f"all {_MOST_SLOTS} slots of {application} are held; find processes that restart repeatedly"

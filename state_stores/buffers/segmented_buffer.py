@@ -287,14 +287,15 @@ class SegmentedBuffer(TimedBuffer):
         self._forget_disk()
         first = self.layout.first_restored(self.observed_stream_time_ms, slowest_ms)
         delete_range = self._delete_range(self.layout.prefix(first))
-        self._forget_disk()  # read again later: restored rows are not on disk yet
+        # `_delete_range` cached the list of segments on disk; the restored rows will change it.
+        self._forget_disk()
         return RestoreExtras(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
         if self._rows is not None:
             self._update_index(self._rows)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
-        # without dirty keys nothing was deleted either
+        # Without dirty keys this store was not in the commit: its segments on disk are the same.
         if self._on_disk is not None and self.dirty:
             dead = self.layout.first_kept(self.observed_stream_time_ms)
             segments = self.layout.segments_in(self.dirty).union(self._on_disk)

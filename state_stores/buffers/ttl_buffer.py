@@ -95,7 +95,8 @@ class TtlBuffer(TimedBuffer):
             return
         self._cursor = None
         self._due_ms = self._oldest_ms + self._ttl_ms
-        # Reset: the next sweep also finds rows that were put since the last commit.
+        # The next sweep finds the minimum again, as it reads all rows. If the timestamps of deleted
+        # rows stayed in the minimum, every commit would sweep.
         self._oldest_ms = _NEVER
 
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:

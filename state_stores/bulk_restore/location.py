@@ -1,4 +1,4 @@
-"""Snapshot storage: a directory, or any URL that fsspec can open.
+"""Snapshot storage.
 
 <location>/<application id>/<store>/manifests/<generation, 10 digits>-<id>.json
 <location>/<application id>/<store>/runs/<partition>/<from>-<to>-<id>.sst
@@ -38,7 +38,8 @@ _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 DAY_MS: Final = 86_400_000
-#: Age (ms) at which snapshots of other changelog topics (such as recreated ones) are deleted.
+#: Age (ms) at which snapshots are deleted if the newest snapshot has another topic id, because the
+#: changelog topic was deleted and recreated.
 _OTHERS_MS: Final = 30 * DAY_MS
 
 

@@ -14,7 +14,7 @@ from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
     """Merge runs, in offset order, into one file; return None, without a file, if no row is left.
 
-    `drop_deletes` leaves out deletes: there must be no older rows below the runs.
+    `drop_deletes` leaves out deletes, which is right only if no rows older than the runs exist.
 
     Raises:
         SnapshotRefused: The rows of a file differ from its run.
@@ -40,8 +40,8 @@ def limit_runs(
     start = 0
     for number in range(most):
         stop = start + each + (number < longer)
-        # The first group has no rows below it; later groups neither, if those before had only
-        # deletes.
+        # A group keeps its deletes if older rows may exist: if the files don't begin at the log's
+        # start, or if an earlier group has rows that are no deletes.
         below = not complete_from_zero or bool(merged_files)
         name = f"merged-{files[start].run.from_offset}-{files[stop - 1].run.to_offset}-{number}.sst"
         merged = merge_runs(files[start:stop], directory / name, drop_deletes=not below)

@@ -128,7 +128,8 @@ class _LastRows:
         timestamps: Sequence[int],
     ) -> None:
         before = len(self._rows)
-        # Runs have no headers; stores with and without headers store such values alike.
+        # Runs have no record headers. A value without headers has the same bytes in stores that
+        # keep headers and in others, so `wrap_batch` suits both.
         wrapped = wrap_batch(values, timestamps)
         self._rows.update(zip(keys, wrapped, strict=True))
         added = len(self._rows) - before

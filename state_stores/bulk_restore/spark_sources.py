@@ -75,7 +75,8 @@ _DECIMAL: Final = (
     r"\A(?!-?[0.]*[1-9](?:[.]?[0-9]){15})(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]{1,30})\z"
     r"|\A(?:NaN|-?Infinity)\z"
 )
-#: Styles in which different texts are different decimals: `1` and `1.5`, or `1.0` and `1.5`.
+#: Styles in which each decimal has one text: no trailing zeros (`1`, `1.5`), or always a fraction
+#: (`1.0`, `1.5`). A column that mixes them stays text.
 _DECIMAL_STYLES: Final = (
     r"\A(?:[^.]*|.*[.][0-9]*[1-9])\z",
     r"\A(?:.*[.][0-9]*[1-9]|.*[.]0|.*[a-z])\z",

@@ -50,10 +50,11 @@ from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 #: Column family of positions; store names start with a letter or digit, so none is equal.
 _POSITIONS: Final = "_positions"
 
-#: RocksDB always has this family; a store may have the same name.
+#: RocksDB opens no database without this family. It is empty unless a store has this name.
 _DEFAULT: Final = "default"
 
-#: Limit of open files while reading positions; with more, RocksDB opens all stores' files.
+#: Limit of open files while reading positions. RocksDB's default (no limit) would first open all
+#: files of the two families above.
 _FILES_FOR_POSITIONS: Final = 16
 
 #: Largest write batch: it holds the GIL for at most about 10 ms.

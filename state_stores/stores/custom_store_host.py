@@ -22,12 +22,12 @@ from tidewheel.state_stores.stores.custom_store import (
     StateStoreContext,
 )
 
-#: Interval (ms) between writes of the file with the topic id and time of the user's offset.
+#: Interval (ms) between writes of the file `position`: the changelog's topic id and the commit's
+#: time, which the offset saved by the user's store object lacks.
 _NOTE_EVERY_MS: Final = 60_000
 
 _DIRECTORY_MODE: Final = 0o700
 
-#: Estimated memory of a logged change besides its bytes.
 _ENTRY_OVERHEAD_BYTES: Final = 200
 
 
@@ -129,7 +129,8 @@ class CustomStoreHost:
         self._note_path = self._root / "position"
         self._noted: Position | None = None
         self._closed = False
-        #: True while the task calls the user's object, which may not log changes then.
+        #: True during the task's own calls of the user's object, such as `restore` and `commit`.
+        #: Logging a change there is an error: the changelog already has it.
         self._in_call = False
         self.position: Position | None = None
         self.identity = ""

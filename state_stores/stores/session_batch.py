@@ -96,7 +96,8 @@ class SessionBatch:
         is_kept = buffer.keeps(value)
         if not is_kept:
             self.store()
-            buffer.put(new, value, end)  # serialises, so it precedes the deletions
+            # Before the deletions: if `value` can't be serialised, the old sessions must stay.
+            buffer.put(new, value, end)
             for row, _, found_end, _ in found:
                 if row != new:
                     buffer.put(row, None, found_end)

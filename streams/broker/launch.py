@@ -33,7 +33,8 @@ _LOG_LINES = 20
 _ACTIVE = "Performing controller activation"
 _FENCED = "Replayed BrokerRegistrationChangeRecord"
 _NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
-#: Seconds to wait for the fence, per attempt. It needs milliseconds, but longer on a busy machine.
+#: Seconds to wait, per attempt, until a temporary controller has fenced the last run's broker. That
+#: takes milliseconds, but longer on a busy machine.
 _FENCING_SECONDS = (2.0, 10.0, 40.0)
 _PORT_TAKEN_SIGNS = ("Address already in use", "BindException")
 
@@ -113,18 +114,18 @@ class Launch:
         fencing = fencing_properties(properties)
         for limit_s in _FENCING_SECONDS:
             was_fenced = self._fence_last_run(fencing, limit_s)
-            # The fence may come too late, or its last writes be lost. The new broker's log shows
-            # if the last run still counts as alive; then that broker is stopped and we try again.
+            # The controller may have stopped before it fenced the last run, or stored that. Then
+            # the new broker logs a duplicate registration: stop it and fence again, waiting longer.
             with contextlib.suppress(_LastRunNotFencedError):
                 return self._start_broker(properties, cluster_id, fenced=True)
             if was_fenced and self.version.startswith("4.0."):
-                break  # Kafka 4.0 waits for the last run's session although it was fenced
+                break  # Kafka 4.0 accepts a broker only after the last run's session, fenced or not
         return self._start_broker(properties, cluster_id)
 
     def _start_broker(
         self, properties: Mapping[str, str], cluster_id: str, *, fenced: bool = False
     ) -> LaunchedBroker:
-        """Start the broker; if `fenced`, raise `_LastRunNotFencedError` for a failed fence."""
+        """Start the broker; if `fenced`, raise `_LastRunNotFencedError` if the last run was not."""
         self.data.start_new_log()
         process = self._run_kafka(self.data, self.archive.making_options())
         try:
@@ -151,7 +152,6 @@ class Launch:
     def _fences(
         self, process: GuardedProcess, files: DataDir, address: str, limit_s: float
     ) -> bool:
-        """Wait for the fence in the controller's log; return False after the time for it."""
         fence_limit: float | None = None
         for now in self._polls(process, files, address, "its controller was not active"):
             if fence_limit is None and files.log_contains(_ACTIVE):
@@ -194,7 +194,6 @@ class Launch:
         return ":".join(str(jar) for jar in self.jars)
 
     def _format(self, cluster_id: str) -> None:
-        """Format the folder with Kafka's tool, including the features of its version."""
         command = [
             # This program is too short for the optimising compiler.
             *self._java(self.data, "-XX:TieredStopAtLevel=1"),

@@ -11,7 +11,8 @@ LISTENER = "BROKER"
 _CONTROLLER = "CONTROLLER"
 _HOST = "127.0.0.1"
 _NODE_ID = 1
-#: Session timeout that makes the controller of `fencing_properties` fence the last run.
+#: Session timeout (ms) of a controller without brokers, see `fencing_properties`. The last run's
+#: broker sends no heartbeats, so the controller fences it after this time.
 FENCING_SESSION_MS = 100
 
 _DEVELOPMENT_DEFAULTS = {
@@ -29,8 +30,9 @@ _DEVELOPMENT_DEFAULTS = {
     "share.coordinator.state.topic.num.partitions": "1",
     # A new group need not wait for further members.
     "group.initial.rebalance.delay.ms": "0",
-    # No other node can lead. Without a leader, a transaction being committed loses its markers
-    # (see `fencing_properties`): the broker must lead until it stops, also on a slow machine.
+    # Both keep this only broker the leader of its partitions: it resigns none at a stop, and its
+    # heartbeats may be 18 s late. Without a leader, a commit in progress loses its markers (see
+    # `fencing_properties`).
     "controlled.shutdown.enable": "false",
     "broker.session.timeout.ms": "18000",
     # A misspelt topic is an error, as in most production clusters.
@@ -45,8 +47,8 @@ _DEVELOPMENT_DEFAULTS = {
     "log.segment.bytes": str(128 << 20),
 }
 
-#: For a broker without a restart, as in a test run: it is not fenced however slow the machine is
-#: (see `fencing_properties`).
+#: For a broker that is never restarted, as in a test run: on a slow machine its heartbeats may be
+#: 60 s late.
 PATIENT = {"broker.session.timeout.ms": 60_000}
 
 

@@ -90,7 +90,8 @@ def state_dataframe(
     session = started_session(spark, what="state", master=master)
     settings = settings_of(config)
     keeper = Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
-    # Keep secrets: derived frames may be used until the program ends.
+    # Delete the files with secrets only when the program ends: executors read them at each use of
+    # the frame, and of frames derived from it.
     atexit.register(keeper.close)
     admin = clients_of(settings).admin()
     try:

@@ -126,7 +126,8 @@ def restore_stores(
         ]
         url = held.enter_context(_location(driver, directories[0]))
         manifest = make_snapshots(driver, kept, url)
-        # Read after the snapshot: key ranges are then at least at the positions that it used.
+        # Read after the snapshot was made: with earlier stream times, key ranges might need rows
+        # that it left out as expired, and its runs would be refused.
         positions = slowest_positions(kept.values(), driver.admin, config.application_id)
         facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
         ingesting = _Ingesting(driver, kept, url, manifest, positions)
@@ -253,7 +254,6 @@ class _Ingesting:
     def _ingest(
         self, manager: StateManager, store: BulkStore, runs: PartitionRuns, folder: Path
     ) -> PartitionRuns:
-        """Ingest runs and return them; replace broken ones by a full snapshot."""
         place = SnapshotLocation(self._url)
         try:
             with reached(place):

@@ -27,7 +27,7 @@ from tidewheel.streams.topology.topology import Topology
 
 _PREFIX: Final = "tidewheel-look-"
 
-#: Column type that keeps decoded values unchanged.
+#: Column type for which `RowReader` keeps Python objects; `string` would make text or JSON of them.
 _AS_IT_IS: Final = "binary"
 
 
@@ -82,7 +82,7 @@ class StateView:
     def rows_of_key(
         self, store: BulkStore, key: bytes, partition: int, on_progress: OnProgress | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield all rows of a key (windows or versions); see `rows`."""
+        """Yield all rows of a key (windows or versions)."""
         for columns, found in self._decoded(store, partition, on_progress):
             if found == key:
                 yield columns

@@ -37,7 +37,8 @@ from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Pause between checks of the first check's open transactions, until all end or stall (5 s).
+#: Seconds between checks of the transactions that were open at a command's first check, until each
+#: has ended or counts as stalled (5 s).
 _LOOK_AGAIN_S: Final = 0.5
 
 
@@ -87,8 +88,6 @@ class KafkaConnection:
 
 
 class _Leader:
-    """A leader's producer; its errors name the operator's next step."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._topic = state_topic(settings.application_id)
         self._producer = LeaderProducer(settings, TopicPartition(self._topic, 0))
@@ -130,7 +129,7 @@ class GroupAccess:
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
-        #: Set by commands that read once: they wait until present transactions end or stall.
+        #: Set by commands that read once: they wait until each open transaction ends or stalls.
         self.looks_once = False
         self.pause: Callable[[float], object] = time.sleep
         self._transactions = StalledTransactions()

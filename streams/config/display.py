@@ -1,4 +1,4 @@
-"""Settings for display: rows of `tidewheel config show`, and values with secrets hidden."""
+"""Settings for display, with secrets hidden."""
 
 import ast
 import dataclasses
@@ -106,7 +106,8 @@ def rows(
             continue
         told = meanings() if option == "rocksdb" else {}
         for key, item in shown.items():
-            # A table passed as one object (RocksDBOptions) has one origin, others one per key.
+            # If keys have origins of their own, a key without one has its default value. A table
+            # passed as one object (`RocksDBOptions`) has one origin for all keys.
             whole = DEFAULT if any(name.startswith(f"{option}.") for name in origins) else source
             yield OptionRow(
                 option=f"{option}.{key}",

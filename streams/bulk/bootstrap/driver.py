@@ -288,7 +288,6 @@ class BootstrapDriver:
                 return check_offsets(self._target, asked, starts, ends)
 
     def _check(self) -> tuple[WriteOrder, Checked]:
-        """Fence earlier writers and check all rows; raise the problem found."""
         starts = self._fenced_ends()
         first = self._admin.beginning_offsets(self._target.changelog_partitions)
         now_ms = self._now_ms()
@@ -381,7 +380,6 @@ class BootstrapDriver:
         reports: Sequence[PartitionReport],
         ends: Mapping[TopicPartition, int],
     ) -> None:
-        """Raise unless the checked rows, and nothing else, were written."""
         rows = sum(part.rows for part in reports)
         if rows != checked.rows:
             raise StreamsError(
@@ -416,7 +414,8 @@ class BootstrapDriver:
         topics = {partition.topic for partition in (*inputs, *self._target.between)}
         ids = self._admin.describe_topics(sorted(topics))
         between = [partition for partition in self._target.between if partition.topic in ids]
-        # The rows already cover the records in repartition topics, so these are skipped.
+        # The bootstrapped rows already include the records in repartition topics: commit their end
+        # offsets, so members skip them.
         offsets = {**inputs, **self._admin.end_offsets(between)}
         before = self._progress_before(offsets)
         producer.begin()

@@ -23,11 +23,13 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.ports import Admin, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Inbox history to read: more than two session timeouts.
+#: Age (ms) from which the inbox topic is read. A member counts as alive for two session timeouts
+#: after its last message, so timeouts may be up to 60 s.
 _INBOX_BACK_MS: Final = 120_000
 
-#: Attempts to write a step of records; the pause grows with each.
+#: Attempts of `step`; each fails if another process claims the group's leadership first.
 _TRIES: Final = 8
+#: Seconds before the second attempt; before the third twice this, and so on.
 _PAUSE_S: Final = 0.25
 
 
@@ -36,8 +38,6 @@ class StepWriter(LogWriter, Protocol):
 
 
 class GroupLogWriter:
-    """Reader and writer of a group's two control topics, for a single thread."""
-
     def __init__(
         self,
         application_id: str,
@@ -143,4 +143,5 @@ class GroupLogWriter:
                     timestamps=[self._now_ms()],
                 )
             )
-            sink.flush()  # If the message is lost, members wait longer for a leader.
+            # Failures are ignored: without the message, members only wait longer for a leader.
+            sink.flush()
