@@ -69,7 +69,8 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
     return handler
 
 
-#: Extra fields of log calls that JSON lines include: a record's place, node and state.
+#: Fields of log calls (`extra=`) that JSON lines include: topic, partition and offset of a skipped
+#: Kafka record, its processor node, and the application's new state.
 _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
@@ -96,7 +97,7 @@ class JsonFormatter(TextFormatter):
         if slot is not None:
             line["slot"] = slot
         line |= {name: record.__dict__[name] for name in _EXTRA if name in record.__dict__}
-        # `exc_info` is False if a caller passed a false condition.
+        # Callers may pass `exc_info=CONDITION`, so it may be False.
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["trace"] = self.formatException(record.exc_info)

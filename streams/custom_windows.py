@@ -20,8 +20,8 @@ _REMEMBERED: Final = 4_096
 
 _DAY_MS: Final = 86_400_000
 
-#: Timestamps that test `of` at creation: the first milliseconds, then a hundred years, at all times
-#: of day and weekdays.
+#: Timestamps (ms since the epoch) for which creation tests `of`: some of the first 100 ms, then one
+#: every 91 days and 3.4 hours for 100 years, which varies weekday and time of day.
 _PROBES: Final = tuple(
     chain(range(0, 100, 7), range(1_000, 36_525 * _DAY_MS, 91 * _DAY_MS + 12_345_678))
 )
@@ -97,12 +97,10 @@ class CustomWindows(FixedWindows):
 
     @property
     def longest_ms(self) -> int:
-        """Return the maximum window length (ms)."""
         return self._longest_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return maximum length plus grace (ms)."""
         return self._longest_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:

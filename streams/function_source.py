@@ -42,7 +42,8 @@ class FunctionSources:
             found = [(_words(node.args), _words(_body(node))) for node in nodes]
         except (SyntaxError, ValueError, RecursionError):
             return None
-        # Several nodes must be equal: in Python 3.12 the code of `lambda: 0` has no columns.
+        # In Python 3.12 the code of `lambda: 0` has no columns: it matches all such lambdas on its
+        # line. The source is then known only if all are equal.
         return found[0] if found and all(text == found[0] for text in found) else None
 
 

@@ -23,7 +23,8 @@ from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 DurationOption = int | timedelta | str
 #: Bytes, or text such as "64 MiB".
 SizeOption = int | str
-#: A serde, an object with its two methods, a plain type, a built-in serde's name, or "module:name".
+#: A serde, an object with `serialize` and `deserialize`, a type such as `str`, a built-in serde's
+#: name such as "int64", or "module:name".
 SerdeOption = SerdeLike[Any] | str | None
 #: "fail", "continue", a function, or its "module:name".
 HandlerOption = ErrorHandlerSetting | str

@@ -73,7 +73,7 @@ def is_reference(value: str) -> bool:
 
 
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:
-    # `str`, because malformed tables, shown in errors, may have other keys.
+    # Errors show malformed tables, whose keys may not be text; `shown` needs text.
     return {key: shown(str(key), value) for key, value in properties.items()}
 
 

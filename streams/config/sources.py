@@ -30,14 +30,15 @@ OTHER_VARIABLES: Final = frozenset({
     "TIDEWHEEL_IVY_JAR",
     "TIDEWHEEL_IVY_SETTINGS",
 })  # fmt: skip
-#: Prefix of variables for tests and benchmarks.
+#: Prefix of variables for tests and benchmarks, ignored here.
 TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
-#: Suffixes of variables that Kubernetes injects for each service (`enableServiceLinks`), ignored if
-#: a service is named `tidewheel` or `tidewheel-…`.
+#: Endings of variables that Kubernetes injects for each service (`enableServiceLinks`). Those of a
+#: service named `tidewheel…` start like options, and are ignored.
 _SERVICE_LINK: Final = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-#: Prefixes of librdkafka's security properties, which belong in a client's table.
+#: Prefixes of librdkafka's security properties. Only `consumer`, `producer` and `admin` take these,
+#: so a variable such as TIDEWHEEL_SASL_PASSWORD is an error.
 _CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
 
 _log = logging.getLogger(__name__)

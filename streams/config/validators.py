@@ -221,7 +221,6 @@ def check_directory(value: object) -> Path:
 
 
 def check_location(value: object) -> str:
-    """Return an absolute path or a URL; reject incomplete URLs."""
     text = str(value) if isinstance(value, str | os.PathLike) else ""  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     if not text:
         raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")
@@ -234,7 +233,7 @@ def check_location(value: object) -> str:
         raise ValueError(
             "must have three slashes if it is a file URL, as 'file:///snapshots': the part after two slashes is a host"
         )
-    # Absolute, because Spark executors have other working directories.
+    # Absolute: Spark executors read and write snapshots here from other working directories.
     return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
 
 
@@ -251,7 +250,7 @@ def check_replicas(value: object) -> int:
 def check_tags(value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("must be a table of texts, as {'zone': 'a'}")  # noqa: TRY004 - pydantic reports ValueError
-    # Check both: heartbeats send names and tags as text.
+    # Members send names and tags to the leader, in a message that limits both texts.
     return MappingProxyType({check_name(key): check_label(tag) for key, tag in value.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - a mapping of anything, checked here
 
 
@@ -314,7 +313,6 @@ def check_handler(value: object) -> Any:
 
 
 def check_extractor(value: object) -> Any:
-    """Return a timestamp extractor: a function, a Kafka Streams extractor's name, or an extractor class."""
     named = NAMED_EXTRACTORS.get(value) if isinstance(value, str) else value
     if inspect.isclass(named) and accepts(named, 0):
         value = named()

@@ -51,7 +51,8 @@ class GroupPoller:
         self.interval_s = interval_s
         self._patience_s = patience_s
         self._leave_s = leave_s
-        #: True if a poll was still running at shutdown: its thread uses the clients.
+        #: True if a poll still ran at shutdown. Its thread uses the Kafka clients, so the caller
+        #: must not close them.
         self.hangs = False
         self.failure: Exception | None = None
         self.last: PollResult | None = None
@@ -62,7 +63,6 @@ class GroupPoller:
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Poll until `end` is called or an unexpected error occurs."""
         loop = self._loop = asyncio.get_running_loop()
         number = 0
         try:

@@ -48,10 +48,12 @@ class DefaultSerde:
 
     def __init__(self, part: str, giver: str = "") -> None:
         self.part = part
-        #: Argument that the error suggests; "" if the node's type determines it.
+        #: Argument that the error for a missing serde asks for, such as "key_serde= to join()"; if
+        #: empty, the node's type determines it.
         self.giver = giver
 
-    #: True, so descriptions show key ranges; the configured serde may rule them out.
+    #: Equal keys have equal bytes, as a task's split into key ranges requires. Descriptions of a
+    #: topology assume it while the configured serde is unknown.
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature

@@ -21,7 +21,8 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
 
-# `Never` is the default type argument: `Any` would hide a table's types from type checkers.
+# Type arguments of a `Materialized` without serdes. `Any` would replace a table's inferred key and
+# value types in type checkers; `Never` keeps them.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -192,8 +193,8 @@ class Materialized(Generic[K, V]):
         history_ms = optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
         return replace(
             spec,
-            # A cache would write versions out of order (Kafka Streams has none there either). An
-            # LRU table may evict a cached row before its flush.
+            # A cache would write versions out of order. An LRU table may evict a changed row before
+            # the cache's flush, which would then send a deletion.
             caching=self.caching and not versioned and self.max_entries is None,
             history_retention_ms=history_ms or 0,
             max_entries=self.max_entries,

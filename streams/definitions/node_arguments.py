@@ -238,7 +238,8 @@ def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
 
 def made_wrapper(config: object) -> ProcessorWrapper | None:
     """Return the configured `processor_wrapper_class` instance, or None."""
-    if not hasattr(config, "processor_wrapper_class"):  # a config of default serdes only
+    # `Topology.spec` also accepts None, and objects that only provide default serdes.
+    if not hasattr(config, "processor_wrapper_class"):
         return None
     settings: Any = config
     given: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class

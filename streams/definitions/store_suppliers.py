@@ -57,7 +57,8 @@ def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None
 
 def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
     spec, serde = builder.spec, builder.spec.value_serde
-    if isinstance(serde, BufferedSerde):  # always has headers: only the counted size changes
+    # Buffered rows always have headers: the format only decides if the buffer's size counts them.
+    if isinstance(serde, BufferedSerde):
         spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
     else:
         spec = replace(spec, keeps_headers=with_headers)

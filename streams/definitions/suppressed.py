@@ -9,7 +9,8 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-# Type parameters, with defaults for type checkers: a buffer's `emits_early`, a table's keys.
+# `Early_co`: type of a buffer's `emits_early`, `Literal[True]` or `Literal[False]`. `K_contra`: key
+# type of tables that a `Suppressed` fits. Users may omit both.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 

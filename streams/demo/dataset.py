@@ -29,7 +29,8 @@ _FETCH_TIMEOUT_S: Final = 600
 _LOCK_TIMEOUT_MS: Final = 600_000
 _LINES_SHOWN: Final = 6
 
-#: Replaces setuptools, which pip would download to run the archive's setup script.
+#: Source of a build backend named `setuptools`. With it, `pip download` neither downloads the real
+#: one nor runs the archive's setup script.
 _BACKEND: Final = f"""\
 import os
 

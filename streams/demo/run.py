@@ -117,7 +117,8 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
                 advance(progress.done, _figures(app.metrics(), progress))
                 if progress.finished and was_finished:
                     break
-                # Check twice: repartition records may appear shortly after their commit.
+                # Check twice: a transaction's offsets may become visible before its repartition
+                # records, which still have to be processed.
                 was_finished = progress.finished
                 if time.monotonic() > deadline_s:
                     raise StreamsError(

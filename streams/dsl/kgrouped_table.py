@@ -88,7 +88,8 @@ class KGroupedTable(Generic[K, V]):
 
     def __init__(self, part: TableGroupPart) -> None:
         self._part = part
-        #: Repartition node: all aggregations share it if the user named it; else the last one's.
+        #: Repartition node of the newest aggregation. All share one node if the user named the
+        #: grouping (`name=` of `group_by`), which names the topic; else each has its own.
         self._repartition: TableRepartitionNode | None = None
 
     def __repr__(self) -> str:

@@ -310,7 +310,8 @@ class KTableJoins(ABC, Generic[K, V]):
         function = call.function(joiner, FunctionKind.JOINER)
         kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
         if kept is not None:
-            kept.needed = True  # even without a name, as in Kafka Streams
+            # As in Kafka Streams, `store=Materialized()` creates a store even without a name.
+            kept.needed = True
         named = JoinNames(own_part, call.name(name))
         if not kind.needs_right:
             own_part.send_old_values()

@@ -56,7 +56,8 @@ class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
 class StreamAggregations:
     def __init__(self, part: GroupPart) -> None:
         self.part = part
-        #: Repartition node: all aggregations share it if the user named it; else the last one's.
+        #: Repartition node of the newest aggregation. All share one node if the user named the
+        #: grouping, which names the topic; else each has its own.
         self._repartition: RepartitionNode | None = None
 
     def consume_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
@@ -181,7 +182,6 @@ def aggregation_table(
 def aggregate_serde(
     call: Call, store: StoreArgument[Any, Any], value_serde: SerdeLike[Any] | None
 ) -> AnySerde | None:
-    """Return the `value_serde=` argument; raise `TopologyError` if `Materialized` has one, too."""
     if (
         value_serde is not None
         and isinstance(store, Materialized)

@@ -50,7 +50,8 @@ from tidewheel.tasks.processing.api.topology_spec import (
 )
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
-#: A name with a generated number: a repartition topic named after it gets numbered nodes, too.
+#: Generated name of a node or store. A repartition topic named after it gets nodes with generated
+#: names; nodes of other repartition topics are named after the topic.
 _NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 AnySerde = Serde[Any]
@@ -88,7 +89,6 @@ class GraphNode(ABC):
 
     @property
     def feeds_null_keys(self) -> bool:
-        """Return True if a join below needs records with null keys."""
         return any(child.keeps_null_keys or child.feeds_null_keys for child in self.children)
 
     def add_child(self, child: "GraphNode") -> None:
@@ -111,7 +111,6 @@ class GraphNode(ABC):
         return tuple(store.windows for store in self.stores() if store.windows is not None)
 
     def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the operator's supplier, with old values if a node below requested them."""
         if self.old_values and isinstance(supplier, OperatorSupplier):
             return OldValuesSupplier(supplier.operator, supplier.arguments)
         return supplier
@@ -538,7 +537,6 @@ class LogicalGraph:
         return topology
 
     def check_names_are_given(self) -> None:
-        """Raise `TopologyError` listing all stores and topics with generated names."""
         found: list[str] = []
         for node in self._nodes:
             found += [

@@ -42,14 +42,14 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
-#: A name with a generated number.
+#: Generated name of a store or repartition topic, with its ten-digit counter.
 _GENERATED: Final = re.compile(r"\A(?:COGROUP)?K(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
 _NUMBER: Final = re.compile(r"-?\d{10}")
-#: The line number after a file name; left out, because it changes with every edit.
+#: End of a text such as `file.py:12`. Fingerprints omit such texts: edits change line numbers.
 _PLACE: Final = re.compile(r":\d+\)?\Z")
 #: Memory address in an object's `repr`, which differs in each process.
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
-#: Part of a generated name; a text with this part is compared without its numbers.
+#: Start of a generated name. A text that contains one is compared without its numbers.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
 _KNOWN_MODULES: Final = sys.stdlib_module_names | {"tidewheel"}
 _BUILTINS: Final = (
@@ -59,7 +59,8 @@ _BUILTINS: Final = (
     MethodWrapperType,
     WrapperDescriptorType,
 )
-#: Types of constant globals, whose values count; of other globals only the type counts.
+#: A function's fingerprint includes the values of global variables of these types. Others may
+#: change at run time, so it includes only their type.
 _FIXED: Final = (
     *_BUILTINS, FunctionType, MethodType, ModuleType, partial, type,
     Enum, str, bytes, int, float, complex, tuple, frozenset, type(None),
@@ -71,7 +72,6 @@ _DETAILS_MAX: Final = 20_000
 
 
 def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
-    """Return the operator behind each generated store or repartition topic name."""
     identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
@@ -120,7 +120,6 @@ class _Identities:
         return self._known[node.name]
 
     def of_store(self, store: StoreSpec, writers: Sequence[NodeSpec]) -> int:
-        """Return the fingerprint of a store and of all nodes that write it."""
         described = (self._describe().of(store, _DEPTH), [self.of(writer) for writer in writers])
         return zlib.crc32(repr(described).encode())
 

@@ -16,14 +16,17 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset
 
-#: A fence, or a task without an owner, is an alarm after this time; a second is normal.
+#: Milliseconds after which a running fence, or a task without an owner, is an alarm; one second is
+#: normal.
 _LONG_MS: Final = 10_000
 
 _REJECTED_MS: Final = 3_600_000
 
-#: So many starts of a member, or claims of leadership, within this time are an alarm.
+#: Milliseconds within which alarms count starts of a member and claims of leadership.
 _LOOP_MS: Final = 600_000
+#: Starts of one member that are an alarm.
 _LOOP_COUNT: Final = 4
+#: Claims of leadership, by all members together, that are an alarm.
 _LOOP_CLAIMS: Final = 6
 
 _NAMED: Final = 8

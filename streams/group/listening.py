@@ -8,9 +8,10 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.tasks.ports import Clock
 
-#: Session timeouts to listen for; a live member sends at least two heartbeats in each.
+#: Duration of listening, as a multiple of the session timeout. A live member sends at least two
+#: heartbeats per session timeout.
 _TIMEOUTS: Final = 2
-#: Wait for other members after the first was heard.
+#: Milliseconds to listen for other members after the first heartbeat.
 _OTHERS_MS: Final = 1_000
 _POLL_S: Final = 0.1
 

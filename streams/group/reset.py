@@ -27,7 +27,7 @@ from tidewheel.tasks.internal_topics import changelog_topic, internal_prefix, is
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
 from tidewheel.tasks.ports import Admin, CommittedOffset
 
-#: Suffixes of internal topics, in deletion order; foreign-key joins use "-topic".
+#: Suffixes of internal topics, in the order of a reset plan; foreign-key joins use "-topic".
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
 
 #: An int is a time in ms since the epoch.
@@ -156,7 +156,6 @@ def input_partitions(
 
 
 def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
-    """Return the steps and refusals; `force` ignores live workers with a fixed assignment."""
     foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
     alike = sorted(
         topic

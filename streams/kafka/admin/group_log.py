@@ -64,8 +64,8 @@ INBOX_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "3600000",
     "retention.bytes": str(64 * _MIB),
-    # The active segment is never deleted: without this, a quiet group keeps an erased key for
-    # days.
+    # `tidewheel state delete` sends the key through this topic. Kafka never deletes the active
+    # segment, so with the default of 7 days a quiet group would keep the key for days.
     "segment.ms": "3600000",
     "segment.bytes": str(8 * _MIB),
     _TIMESTAMPS: _BROKERS_TIME,
@@ -316,7 +316,8 @@ class LeaderProducer:
         except StalledError as stalled:
             raise LeadershipLostError("the cluster accepted no records for too long") from stalled
         self._producer.serve()
-        if self._log.doubt:  # A late EndTxn may end the next transaction (H8).
+        # An unanswered EndTxn request may reach the broker late and end the next transaction.
+        if self._log.doubt:
             raise LeadershipLostError(f"a transaction's outcome is unknown: {self._log.doubt}")
 
     def close(self) -> None:
@@ -359,7 +360,7 @@ class _InboxProducer:
         keys = [message.member.encode() for message in messages]
         values = list(map(encode_message, messages))
         try:
-            # The broker sets the timestamp.
+            # 1 is a placeholder: the broker replaces timestamps by its own time.
             producer.send_columns(*self._inbox, keys, values, [1] * len(keys), stop=len(keys))
         except StalledError:
             return

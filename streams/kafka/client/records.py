@@ -14,11 +14,14 @@ from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-_TIMESTAMP_MS = itemgetter(1)  # of (type, ms); ms is -1 without a timestamp
+#: Milliseconds of `Message.timestamp()`, which returns (type, ms); -1 without a timestamp.
+_TIMESTAMP_MS = itemgetter(1)
 
-#: Bytes besides keys and values: of a batch, and at most of a record and of one of its headers.
+#: Bytes of a batch besides its records.
 _BATCH_OVERHEAD_BYTES: Final = 61
+#: Maximum bytes of a record besides key, value and headers.
 _RECORD_OVERHEAD_BYTES: Final = 27
+#: Maximum bytes of a header besides name and content.
 _HEADER_OVERHEAD_BYTES: Final = 10
 
 
@@ -50,7 +53,7 @@ def to_runs(
         places, ends = list(counts), list(accumulate(counts.values()))
         firsts = [0, *ends[:-1]]
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
-    # Equal timestamps share one int object: fewer objects stay in the CPU cache.
+    # Equal timestamps share one int object: with fewer objects, more of them fit in the CPU cache.
     known: dict[int, int] = {}
     timestamps = list(map(known.setdefault, times, times))
     whole = SourceRecords(
@@ -79,7 +82,6 @@ def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int
     run = whole.slice(start, stop)
     run.topic = topic
     run.partition = partition
-    # None if no record of this partition has headers.
     if run.headers is not None and not any(run.headers):
         run.headers = None
     return run

@@ -25,7 +25,8 @@ AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 #: So high that it never applies: the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
-#: Transaction timeout of `RefusedSearch`: then brokers abort a dead worker's trial.
+#: Transaction timeout of `TrialProducer`, which searches for records that a broker refuses. If the
+#: worker dies, brokers abort its open transaction after this time.
 SEARCH_TIMEOUT_MS: Final = 30_000
 
 #: The only `debug` context that logs lost transaction requests (see `client_log`).
