@@ -57,11 +57,7 @@ class Keeper:
         self._kept = 0
 
     def settings(self, settings: ClientSettings) -> ClientSettings:
-        """Return settings that other processes may get.
-
-        Raises:
-            ConfigError: Other machines would get a secret unencrypted.
-        """
+        """Return settings that other processes may get; raise `ConfigError` to protect a secret."""
         tables = {kind: self._table(kind, getattr(settings, kind)) for kind in _KINDS}
         return ClientSettings(
             bootstrap_servers=settings.bootstrap_servers,
@@ -71,11 +67,7 @@ class Keeper:
         )
 
     def url(self, option: str, url: str) -> str:
-        """Return a URL that other processes may get; `opened_url` reverses it.
-
-        Raises:
-            ConfigError: Other machines would get its credentials.
-        """
+        """Return a URL that other processes may get; `opened_url` reverses it."""
         if redacted_url(url) == url:
             return url
         kept = self._secret(option, url, "leave its credentials to fsspec's own sources")
@@ -124,12 +116,14 @@ class Keeper:
             unlocked = self._folder / f"{_LOCK}-new"
             self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unlocked.rename(self._folder / _LOCK)  # The lock file appears only once locked.
+            # Named only once locked: other processes delete a folder whose `_LOCK` is unlocked.
+            unlocked.rename(self._folder / _LOCK)
         path = self._folder / str(self._kept)
         self._kept += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(f"{text}\n")  # The reader removes one newline.
+            # `resolve_secrets` removes a final newline: this one, not the secret's own last one.
+            file.write(f"{text}\n")
         return path
 
 

@@ -177,7 +177,8 @@ def _imported(name: str) -> ModuleType:
 
 def _dotted(name: str, path: Path) -> str:
     dotted = name.replace("/", ".")
-    if not all(dotted.split(".")):  # empty part: Python could import another module
+    # An empty part, as in `.shop`, would be a relative import, which raises a TypeError.
+    if not all(dotted.split(".")):
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
     return dotted
 

@@ -266,7 +266,9 @@ class AvroValues:
                 return None
             if _is_of_shape(given, _kind(resolved)):
                 reasons.append((found.startswith(f"at {path}:"), found))
-        if reasons:  # a branch of this shape with a wrong field gives the better message
+        # A branch of the value's shape, such as a record, gives the better message. `min` prefers
+        # an error inside the value to one about the whole value.
+        if reasons:
             return min(reasons)[1]
         return _expected(
             path, " or ".join(_shown(self._resolved(branch)) for branch in schema), value

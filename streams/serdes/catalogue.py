@@ -342,14 +342,15 @@ class SerdeWriting(Protocol[T_contra]):
         ...
 
 
-#: Plain types as serde arguments of methods that also take a user function. The type variable keeps
-#: the function's value type, where pyright would widen `type[T]`.
+#: Plain types as serde arguments beside a user function. A free type variable would not do: for
+#: `key_serde=str` and a function that returns int, pyright would infer `int | str`, not an error.
 PlainT = TypeVar("PlainT", bytes, str, int, float, bool, uuid.UUID)
 
 #: A serde argument: a serde, any object with its two methods, or a plain type.
 SerdeLike = SerdeMethods[T] | type[T]
 
-#: The same, typed for reading values (`SerdeOf`) and for writing values only (`SerdeInto`).
+#: Types of serde arguments: `SerdeOf[T]` reads values of type T. `SerdeInto[T]` only writes them,
+#: so it suffices if `serialize` accepts T.
 SerdeOf = SerdeReading[T] | type[T]
 SerdeInto = SerdeReading[T] | SerdeWriting[T] | type[T]
 

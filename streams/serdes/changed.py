@@ -13,8 +13,8 @@ class Change(NamedTuple):
     old: Any
 
 
-#: Formats, stored in the last byte. From `_WITH_LATEST` on, a byte before it marks the row's latest
-#: change; Kafka Streams reads these and may write them in future.
+#: Formats, stored in the last byte. Formats 3 to 5 are 0 to 2 with one more byte before it: a flag
+#: for the newest change of a row. Kafka Streams reads them but does not write them yet.
 _OLD, _NEW, _BOTH = range(3)
 _WITH_LATEST: Final = 3
 _FORMS: Final = 6

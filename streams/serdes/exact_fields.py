@@ -31,15 +31,15 @@ from tidewheel.streams.serdes.type_parts import (
     type_hints,
 )
 
-#: Returns True if all values of a column read back equal; False is always safe.
+#: Returns True if all values of a column read back equal. After False, the serde reads and compares.
 Check = Callable[[Sequence[Any]], bool]
 
 _NONE: Final = type(None)
-#: Types that a closed type's unions may mix, because their encoded forms differ.
+#: Types that a union may mix: their encoded forms differ, so each value is read back as its type.
 _EXACT: Final = frozenset({str, int, float, bool, _NONE})
 #: Types whose objects always read back equal in msgspec's formats.
 _LEAVES: Final = frozenset({bytes, date, timedelta, UUID})
-#: Time zones that read back with the same offset; others may have offsets with seconds.
+#: Time zones that read back with the same offset. Others' offsets may have seconds, which are lost.
 _ZONES: Final = frozenset({None, UTC})
 _zone_of: Final = attrgetter("tzinfo")
 _values_of: Final = methodcaller("values")
@@ -96,7 +96,8 @@ def _of_types(kinds: frozenset[Any], is_json: bool, also: Check | None = None) -
     if also is not None:
         return lambda column: kinds.issuperset(map(type, column)) and also(column)
     if is_json and float in kinds:
-        # JSON has no NaN. A sum that is not finite fails the check.
+        # JSON can't hold NaN or infinity; either makes a column's sum not finite. Large numbers may
+        # do so, too: they are then read back.
         if str in kinds:
             return lambda column: (
                 kinds.issuperset(map(type, column))

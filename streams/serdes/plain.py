@@ -217,7 +217,8 @@ class _Json(Serde[Any]):
     def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:
         super().__init__()
         self._sort = is_key and sort_keys
-        #: True if equal keys have equal bytes; rows of older versions may not (ADR 14).
+        #: True if fields are sorted, so equal keys have equal bytes. Keys that older releases
+        #: stored may be unsorted (ADR 14).
         self.sorts_keys = self._sort
         self._key: Serde[Any] | None = None if sort_keys and not is_key else self
 

@@ -87,7 +87,7 @@ class ProducerClient:
         stop: int,
         callback: DeliveryCallback | None = None,
     ) -> None:
-        # The client reads 0 as "now", so 0 becomes 1.
+        # The client would send the current time for timestamp 0, so 0 becomes 1.
         is_plain = all(islice(timestamps, start, stop))
         times = timestamps if is_plain else [each or 1 for each in timestamps]
         taken: list[None] = []
@@ -95,7 +95,7 @@ class ProducerClient:
         moved_at = time.monotonic()
         while at < stop:
             columns: list[Any] = [
-                repeat(topic, stop - at),  # Shortest iterable: bounds the others.
+                repeat(topic, stop - at),  # The shortest column: `map` ends with it.
                 islice(values, at, None),
                 islice(keys, at, None),
                 repeat(partitions) if isinstance(partitions, int) else islice(partitions, at, None),
@@ -107,7 +107,8 @@ class ProducerClient:
                 columns.append(map(list, islice(headers, at, None)))
             taken.clear()
             try:
-                # After an error, its length is the rejected record's index.
+                # `taken` gets an item per accepted record: after an error, `at + len(taken)` is the
+                # rejected record's index.
                 taken.extend(map(self.client.produce, *columns))
             except BufferError:
                 at += len(taken)

@@ -28,15 +28,16 @@ from tidewheel.tasks.commit.output_collector import record_bytes
 from tidewheel.tasks.ports import FailedDelivery, TransactionAbortedError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: Trials without a new answer before the search raises. One is normal: after a refusal the client
-#: first raises its epoch.
+#: The search fails after this many consecutive trials without a new answer. One is normal: after a
+#: refusal, the client may need a trial to increase its producer epoch.
 _FRUITLESS_TRIALS: Final = 6
 
 #: Most records of a batch. Each is sent twice; the client batches at most 10,000 messages.
 _BATCH_RECORDS: Final = 4_000
 #: Most bytes of a batch, both copies included. A broker's default limit is 1 MiB.
 BATCH_BYTES: Final = 400_000
-#: Most bytes of a trial: five batches, which the client sends before a refusal stops it.
+#: Most bytes of a trial: the client sends five batches before it waits for an answer, and a refusal
+#: ends the trial.
 _TRIAL_BYTES: Final = 5 * BATCH_BYTES
 
 

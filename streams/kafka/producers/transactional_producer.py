@@ -52,7 +52,8 @@ from tidewheel.tasks.ports import (
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
-#: Seconds for sending offsets, normally milliseconds; then the call is stuck (`GuardedCall`).
+#: Seconds to wait for the answer to sent offsets, usually milliseconds. After that, `GuardedCall`
+#: raises `StuckError`, which ends the producer.
 _SEND_OFFSETS_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -190,7 +191,8 @@ class KafkaTransactionalProducer:
             self._end_offsets(group_id, sending, deadline_s)
         except KafkaException as exception:
             self._fail("send offsets", error_of(exception))
-        # A late request would overwrite the offsets of `commit`.
+        # After a lost connection, this request could arrive after that of `commit` and overwrite
+        # its newer offsets. So end the producer then.
         self._check_doubt("send offsets")
         self._log.offsets_are_answered()
         self._sent = dict(offsets)

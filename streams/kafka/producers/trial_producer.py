@@ -83,7 +83,6 @@ class TrialProducer:
             self._client = None
 
     def trial(self, columns: Sequence[OutputColumns], batches: Sequence[Batch]) -> Trial:
-        """Send batches in a transaction that is never committed; return the answers."""
         if self._opened_s is not None and time.monotonic() - self._opened_s > _TRANSACTION_S:
             self._abort()
         if self._opened_s is None:
@@ -137,7 +136,7 @@ class TrialProducer:
                 batch.partition,
                 partial(on_delivery, position),
                 None,
-                part.timestamps[index] or 1,  # The client reads 0 as now.
+                part.timestamps[index] or 1,  # The client would replace 0 by now.
             ]
             if part.headers is not None:
                 record.append(list(part.headers[index]))
@@ -145,7 +144,8 @@ class TrialProducer:
                 try:
                     self._client.produce(*record)
                 except KafkaException as exception:
-                    # The error is this record's, unless the transaction has failed.
+                    # The client rejects the record. Or the transaction has failed: then the error
+                    # is `_STATE`, which `_final_answer` ignores.
                     reports[position] = [error_of(exception)] * batch.copies
                     return
                 except BufferError as full:

@@ -55,7 +55,8 @@ class References:
         return texts
 
     def _fetch(self, reference: Any, at: _At, schema_type: str) -> Any:
-        # Protobuf's deserialiser needs this form; the client caches only one form per version.
+        # Protobuf's deserialiser needs the "serialized" form. The client caches a schema in the
+        # form first requested, so always request this one.
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         try:
             found = self._get_version(*at, deleted=True, **form).schema

@@ -48,11 +48,12 @@ _SERIALIZER_PREFIXES: Final = (
     "auto.register.", "normalize.", "use.", "subject.name.strategy", "reference.subject.", "skip.known.", "validate",
     "schema.id.",
 )  # fmt: skip
-#: Those also passed to deserialisers. Not `use.latest.`: values are read into the serde's schema.
+#: Prefixes of those that deserialisers also get. Not `use.latest.`: deserialisers convert values to
+#: the serde's schema.
 _DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
 
-#: Settings without secrets, which other processes may get. All others, except checked URLs, must be
-#: references.
+#: Settings without secrets, sent to other processes unchanged. Others must be references (such as
+#: `file:/path`) or URLs without credentials.
 _HARMLESS_PREFIXES: Final = (
     *_SERIALIZER_PREFIXES, "timeout", "max.retries", "retries.", "cache.", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "basic.auth.credentials.source", "bearer.auth.credentials.source", "bearer.auth.logical.cluster",
@@ -73,7 +74,6 @@ _OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name
 #: Files that confluent-kafka adds to each Protobuf descriptor pool.
 _BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
 
-#: The registry's names of formats, each with its name in messages and its serde.
 _TYPES: Final = {
     "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
     "JSON": ("a JSON Schema", "Serdes.json_schema(subject=…)"),
@@ -183,7 +183,6 @@ class ConfluentFormats:
         )
 
     def travelling(self, registry: Registry) -> Registry:
-        """Return `registry` if other processes may get it; raise `TopologyError` otherwise."""
         if not isinstance(registry, str | Mapping):
             raise TopologyError(
                 f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
@@ -216,7 +215,8 @@ class _Link:
         self.shown = shown
         self.client = _Client(client, self)
         self.references = References(self.client.get_version, shown)
-        # The client's default asks the registry for associations, which older ones lack.
+        # confluent-kafka's default strategy first queries the registry's associations. Older
+        # registries lack them, and any answer but 404 makes the serialiser fail.
         strategy = {"subject.name.strategy": topic_subject_name_strategy}
         named = any(name.startswith("subject.name.strategy") for name in settings)
         self.serializer = {**({} if named else strategy), **settings}
@@ -303,7 +303,7 @@ class _Used(NamedTuple):
 
 
 class _Pinned:
-    """A client that returns one registered schema for every request."""
+    """A client whose `lookup_schema` always returns one registered schema."""
 
     def __init__(self, client: "_Client", registered: Any) -> None:
         self._client = client
@@ -316,12 +316,13 @@ class _Pinned:
         return self._registered
 
 
-#: Methods that return a record's schema, whose references are checked first.
+#: Client methods that fetch a record's schema. `_Client` checks its references before returning it:
+#: confluent-kafka would follow circular ones forever.
 _RETURN_SCHEMAS: Final = frozenset({"get_schema", "get_schema_by_guid"})
 
 
 class _Client:
-    """A registry client whose failures without an answer become `SchemaRegistryError`."""
+    """A registry client that raises `SchemaRegistryError` if the registry can't be reached."""
 
     def __init__(self, client: Any, link: _Link) -> None:
         self._client = client

@@ -126,8 +126,8 @@ class SubscriptionSend(ForeignKeyOperator):
         super().__init__(topics)
         self._extract = foreign_key
         self._left_join = left_join
-        #: Instruction for a row whose foreign key did not change. A left join also subscribes a row
-        #: without foreign key: the response without a value gives the row its result.
+        #: Instruction for a row whose foreign key did not change. A left join always asks for a
+        #: response, also without a right row: an empty response makes it emit the left row.
         self._instruction = (
             Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
             if left_join
@@ -142,7 +142,7 @@ class SubscriptionSend(ForeignKeyOperator):
         self._primary_key = self.named(primary_key, "-pk")
         self._value = self.named(value, "-vh")
         self._foreign_key = self.named(foreign_key, "-fk")
-        # The task's partition, to which responses return. Flushed changes have no input partition.
+        # Responses return to this partition, the task's. Cached changes don't know theirs.
         self._partition = int(context.task_id.rpartition("_")[2])
 
     def process(self, batch: RecordBatch) -> Output:

@@ -39,8 +39,6 @@ class JoinSide(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Record index, partner's time and partner's value of each pair."""
-
     indices: list[int]
     times_ms: Sequence[int]
     values: list[Any]
@@ -253,7 +251,8 @@ class StreamJoin(_OverWindows):
         self._settings = non_joined
         self._serdes = (left_serde, right_serde)
         self._non_joined: NonJoinedStore | None = None
-        # Matching stored unmatched records needs both sides' records in turn, not in one batch.
+        # Both sides change the store of unmatched records in record order. In a joint batch, one
+        # side would process all its records before the other's.
         self.takes_joint = non_joined is None
 
     def init(self, context: NodeContext) -> None:
@@ -516,7 +515,9 @@ class SelfJoin(_OverWindows):
             if value is None or (data is None and not any(self._keeps)):
                 self.context.dropped(1, "null key or value", batch, index)
                 if data is not None:
-                    self.put(batch, index, data)  # Advances the stream time of an in-memory store.
+                    # As in Kafka Streams, a null value stores no row. It advances the stream time of
+                    # an in-memory store only.
+                    self.put(batch, index, data)
                 continue
             try:
                 found = (

@@ -8,8 +8,7 @@ subscription   version and "no hash" bit (1), instruction (1), hash (16 or 0), p
 response       version and "no hash" bit (1), hash (16 or 0), right value or nothing
 store key      length of the foreign key (4), foreign key, primary key
 
-One addition is ours: version 1 marks an empty value (an empty text). Kafka Streams writes it like
-no value, and an inner join then deletes the row.
+Version 1 of responses is Tidewheel's own, see `_EMPTY_VALUE_VERSION`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +27,10 @@ _HASH_BYTES = 16
 _LENGTH_BYTES = 4
 _NO_HASH = 0x80
 _VERSION_BITS = 0x7F
-#: Version 1 of Kafka Streams: subscriptions end with the primary partition.
+#: In version 1 of Kafka Streams' format, subscriptions end with the left row's partition.
 _SUBSCRIPTION_VERSION = 1
-#: Kafka Streams' version, and ours for an empty value.
+#: Versions of responses: Kafka Streams' 0, and Tidewheel's 1 for a right row of zero bytes (empty
+#: text). In version 0 that row seems missing, and an inner join deletes its result.
 _RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
 
 
@@ -119,7 +119,8 @@ class MessageSerde(Serde[M]):
         super().__init__(name=name)
         self._encode = encode
         self._decode = decode
-        #: Faster for lists; None if a message lacks a hash, value or partition: convert singly.
+        #: Faster for a list. They return None if a message lacks a hash, value or partition; then
+        #: messages are converted singly.
         self._encode_alike = encode_alike
         self._decode_alike = decode_alike
 

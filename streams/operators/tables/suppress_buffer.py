@@ -78,7 +78,8 @@ class SuppressBuffer:
         if row.prior is not None:
             size += _BARE_PREFIX_BYTES
         if row.old is not None:
-            # Old and prior value are one object, counted once, until a change replaces another.
+            # Equal old and prior values are one object, counted once, until a second change of the
+            # row. Then the old value has the first change's timestamp and headers.
             prefix = self._old_prefixes.get(key_bytes)
             if prefix is None:
                 size += 0 if row.old == row.prior else _BARE_PREFIX_BYTES

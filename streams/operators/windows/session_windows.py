@@ -37,7 +37,7 @@ class SessionWindowAggregate(WindowedOperator):
         self._merge = fold.merge
         self._gap = windows.gap_ms
         self._grace = windows.grace_ms
-        #: Age (ms after its end, exclusive) up to which a session is found.
+        #: Lookups find a session only while stream time is below its end plus this (ms).
         self._shown_ms = max(retention_ms, windows.closes_at(0))
 
     def process(self, batch: RecordBatch) -> Output:
@@ -123,7 +123,6 @@ class SessionWindowAggregate(WindowedOperator):
         changes = [self._deleted(key, data, session[0], session[1]) for session in found]
         at = self._store.disk_key(data, start, end)
         if start == end:
-            # A session of a single moment is overwritten; nothing is deleted.
             old, changes = self.old_value(at), []
         else:
             old = None

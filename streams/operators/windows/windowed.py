@@ -92,8 +92,8 @@ class WindowedOperator(MaterializedOperator):
     keys_out = "windowed"
     observes_time = True
 
-    #: A cached deletion gets its record's time, as in Kafka Streams; a deleted session gets its
-    #: end's.
+    #: True: a cached deletion has the timestamp of the record that caused it, as in Kafka Streams.
+    #: False (sessions): it has the deleted session's end.
     deletes_at_record = True
 
     #: Bytes of the sequence number at the end of a store key, which forwarded keys lack.
@@ -114,7 +114,6 @@ class WindowedOperator(MaterializedOperator):
         self._on_close = emit == "on_window_close"
         if self._on_close:
             self.needs_whole_task = "it emits when windows close, which one key range can't detect"
-        #: Serde of the windowed keys that are forwarded.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
         #: Number of (late record, closed window) pairs.
@@ -312,7 +311,8 @@ class WindowedOperator(MaterializedOperator):
         """Return cached changes, or final results whose rows may expire at this commit."""
         if not self._on_close:
             return super().flush(limit)
-        # Earliest time of a row not yet emitted; latest time of rows that may expire now.
+        # All rows before `first_due` are emitted. Rows up to `forgotten` may expire at this commit
+        # (the store retains rows longer than the windows need). Emit if an unemitted row may.
         first_due = self._emitted_time - self._retention_ms
         forgotten = self._stream_time - self._segments.spec.retention_ms
         if limit is not None or self._emitted_time >= self._stream_time or first_due > forgotten:

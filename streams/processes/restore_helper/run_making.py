@@ -54,8 +54,9 @@ FIND_S: Final = 30.0
 #: Threads of two pools, so finding a snapshot does not wait for downloads.
 _DOWNLOAD_THREADS: Final = 4
 _SEARCH_THREADS: Final = 4
-#: Downloads fail when no byte has arrived for this time. Concurrent downloads share the bandwidth,
-#: and one block of each (`places.BLOCK_BYTES`, and as much read ahead) must arrive in this time.
+#: Downloads fail if no file grows for this time. Files grow only by complete blocks
+#: (`storage.BLOCK_BYTES`, with as much read ahead). Downloads share the bandwidth, so a slow link
+#: needs this long for a block of each.
 _DOWNLOAD_STALL_S: Final = 120.0
 
 
@@ -96,10 +97,8 @@ class RestoreHelper:
     Args:
         application_id: The application whose snapshots to use.
         make_reader: Makes the one reader of changelogs.
-        location: Makes the snapshot location.
         send: Sends a report; called by several threads.
         run_bytes: Memory for the rows of one run.
-        find_s: Limit for finding a snapshot.
     """
 
     def __init__(
@@ -234,7 +233,6 @@ class RestoreHelper:
             self._fail_on_error(job, partial(self._start, job))
 
     def _next(self) -> MakeRuns | None:
-        """Return the next order: urgent ones first, but every fifth time one for a copy."""
         free = [
             order
             for order in self._waiting

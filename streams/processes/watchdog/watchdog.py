@@ -29,8 +29,9 @@ from tidewheel.streams.processes.watchdog.worker_socket import WorkerSocket
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Time to send last messages to the group, once the program is gone.
+#: Time for the group runtime to send the workers' last messages after the program has ended.
 _GOODBYE_MS: Final = 3_000
+#: Further time for the runtime's thread to end.
 _GOODBYE_GRACE_S: Final = 3.0
 _FENCE_THREADS: Final = 16
 
@@ -106,7 +107,6 @@ class Watchdog:
             self._selector.register(worker, selectors.EVENT_READ, worker)
 
     def _receive(self, worker: WorkerSocket, *, is_dead: bool) -> None:
-        """Pass a worker's reports to the runtime, then its death if it has ended."""
         had_hello = worker.hello is not None
         try:
             reports, ended = worker.receive()

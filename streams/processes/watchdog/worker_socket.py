@@ -24,7 +24,8 @@ from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Orders beyond this size are dropped for a worker that does not read; a reconnect repeats them.
+#: Bytes of orders that may wait for a worker that does not read. Beyond, new orders are dropped;
+#: the worker gets them when it reconnects.
 _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -39,7 +40,6 @@ class WorkerSocket:
 
     Attributes:
         hello: None until the worker has sent it.
-        pid_fd: See `open_pid_fd`.
         closed: The worker has sent `WorkerClosed`.
     """
 
@@ -69,7 +69,6 @@ class WorkerSocket:
             self._wake()
 
     def lease(self, until_ms: int) -> None:
-        """Allow the worker to begin new work until `until_ms`."""
         assert self._memory is not None, "its worker has sent it"
         self._memory.lease_ns = until_ms * 1_000_000
 
