@@ -31,7 +31,7 @@ from tidewheel.streams.serdes.type_parts import (
     type_hints,
 )
 
-#: Returns True if all values of a column read back equal. After False, the serde reads and compares.
+#: Returns True if all values of a column read back equal. After False, the serde reads them back.
 Check = Callable[[Sequence[Any]], bool]
 
 _NONE: Final = type(None)

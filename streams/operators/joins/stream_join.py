@@ -515,8 +515,8 @@ class SelfJoin(_OverWindows):
             if value is None or (data is None and not any(self._keeps)):
                 self.context.dropped(1, "null key or value", batch, index)
                 if data is not None:
-                    # As in Kafka Streams, a null value stores no row. It advances the stream time of
-                    # an in-memory store only.
+                    # As in Kafka Streams, a null value stores no row. It advances the stream time
+                    # of an in-memory store only.
                     self.put(batch, index, data)
                 continue
             try:
