@@ -110,10 +110,6 @@ def adapt(
     The number of positional parameters without default decides. `*args`, C callables whose
     parameters all have defaults (`float`, `list`) and unreadable signatures get the shortest form.
 
-    Args:
-        node: Operator name ("map_values").
-        location: The user's line ("app.py:12").
-
     Raises:
         TopologyError: It is not callable, its signature fits no form, or it is a coroutine function
             of a kind other than mapper and predicate.
@@ -278,8 +274,8 @@ def _fitting(
     for form in forms:
         if form.arguments == signature.required:
             return form
-    # Python versions differ in which C callables (such as `bool`) have a readable signature.
-    # One without gets the shortest form, so one with defaults gets it too.
+    # Python versions differ in which C callables (such as `bool`) have a readable signature. A
+    # callable without one gets the shortest form, so C callables with default arguments must too.
     flexible = signature.most is None or not _is_written_in_python(function)
     if flexible:
         for form in forms:

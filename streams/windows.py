@@ -41,9 +41,8 @@ class Windows(ABC):
 
     grace_ms: int
 
-    #: Extra retention. A store expires a row in the millisecond in which its retention ends.
-    #: Sessions and sliding windows are still open then, and the window before a sliding window's
-    #: first record is still read.
+    #: Extra retention (ms). Without it, rows would expire 1 ms before their session closes. Sliding
+    #: windows need 2 ms: creating the oldest open one reads the window that ends just before it.
     _longer_ms: ClassVar[int] = 2
 
     @abstractmethod

@@ -16,12 +16,13 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic import BaseModel
 
-#: Deeper values are not compared but refused: they may contain themselves.
+#: Values nested deeper are rejected, not compared: they may contain themselves.
 _MAX_DEPTH: Final = 200
 
 _ABSENT: Final = object()
 
-#: Dict keys shown in error messages: those like field names; addresses or numbers may be data.
+#: Dict keys that error messages show: texts like field names. E-mail addresses and customer numbers
+#: don't match, because they are user data.
 _NAME: Final = re.compile(r"(?!.*\d{3})[^\W\d][\w-]{0,39}")
 
 

@@ -120,9 +120,10 @@ def _dumped(value: Any, *, sort: bool) -> bytes:
         try:
             return orjson.dumps(part, option=orjson.OPT_SORT_KEYS if sort else None)
         except orjson.JSONEncodeError as error:
-            # msgspec also writes types that JSON changes; reading back detects those.
             if str(error) != _TOO_BIG:
                 raise
+            # Only msgspec writes integers beyond 64 bits. It also writes sets and other types that
+            # JSON changes: `dumps_batch` reads the result back and rejects those.
             return _write_big(part) if sort else msgspec.json.encode(part)
 
     try:

@@ -26,13 +26,14 @@ import msgspec
 from pydantic import AliasChoices, AliasPath, BaseModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
-#: The type has no sample, or creating one fails.
+#: Returned if a type has no sample, or creating one fails.
 NO_SAMPLE: Final = object()
 
 _MAX_DEPTH: Final = 6
 _MAX_LENGTH: Final = 1000
 
-# Simple values: they don't detect a serde that rounds times to seconds; that fails when it writes.
+# Values that test a serde at build time. A serde that rounds times to seconds passes, because these
+# have whole seconds; it fails later, at a record with a finer time.
 _SAMPLES: Final[dict[object, object]] = {
     str: "a",
     int: 1,
@@ -90,7 +91,6 @@ def pydantic_fields(python_type: Any) -> Mapping[str, FieldInfo]:
 
 
 def type_hints(python_type: Any) -> dict[str, Any]:
-    """Return a class's field types, or none if they can't be resolved."""
     try:
         hints = get_type_hints(python_type, include_extras=True)
     except Exception:  # noqa: BLE001 - names that only type checkers see

@@ -57,7 +57,8 @@ _MSGPACK_TYPES: Final[frozenset[object]] = frozenset(
 )
 
 
-#: Minimum batch size for which the column check is cheaper than reading back.
+#: Minimum batch size for which checking the types of all fields is cheaper than decoding the bytes
+#: again and comparing.
 _MANY: Final = 4
 
 
@@ -151,7 +152,7 @@ class _Typed(Serde[T]):
                 data = self._encode(value)
                 if self._decode(data) == value:
                     return data
-            except Exception:  # noqa: BLE001, S110 - the batch path finds the reason
+            except Exception:  # noqa: BLE001, S110 - `_encoded` below finds the reason
                 pass
         try:
             return self._encoded((value,))[0]
@@ -166,17 +167,17 @@ class _Typed(Serde[T]):
             reason = f"{len(data)} bytes, {_reason(error, self._step, self._type)}"
         raise self.failed("deserialise", topic, reason)
 
-    # `decode_lines` over joined values is not faster, and accepts `1 2` as two values.
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         try:
             return cast("list[bytes | None]", self._encoded(values))
-        except Exception:  # noqa: BLE001 - as above; the loop raises with the reason
+        except Exception:  # noqa: BLE001 - any error: encoding one by one raises with the reason
             return super().serialize_batch(topic, values)
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
+        # Joining the values for `decode_lines` is not faster, and would accept `1 2` as two values.
         try:
             return list(map(self._decode, data))
-        except Exception:  # noqa: BLE001 - as above; the loop raises with the reason
+        except Exception:  # noqa: BLE001 - any error: decoding one by one raises with the reason
             return super().deserialize_batch(topic, data)
 
     def probe(self) -> str | None:
@@ -186,17 +187,17 @@ class _Typed(Serde[T]):
             return None
         try:
             self._encoded((value,))
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             return _reason(error, self._step, self._type)
         return None
 
     def _encoded(self, values: Sequence[T]) -> list[bytes]:
         codec = self._codec
-        # Check before encoding: that moves dataclass fields to `__dict__`, another layout.
+        # Check first: encoding moves dataclass fields into `__dict__`, where this check is slower.
         is_exact = len(values) >= _MANY and self._are_exact(values)
         try:
             encoded = _encode_many(values, codec)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             self._refuse_other_classes(values)
             raise CodecError(codec.failure(values[0], error)) from None
         if is_exact:
@@ -236,7 +237,6 @@ def _encode_many(values: Sequence[Any], codec: TypeCodec) -> list[bytes]:
 
 
 def json_serde(python_type: Any, sort_keys: bool = True) -> Serde[Any]:
-    """Return the JSON serde of a type; raise `TopologyError` for an unsupported type."""
     name = f"json({type_name(python_type)})"
     codec = _json_codec(python_type, name)
     return _probed(_Typed(name, json_serde, python_type, codec, sort_keys=sort_keys))

@@ -42,8 +42,7 @@ class TopologyStores(ABC):
     _stores: dict[str, StoreBuilder]
 
     def __init__(self) -> None:
-        #: Source and processor of each global store, by store name; `table`: filled by the DSL's
-        #: own processor.
+        #: Names of the source and processor that fill each global store, by store name.
         self._global_stores: dict[str, _GlobalNodes] = {}
         #: Processor that fills each read-only store, by store name.
         self._read_only_stores: dict[str, str] = {}
@@ -262,4 +261,5 @@ def _check_plain(supplier: Callable[[], Any], context: str) -> None:
 class _GlobalNodes(NamedTuple):
     source: str
     processor: str
+    #: True if the DSL's own processor fills the store.
     table: bool

@@ -78,7 +78,8 @@ def _following(subtopology: SubtopologySpec, followed: Mapping[str, str]) -> Sub
             node if name in (DEFAULT, UNKNOWN) else replace(node, partitioner=KeyPartitioner(name))
         )
 
-    nodes: tuple[Any, ...] = tuple(map(follow, subtopology.nodes))  # keeps the node type
+    # `Any`: type checkers can't see that `follow` returns the type it receives.
+    nodes: tuple[Any, ...] = tuple(map(follow, subtopology.nodes))
     return replace(subtopology, nodes=nodes)
 
 
@@ -91,8 +92,9 @@ def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
     for subtopology in plan.subtopologies.values():
         spec = subtopology.spec
         meeting = {topic for group in spec.copartition_groups for topic in group}
+        # Records of all topics may meet in a store, so all topics must place keys alike.
         if spec.stores and len(subtopology.topic_partitions) > 1:
-            meeting |= subtopology.topic_partitions.keys()  # all topics, as in `_meeting`
+            meeting |= subtopology.topic_partitions.keys()
         for source in spec.sources:
             if source.internal or isinstance(source.key_serde, WindowedSerde):
                 continue

@@ -28,7 +28,8 @@ from tidewheel.streams.worker.application.application import Application
 
 _log: Final = logging.getLogger("tidewheel")
 
-#: Seconds to wait until brokers list this worker; afterwards its start continues.
+#: Maximum seconds to wait until brokers list this worker, so members of a group see it. After that
+#: it starts anyway.
 _SHOWN_S: Final = 10.0
 _ASK_S: Final = 0.05
 

@@ -127,7 +127,8 @@ class CommitRound:
         self._clock = clock
         self._topology_hash = settings.topology_hash
         now_s = clock.monotonic_s()
-        #: Unchanged offsets are committed again, because brokers delete old ones (H17).
+        #: Seconds between commits of unchanged offsets. Brokers delete offsets not committed
+        #: for `offsets.retention.minutes`.
         self._recommit_s = settings.recommit_ms / 1000
         self._next_recommit_s = now_s + self._recommit_s
         self._next_refresh_s = now_s + _REFRESH_S
@@ -229,7 +230,9 @@ class CommitRound:
         self.committer.prepare(commit, background, opens=opens)
         self._prepared = _Prepared(work, commit, is_early=opens)
         for task in work.tasks:
-            if not isinstance(task, ParallelTask):  # key ranges already read their sealed rows
+            # `stage` keeps drained rows readable until they are on disk. Key ranges did so
+            # themselves, when they handed their rows over.
+            if not isinstance(task, ParallelTask):
                 with task.stores.trusted():
                     task.stores.stage(work.drained[task.task_id])
 
@@ -252,7 +255,8 @@ class CommitRound:
                     with task.stores.trusted():
                         task.stores.stage(whole.drained[task.task_id], joins=joins)
         except BaseException:
-            # Never write rows of one part with positions of both.
+            # Drop the whole commit: else `complete` could store only the early rows, with positions
+            # that include the later work.
             self._prepared = None
             self.committer.abandon(find_out=False)
             raise
@@ -340,7 +344,7 @@ class CommitRound:
                 task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
-        """Rewrite the positions of unchanged stores: after a crash old ones are not trusted.
+        """Rewrite the positions of unchanged stores.
 
         This worker could commit, so no other worker has written: the positions are still valid.
         """
@@ -358,7 +362,7 @@ class CommitRound:
         if not ends:
             return
         # If this commit succeeds, no other worker had written before `ends` was read. So the
-        # positions may pass our own transaction markers, and the next start restores nothing.
+        # positions may pass our own transaction markers.
         self._commit(tasks, force=True)
         for task in tasks:
             positions = {partition: ends[partition] for partition in task.stores.changelogs}

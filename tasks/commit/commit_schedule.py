@@ -4,19 +4,20 @@ import math
 from enum import Enum
 from typing import Final, Protocol
 
-#: An early commit starts at most this share of an interval before its deadline.
+#: An early commit starts at most this share of a commit interval before its deadline.
 _EARLY: Final = 0.25
 #: With more uncommitted bytes a commit is not early: merging its rows with later ones costs time.
 _EARLY_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Minimum seconds for which the loop processes on before it waits for a commit's answer.
+#: Minimum seconds for which the loop processes records before it waits for a commit's answer.
 _AHEAD_S: Final = 0.1
 #: A commit shorter than this share of the interval does not delay the next deadline.
 _SHORT: Final = 0.5
 #: A commit may start this many seconds late without delaying the next deadline.
 _LATE_S: Final = 0.005
-#: Early commits pause if caches forward a larger share of keys twice for them.
+#: Early commits pause if a larger share of cached keys than this is forwarded twice: when the early
+#: commit flushes caches, and again when its extension does.
 _TWICE: Final = 0.05
-#: Fewer forwarded keys count as this many, so a few cause no pause.
+#: That share is of at least this many keys, so a few cause no pause.
 _KEYS_MIN: Final = 100
 #: Length of a pause of early commits, in commit intervals.
 _PAUSE_COMMITS: Final = 100

@@ -2,9 +2,7 @@
 
 Calls that compute in Python gain nothing from more threads: one interpreter runs them in turn. Each
 waiting thread delays the worker's own thread, so commits come late. A pool starts with two ranges
-and measures the share of a processor that they want: used time, plus time in the run queue. A small
-share admits all threads. A large share tries twice as many, and keeps them if they use clearly
-more.
+and measures the share of a processor that they want: used time, plus time in the run queue.
 """
 
 import ctypes
@@ -20,26 +18,29 @@ _SIZE = 80
 
 #: Smallest limit of ranges at work: one computes while the other waits for data.
 MIN_CONCURRENCY: Final = 2
-#: Ranges that want less than this share of a processor mostly wait, so all threads may run.
+#: Ranges of a trial that together use and queue for less than this share of a processor mostly wait
+#: for I/O: all threads may run.
 _COMPUTES: Final = 0.5
-#: Twice the threads help if they use more than this multiple of the former processor share.
+#: Twice the threads stay if they use more than this multiple of the former processor share.
 _MORE: Final = 1.25
-#: Ranges that use more processors than this compute outside the GIL, so all threads may run.
+#: Ranges that together use more processors than this compute outside the GIL: all threads may run.
 _OUTSIDE: Final = 1.4
-#: Run-queue time counts up to this multiple of used time. A thread that waits longer
-#: gets its processor late after each I/O answer: more threads help there.
+#: Run-queue time counts as wanted processor time, up to this multiple of used time. A thread that
+#: queues longer gets its processor late after each I/O answer: more threads help.
 _BESIDE: Final = 4.0
-#: While a worker wants less than this share of a processor, all threads may run.
+#: Outside trials, all threads may run once the worker uses and queues for less than this share of a
+#: processor.
 _ROOM: Final = 0.5
-#: From this share on, one processor counts as fully used.
+#: Above this mean share, one processor counts as fully used.
 _FULL: Final = 0.85
 #: Seconds of full use, or with ranges waiting for threads, before a new trial of the limit.
 _AGAIN_S: Final = 2.0
-#: Maximum seconds before a new trial; each trial usually doubles them.
+#: Maximum of these seconds, which most trials double.
 _AGAIN_MAX_S: Final = 300.0
-#: Measured seconds per trial; in less a thread may get no processor by chance.
+#: Measured seconds per trial; in less time a thread may by chance get no processor.
 _LOOK_S: Final = 0.1
-#: Seconds after which a trial ends if too few or too many ranges work.
+#: Seconds with more or fewer working ranges than a trial's limit, after which the trial ends and
+#: restores the former limit.
 _PUT_OFF_S: Final = 0.25
 #: Weight of the newest processor share in the moving average.
 _NEWEST: Final = 0.1

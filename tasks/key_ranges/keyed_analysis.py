@@ -23,7 +23,8 @@ from tidewheel.tasks.processing.api.topology_spec import (
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
-#: Kinds of a node's row keys: the record's key on its topic, or any key.
+#: Keys of a node's records and rows: the same as in the source topic (`_OWN`), or changed, so
+#: possibly of another key range (`_ANY`).
 _OWN: Final = "same"
 _ANY: Final = "any"
 
@@ -82,7 +83,6 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
 
 
 def runs_users_objects(subtopology: SubtopologySpec) -> bool:
-    """Return True if a node has a user's object, which may schedule callbacks."""
     return any(flow.is_users for flow in _flows(subtopology))
 
 
@@ -90,7 +90,6 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and times of records that reach and leave a node.
 
     Attributes:
-        keys_in: Kinds of arriving records' keys, such as `_OWN`.
         timed_in: True if all records of its sources arrive, with their own timestamps.
     """
 

@@ -33,16 +33,18 @@ _THEIR_CHARACTERS = 12
 #: Longest text; the rest of Kafka's offset.metadata.max.bytes (4,096) is for later versions.
 METADATA_CHARACTERS_MAX = 3_300
 
-#: Maximum lead (records) of the fastest range over the slowest, after which distribution pauses.
+#: Maximum lead (offsets) of the fastest range over the slowest, after which distribution pauses.
 #: The format has room for twice as much, because records are distributed in batches.
 AHEAD_MAX = 1 << 27
 
-#: Maximum bytes of fixed parts, one operator's time, one range (16 ranges may take one more).
+#: Maximum bytes of encoded progress without transactional id, facts, operator times and ranges.
 _FRAME_BYTES = (
     2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
 )
+#: Maximum bytes of one operator's time, and of one range.
 _TIME_BYTES = 7
 _RANGE_BYTES = 8
+#: Ranges that take one byte more: at most 16 start 2**28 or more hashes after the one before.
 _WIDE_RANGES = 16
 
 
@@ -250,7 +252,8 @@ def slowest_position_ms(
     """Return the stream time of the slowest range's committed position.
 
     A restore to it must not use later times of faster ranges. None if no range is ahead; -1 if the
-    time is unknown: no commit, or another topology. `may_part`: equal ranges may differ by then.
+    time is unknown: no commit, or another topology. `may_part`: ranges now at one offset may differ
+    when the changelog is read.
     """
     known = [progress for progress in committed if progress is not None]
     level = all(progress.highest_offset == progress.committed_offset for progress in known)
@@ -258,7 +261,8 @@ def slowest_position_ms(
         return None
     if any(progress.topology_hash != topology_hash for progress in known):
         return -1
-    # With key ranges, all operators have the position's time (`OperatorTimes`).
+    # With key ranges, all operators commit one time: that of the slowest range's position. Stores
+    # commit -1.
     return max((time for progress in known for time in progress.operator_times_ms), default=-1)
 
 

@@ -20,14 +20,14 @@ import msgspec
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 
-#: Allowed load difference of threads, as part of the mean. A change pauses the tasks that it
-#: splits, so each aims at half of this and then lasts.
+#: Allowed load difference of threads, as part of the mean. A new assignment pauses the tasks that
+#: it splits. So it evens loads out to half of this, and the next one is needed later.
 TOLERANCE: Final = 1 / 4
 
 #: Load by which a move must at least relieve the busiest thread, as part of the mean load.
 _GAIN: Final = TOLERANCE / 16
 
-#: One part in so many of the total load is spread over all tasks, so idle ones weigh too.
+#: One part in so many of the total load is added to all tasks evenly, so idle ones count too.
 _IDLE_SHARE: Final = 16
 
 _EVEN_SHARE: Final = 4

@@ -44,7 +44,7 @@ class RangePool:
         self._waiting = 0
         self._closed = False
         self._running: dict[RangeWorker, threading.Thread] = {}
-        #: Threads of released ranges: they end when their call returns.
+        #: Threads in calls of closed ranges. Others replace them; they end after the call.
         self._left_behind: set[threading.Thread] = set()
         #: Event loop, created for the first range whose functions only await.
         self._shared: SharedLoop | None = None
@@ -54,7 +54,8 @@ class RangePool:
         self._crowded = threading.Condition(self._lock)
         self._looks = True
         self._clocks: dict[threading.Thread, int] = {}
-        #: Ranges in long calls, which do not count toward the limit; none was released.
+        #: Ranges in calls longer than `_LONG_S`: they don't count toward the limit. Closed ranges'
+        #: threads are in `_left_behind` instead.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
         if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
@@ -181,8 +182,9 @@ class RangePool:
                 self._long.pop(mine, None)
                 left_behind = me in self._left_behind
                 self._left_behind.discard(me)
+                # A thread left behind ends here: another must run the range's remaining work.
                 if self._goes_on(mine) and left_behind:
-                    self._call()  # otherwise this thread runs the next range
+                    self._call()
             if left_behind:
                 return
 

@@ -32,10 +32,10 @@ from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_step
 from tidewheel.tasks.processing.engine.task_processing import TaskProcessing
 from tidewheel.tasks.question import Question
 
-#: Seconds of work after which a range seals it (hands it over for a commit), so a call that hangs
-#: delays no more. Half the value makes records of 10 ms 10 % slower.
+#: Seconds of work after which a range seals it (hands it over for a commit). A call that hangs
+#: keeps at most this much from being committed. Half the value slows records of 10 ms by 10 %.
 _SEAL_S: Final = 0.1
-#: Seconds that a record may occupy the shared event loop; a longer one counts as blocking it.
+#: Seconds that a record may occupy the shared event loop; more time counts as blocking it.
 _KEPT_S: Final = 0.002
 #: Approximate bytes of a staged output besides key and value.
 _STAGED_OVERHEAD_BYTES: Final = 150
@@ -146,7 +146,7 @@ class RangeWorker:
         self._stores: Mapping[str, Store] = {}
         self._databases: Sequence[StagedDatabase] = ()
         self._item: WorkItem | None = None
-        #: Finished rows of `_item`.
+        #: Number of processed rows of `_item`: the index of the row in progress.
         self._begun = 0
         #: Stream time per row of the current run (records distributed together).
         self._run_times: Sequence[int] = ()
@@ -155,7 +155,7 @@ class RangeWorker:
         self._pace = Pace()
         self._sealed = 0
         self._sealed_busy_s = -_SEAL_S
-        # Requests of the loop's thread.
+        # Requests: the worker's own thread sets these attributes for the range's thread.
         self._seal_barrier: SealBarrier | None = None
         self._punctuate_ms: int | None = None
         self._halted = False
@@ -351,7 +351,6 @@ class RangeWorker:
         asked.answer(UncommittedRows(buffer, database))
 
     def _erase(self, processing: TaskProcessing, erasure: Erasure) -> None:
-        """Delete a key's rows and seal: the next commit contains the erasure."""
         inner = Erasure(erasure.store, erasure.key, erasure.tail)
         processing.erase(inner)
         self.dirty = True
@@ -369,7 +368,8 @@ class RangeWorker:
 
     def _begin(self) -> None:
         processing, self._stores, self._databases = self._make_parts(self._collector)
-        if self._closing:  # `close` did not see these databases
+        # `close` ran before these databases existed: no processor may use them.
+        if self._closing:
             return
         processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
         self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()

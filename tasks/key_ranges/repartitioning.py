@@ -12,15 +12,17 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 
 #: A range's queue is short if it needs at most this many seconds, or has one record.
 _SHORT_S: Final = 0.05
-#: Seconds for which distribution pauses until queues are empty; doubled after each failure.
+#: Maximum seconds that distribution pauses to let queues run empty; doubled each time they don't.
 _HELD_S: Final = 0.2
 _HELD_MAX_S: Final = 1.0
-#: Seconds between two such pauses; doubled after each failure.
+#: Seconds between two such pauses; doubled likewise.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
-#: Before ranges change, each distributed row shortens full queues by this part of a row.
+#: While a change of ranges waits, each distributed row lowers the allowed length of full queues by
+#: this part of a row.
 _LESS: Final = 1 / 4
-#: Mean rows per range that may always queue while all queues are short, so no range idles.
+#: Mean rows per range down to which that length falls while all queues are short. With fewer rows,
+#: ranges would idle.
 _ROWS_MIN: Final = 8
 
 

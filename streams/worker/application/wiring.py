@@ -29,7 +29,8 @@ from tidewheel.tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, rec
 
 _log = logging.getLogger("tidewheel")
 
-#: Most milliseconds before its deadline at which a commit opens, so records reach brokers by then.
+#: Maximum ms before a commit's deadline at which the worker starts to send the commit's records, so
+#: brokers have them by the deadline.
 EARLY_MS = 25
 
 
