@@ -39,10 +39,12 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 #: Phases in which an incarnation can own tasks.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 
-#: Largest credible gap between the leader epochs of two claims: compaction removes claims.
+#: A claim whose leader epoch is further above the last one is forged: readers skip it. Smaller
+#: gaps are claims that compaction removed.
 EPOCHS_SKIPPED_MAX = 1 << 20
 
-#: Largest credible epoch of a first claim: a recovery claims above all committed task epochs.
+#: Claims up to this are always valid: `tidewheel group recover` starts a new log above all
+#: committed task epochs (at most `EPOCH_MAX`). Compaction may remove its first claims.
 FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
 ENDED_MAX = 256

@@ -14,10 +14,11 @@ INCARNATION_BYTES: Final = 16
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _NUMBER: Final = "(0|[1-9][0-9]{0,9})"
-#: Suffix of the producer that finds the records which a broker refused.
+#: Suffix of the id of a second producer, which sends a refused batch again in parts to find the
+#: refused records.
 SEARCH_SUFFIX: Final = "-search"
 _SEARCH: Final = f"({SEARCH_SUFFIX})?"
-#: Patterns after the application id: group member, fixed assignment, `tidewheel bootstrap`.
+#: Ids without the application id: of group members, fixed assignments, `tidewheel bootstrap`.
 _GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
 _FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"

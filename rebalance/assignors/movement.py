@@ -41,8 +41,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    lags: Mapping[TaskId, Mapping[str, float]]  # Records behind, per task and member with state.
-    caught_up: Mapping[TaskId, frozenset[str]]  # Members whose state is as good as the owner's.
+    #: Changelog records behind, by task and member with state; -1: the member owns the task.
+    lags: Mapping[TaskId, Mapping[str, float]]
+    #: Members at most `acceptable_recovery_lag` records behind, by task.
+    caught_up: Mapping[TaskId, frozenset[str]]
 
     def fresher(self, task: TaskId, than: str, members: Iterable[str]) -> str | None:
         """Return the member with the freshest state, if it is fresher than `than`."""

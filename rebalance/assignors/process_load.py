@@ -11,9 +11,9 @@ from heapq import heapify, heapreplace
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    base: Mapping[str, int]
-    cap: Mapping[str, int]  # A member's base, or one more.
-    extras: int  # Members that have one more than their base.
+    base: Mapping[str, int]  # Fewest tasks per member.
+    cap: Mapping[str, int]  # Most tasks per member: its base, or base + 1.
+    extras: int  # Number of members that get base + 1 tasks; their cap allows it.
 
 
 def fair_shares(tasks: int, threads: Mapping[str, int]) -> Shares:

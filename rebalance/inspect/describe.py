@@ -47,7 +47,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """Start of a state (ms since the epoch); if not `known`, it began earlier."""
+    """Start of a state (Unix time in ms); if not `known`, it began earlier."""
 
     at_ms: int
     known: bool = True
@@ -66,7 +66,8 @@ class LogFold:
         self.task_since: dict[TaskId, Since] = {}
         self.member_since: dict[str, Since] = {}
         self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
-        #: Recent starts per member, and recent claims (ms since the epoch).
+        #: Unix times (ms) of each member's last starts and of the last leader claims: alarms count
+        #: them to detect restart loops.
         self.begun: dict[str, deque[int]] = {}
         self.claims: deque[int] = deque(maxlen=_REMEMBERED)
         self._assigning = False

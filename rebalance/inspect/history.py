@@ -30,7 +30,7 @@ HOW: Final = {
     "cold": "without a copy",
 }
 
-#: Display text by phase; joins and leaves have their own.
+#: Display text by phase; joins and leaves have other texts.
 _BECAME: Final = {
     MemberPhase.JOINING: "asks to join",
     MemberPhase.ACTIVE: "is active again",
@@ -41,7 +41,8 @@ _BECAME: Final = {
 
 _EXPLAINED: Final = frozenset({MemberPhase.ACTIVE, MemberPhase.PARKED, MemberPhase.FENCING})
 
-#: Maximum time between the records of one transaction.
+#: Records of one member less than this apart count as one transaction, which the log does
+#: not mark.
 _TRANSACTION_MS: Final = 1_000
 
 _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
@@ -143,7 +144,7 @@ class _CopyStart(NamedTuple):
 
 @dataclass(slots=True)
 class _TaskMove:
-    #: By incarnation; includes dropped copies, which may have become the owner.
+    #: Copies by incarnation, also those that left the STEP record: one may be the new owner's.
     copies: dict[str, _CopyStart] = field(default_factory=dict[str, _CopyStart])
     source: str = ""
     source_incarnation: str = ""
@@ -270,7 +271,7 @@ class Chronicle:
         away_ms = self._away_since.pop(record.member, None)
         if away_ms is None:
             return f"{record.member} joined{where}"
-        # The same transaction ended its former incarnation: no timeout to report.
+        # The transaction of its return also ended its former incarnation: it did not stay away.
         timeout_text = _stayed_away(record.member)
         self._happenings = [
             event

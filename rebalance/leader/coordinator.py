@@ -55,15 +55,15 @@ class Coordinator:
         """Start from a group that includes this leader's claim; `leader` is the process's id."""
         live = group.live()
         self.group = group  # The folded log, up to this leader's last committed record.
-        self.state_offset = 0  # End of the group log, for beats; the log's writer updates it.
-        self.warnings: dict[str, str] = {}  # More alarms for the leader's beats, by subject.
+        self.state_offset = 0  # Position in the group log, for beats; `Leadership` updates it.
+        self.warnings: dict[str, str] = {}  # Alarms that `Leadership` adds to beats, by subject.
         self._app = app
         self._leader = leader
         self._settings = settings
         self._seen = Observations(
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
-            # A live incarnation can join even if the log also lists it as ended.
+            # A contradictory log can list a live incarnation as ended: its join must be accepted.
             ended=dict.fromkeys(
                 incarnation for incarnation in group.ended if incarnation not in live
             ),

@@ -16,14 +16,16 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     task_move_interval_ms: int = 0  # Minimum time between planned moves; 0: no pacing.
     heartbeat_interval_ms: int = 500
     settling_ms: int = 6_000  # Time in the group before a member receives running tasks.
-    #: Wait after the last join before the first target, and before later ones; longest wait.
+    #: Wait after the last join: before the group's first target, before later ones; longest wait.
     first_join_quiet_ms: int = 300
     join_quiet_ms: int = 200
     join_wait_max_ms: int = 3_000
     fences_at_once: int = 16
-    #: Time for a live owner to release a task; then the leader fences it.
+    #: Time for a live owner to release a task; then the leader fences the owner.
     revoke_timeout_ms: int = 60_000
-    assignor: str = ""  # `task_assignor` of this process, the only one it imports.
+    #: `task_assignor` of this process. The leader imports no other name: the group log may be
+    #: forged. "": use the group's, a built-in one.
+    assignor: str = ""
     refine: bool = True  # False: moves without learners, as a baseline for measurements.
 
 

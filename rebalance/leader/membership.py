@@ -21,12 +21,12 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 
 FENCE_AGAIN_MS: Final = 15_000
 
-#: Longest session timeout of members that a new leader has not heard: this or, if longer, so many
-#: heartbeats.
+#: A new leader fences a member that it has never heard after the member's session timeout, at most
+#: the longer of these: a logged timeout may be forged.
 UNHEARD_MAX_MS: Final = 60_000
 _UNHEARD_HEARTBEATS: Final = 10
-#: Longest wait for a member gone before the claim: this plus the longest `rejoin_timeout_ms` of
-#: live members.
+#: An earlier leader's wait for a member's return is cut to this plus the longest
+#: `rejoin_timeout_ms` of the members heard: a logged wait may be forged.
 REJOIN_INHERITED_MS: Final = 60_000
 
 
@@ -210,7 +210,6 @@ def fence_dead_members(draft: Draft) -> None:
 
 
 def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
-    """Return the wait for a member's return; a wait from an earlier leader is capped."""
     if record.incarnation in draft.seen.phase_ms:
         return record.rejoin_ms
     asked = [

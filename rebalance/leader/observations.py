@@ -56,13 +56,15 @@ FAILURE_BACK_OFF_MS_MAX: Final = 60_000
 
 TRANSACTIONAL_IDS_MAX: Final = 1_000
 
-#: READY messages kept per copy: end offsets are compared with one received before their request.
+#: READY messages kept per copy. End offsets are compared with positions received before the leader
+#: requested them: later positions would show too small a lag.
 ANNOUNCEMENTS_MAX: Final = 8
 
-#: Positions on disk count this long after the join: then the member may have opened the stores.
+#: Time for which the leader uses the disk positions of a join. After it, the member may have opened
+#: the stores and changed them.
 DISK_FRESH_MS: Final = 10_000
 
-#: Ended incarnations kept, to reject their late joins.
+#: Ended incarnations remembered, to refuse their late joins.
 ENDED_MAX: Final = 10_000
 
 
@@ -100,10 +102,12 @@ class MemberObservations(msgspec.Struct, kw_only=True):
     join: JoinGroup | None = None
     joined_ms: int = 0
     sequence: int = -1
-    admitted_ms: int | None = None  # Start of settling. None: settled once heard after the claim.
-    #: True if its next beat can change a decision: it has settled, or is heard for the first time.
+    #: Start of `settling_ms`. None: it was in the group before, and is settled once heard again.
+    admitted_ms: int | None = None
+    #: True if its next beat must trigger a decision: moves to it, or joins, wait for a sign of
+    #: life.
     awaited: bool = False
-    in_call_ms: int = 0  # Last report of a long call of user code.
+    in_call_ms: int = 0  # Time of the last report of a long call of user code.
     died: str = ""
     leave: Leave | None = None
     shutdown: str = ""
@@ -135,26 +139,27 @@ class Observations(msgspec.Struct, kw_only=True):
     drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
     fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     fenced: set[str] = msgspec.field(default_factory=set[str])
-    #: Start of an incarnation's phase, and of a task's revocation; missing: before the claim.
+    #: Start of each incarnation's phase and each task's revocation; missing: before the claim.
     phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
-    joins_noted: int = 0
-    #: (members, joins_noted) at the last check of program and member records; if equal, skip it.
+    joins_noted: int = 0  # Number of new and changed joins.
+    #: (members, joins_noted) at the last check of the program, and of the member records. If equal
+    #: now, the leader skips the check.
     program_checked: tuple[Mapping[str, MemberRecord], int] | None = None
     corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
     ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
     ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
-    #: Tasks of planned moves from REVOKE until GRANT is logged; time of the last such GRANT.
+    #: Tasks revoked for planned moves and not granted yet; time of the last such grant.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
     moved_ms: int | None = None
-    #: Task epochs granted without a caught-up copy; True if the member had some state.
+    #: (task epoch, True if the member had some state) of grants without a caught-up copy.
     cold: dict[TaskId, tuple[int, bool]] = msgspec.field(
         default_factory=dict[TaskId, tuple[int, bool]]
     )
     news: list[str] = msgspec.field(default_factory=list[str])
-    #: Contradictory tasks left unchanged, with the reason.
+    #: Alarm per task whose logged phase contradicts a due move: the leader leaves it unchanged.
     set_aside: dict[TaskId, str] = msgspec.field(default_factory=dict[TaskId, str])
     suspected: bool = False
 
@@ -370,7 +375,6 @@ class Observations(msgspec.Struct, kw_only=True):
     def record_ends(
         self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
-        """Record end offsets and check announcements sent before the request against them."""
         for key, end in ends.items():
             if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
                 self.ends[key] = End(offset=end, asked_ms=asked_ms)
@@ -421,7 +425,6 @@ def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> 
 
 
 def _continues(before: Announced, now: Announced) -> bool:
-    """Return True if copy and store are the same and no position went back."""
     return (
         before.learn_epoch == now.learn_epoch
         and before.store_uuid == now.store_uuid

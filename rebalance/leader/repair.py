@@ -1,7 +1,7 @@
 """Repair of a contradictory group log before a new leader writes its snapshot.
 
 Leaders write no contradiction, but anyone with write access to the state topic can. Rules for the
-repair: release no task without a fence, lower no epoch. A consistent group stays unchanged.
+repair: release no task without a fence, lower no epoch.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,10 +17,11 @@ from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
-#: Number of transactional ids to fence if the log lost an incarnation's: its first ones.
+#: If an incarnation has no logged transactional ids, the leader fences its ids numbered below this.
+#: A worker uses the next number only after a commit of unknown outcome.
 _IDS_FENCED: Final = 8
 
-#: Prefixes of `GroupRecord.held` that Tidewheel writes; a text without one is removed.
+#: Leaders start `GroupRecord.held` with one of these; the repair removes any other text.
 _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 

@@ -63,7 +63,8 @@ from tidewheel.rebalance.protocol.orders import (
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import RunningCall
 
-#: Heartbeats between JOIN messages of an admitted member, sent while the log lacks its data.
+#: Heartbeats between JOIN messages of an admitted member, sent while it is parked, the group is
+#: held, or the log has other data about it or its tasks.
 JOIN_AGAIN_HEARTBEATS: Final = 4
 
 BEATS_REMEMBERED: Final = 1_000
@@ -351,11 +352,11 @@ class Member:
     def _apply_record(self, record: MemberRecord, now_ms: int) -> None:
         if not self._was_admitted:
             self._was_admitted = True
-            # The worker opens its stores now: a repeated join omits their old positions.
+            # The worker opens its stores now: a repeated JOIN omits their outdated positions.
             on_disk = tuple(DiskCopy(task=copy.task) for copy in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
-            # An admitted join was received: the lease starts with the first one sent. After a
-            # watchdog restart none was sent, and the worker keeps its lease.
+            # The leader received a JOIN, perhaps the first: the lease starts when that was sent.
+            # After a watchdog restart this member sent none: the worker keeps its earlier lease.
             if self._acked_ms is None:
                 self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)

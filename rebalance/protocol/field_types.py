@@ -10,10 +10,11 @@ from tidewheel.rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, Ta
 COUNT_MAX: Final = 1 << 53
 #: Largest valid `Counter`, at any leader epoch.
 _COUNTER_MAX: Final = 1 << 62
-#: Summands of `counter_max`: fixed, and per leader epoch.
+#: At leader epoch e, a counter above the first number + e * the second is forged: leaders do not
+#: count that far.
 _COUNTED_AT_FIRST: Final = 1 << 32
 _COUNTED_IN_A_TERM: Final = 1 << 20
-#: Partitions in one record, over all topics.
+#: Maximum partitions in one record, over all topics.
 PARTITIONS_MAX: Final = 1_000_000
 _OFFSET_MAX: Final = (1 << 63) - 1
 _HASH_MAX: Final = 1 << 32

@@ -44,7 +44,9 @@ PROTOCOL_MAX: Final = 1
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
     app: Name
-    member: Name  # Lasting name: `group_instance_id` (and slot), or an id in the state directory.
+    #: Lasting name: `group_instance_id` (plus the slot, if a program has several workers); if
+    #: unset, an id from the state directory.
+    member: Name
     incarnation: Name  # One life of that member; never reused.
     v: Version = PROTOCOL_MAX
 

@@ -63,10 +63,7 @@ class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
 
 
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
-    """End of a snapshot, valid if `count` records with checksum `crc` came since its begin.
-
-    Record kinds of later versions follow it: older readers skip those and would count too few.
-    """
+    """End of a snapshot, valid if `count` records with checksum `crc` came since its begin."""
 
     count: Count
     crc: KeyHash
@@ -148,20 +145,21 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
     task: TaskText
     phase: TaskPhaseText
     task_epoch: Counter  # Increases per grant; never reused.
-    #: Incarnation that can commit (RUNNING, REVOKING, FENCE_WAIT), or None.
+    #: Incarnation that can commit (in RUNNING, REVOKING, FENCE_WAIT), or None.
     owner: Name | None = None
     member: Name | None = None
     next_member: Name | None = None
     event: Label = ""
     reason: Text = ""
-    #: Lowest valid committed input offsets: a new owner fails if one is lower. A release, and the
-    #: last beats of a dead owner, raise them.
+    #: Lowest valid committed input offsets: a new owner fails if the group's are lower. A release,
+    #: and the last beats of a dead owner, raise them.
     input: Positions = {}
-    #: Changelog offsets to restore up to before processing; {} after a fence: the current end.
+    #: Changelog offsets up to which a new owner restores before it processes; {} (after a fence):
+    #: up to the current end.
     changelog_end: Positions = {}
     source: Label = ""
     deadline_ms: DurationMs = 0
-    #: Reserved for several owners per partition (K8); always () today.
+    #: Key hash ranges of this owner; always () until one partition can have several owners.
     ranges: tuple[tuple[KeyHash, KeyHash], ...] = ()
     hash_name: Label = "crc32"
 

@@ -25,7 +25,7 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     ms: DurationMs
     first_hash: KeyHash
     node: Label = ""  # Innermost active processor, or "".
-    #: Record in progress; "" and -1 if the coroutine started for an earlier record.
+    #: Record in progress in the key range; "" and -1 if none: the coroutine is from an earlier one.
     topic: Label = ""
     partition: OptionalOffset = -1
     offset: OptionalOffset = -1
@@ -37,7 +37,8 @@ class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     text: Label  # Function, file and line, node, task, topic, partition and offset.
     ms: DurationMs
-    #: True if it exceeds half of `max_call_ms`; `worker_hang_timeout_ms` if that is unlimited.
+    #: True if longer than half of `max_call_ms`; without that limit, than
+    #: `worker_hang_timeout_ms`.
     is_long: bool = False
 
 

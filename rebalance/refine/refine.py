@@ -36,15 +36,16 @@ _WARMUPS_WHILE_LEAVING: Final = 2
 class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     """Intermediate assignment, by names of live members."""
 
-    #: Owner per task. If it differs from the running owner, the task is revoked for it. A missing
-    #: task stays unowned: it waits for its owner's return, or no member can run it.
+    #: Owner per task. The leader revokes a task that another member runs. A missing task stays
+    #: unowned: it waits for its owner's return, or no member can run it.
     owners: Mapping[TaskId, str]
     learners: Mapping[TaskId, str]
-    #: Never two copies of one task on a member. A copy on the new owner stays in `learners` or
-    #: `standbys` until promoted in place.
+    #: A member has at most one copy of a task. A new owner's copy stays in `learners` or `standbys`
+    #: until it becomes the active task.
     standbys: Mapping[TaskId, tuple[str, ...]]
     kept: frozenset[TaskId]  # Tasks whose current owner keeps a standby after it releases them.
-    parked: frozenset[TaskId]  # Tasks that wait for the learner budget, or a target owner.
+    #: Tasks whose move waits for the learner budget, or for a target owner that can receive them.
+    parked: frozenset[TaskId]
     #: Reason per task that moves or is away from its target, for people.
     reasons: Mapping[TaskId, str]
 
@@ -271,7 +272,9 @@ def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
 
 
 class _LearnerCost(StrEnum):
-    FREE = "FREE"  # a standby on the target owner, or one in place of a waiting standby
+    #: No extra copy: the target owner has a standby, or its learner takes the place of the standby
+    #: that the running owner will have after the move.
+    FREE = "FREE"
     EXISTING = "EXISTING"
     NEW = "NEW"
 
@@ -280,7 +283,7 @@ class WarmupPlan(msgspec.Struct, frozen=True):
     """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
 
     learners: Mapping[TaskId, str]
-    free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
+    free: Mapping[TaskId, str]  # Target owner whose copy acts as a FREE learner, per task.
     parked: frozenset[TaskId]
     promoted: Mapping[TaskId, str]  # Learners about to become owners; the budget counts them.
 
@@ -317,7 +320,6 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    """Return the budget; learners added while a member leaves are for its tasks only."""
     allowed = most = index.given.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
@@ -337,11 +339,7 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
 
 
 def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
-    """Return FREE if a standby on the target owner can warm up, or its copy replaces a standby.
-
-    A target standby must wait while its member runs the task: the target owner's copy takes its
-    place (KIP-441's swap).
-    """
+    """Return the learner's cost; FREE includes KIP-441's swap of an owner and its standby."""
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)
     if copy is not None and copy.role == TaskRole.STANDBY:
@@ -426,8 +424,7 @@ def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set
 def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[str, ...]:
     """Return the target's standbys, except on the member that still runs the task.
 
-    The target owner's copy can take the place of such a standby. Ready copies elsewhere stay until
-    every listed standby is ready.
+    The target owner's copy can take the place of such a standby.
     """
     task = verdict.task
     wanted = index.given.standbys.get(task, ())

@@ -64,8 +64,8 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     states: Mapping[TaskId, CurrentTask] = msgspec.field(default_factory=lambda: _NOTHING)
     #: Members that are gone but expected back: their tasks wait, unless a ready copy exists.
     waiting: frozenset[str] = frozenset()
-    #: Learners in the whole group; while a member leaves at least two, the additional ones for its
-    #: tasks.
+    #: Maximum number of learners in the group. While a member leaves, it is at least 2; additional
+    #: learners are for its tasks.
     max_warmup_replicas: int = 2
     acceptable_recovery_lag: int = 10_000
     enabled: bool = True  # False: moves without learners, as a baseline.

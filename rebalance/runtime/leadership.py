@@ -41,11 +41,13 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-#: Obsolete keys deleted per transaction, and interval: few, because decisions wait meanwhile.
+#: Maximum obsolete log keys deleted per transaction, and its interval. Few, because decisions wait
+#: meanwhile.
 _STALE_KEYS_MAX: Final = 200
 _STALE_KEYS_EACH_MS: Final = 10_000
 
-#: Wait before a check for offsets that others committed: after a claim, a clean check, a finding.
+#: Wait before the leader checks if another program committed offsets of this group, at which tasks
+#: would start: after a claim, a clean check, a finding.
 OFFSETS_CHECK_FIRST_MS: Final = 60_000
 OFFSETS_CHECK_EACH_MS: Final = 3_600_000
 OFFSETS_CHECK_AGAIN_MS: Final = 60_000
@@ -56,13 +58,14 @@ _LOG: Final = "log"
 #: Duration of alarms about dropped messages and about a repaired log.
 _DROPPED_MS: Final = 3_600_000
 
-#: Interval of comparing the group in the log with this leader's own.
+#: Interval of comparing the group read from the log with the one that this leader decided.
 AUDIT_EACH_MS: Final = 5_000
 
-#: A leader that does not receive its own beats for this long can't judge its members' silence.
+#: A leader that receives none of its own beats for this long resigns: its members may be alive.
 _BLIND_HEARTBEATS: Final = 2.5
 
-#: Messages that senders may not repeat: a new leader's coordinator receives the recent ones.
+#: Messages that may be sent only once, to a leader that then ended. Each process keeps those of the
+#: last 10 s, for its own coordinator if it leads next.
 _REPLAYED: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _REPLAYED_MS: Final = 10_000
 _REPLAYED_MAX: Final = 1_000
@@ -117,7 +120,7 @@ class Leadership:
         self._claim_end = 0
         self._topic_ids: dict[str, str] = {}
         self._coordinator: Coordinator | None = None
-        #: Time when its own last beat arrived through the inbox.
+        #: Time when this leader's own last beat arrived through the inbox.
         self._heard_ms = 0
         self._busy = False
         self._fencing: set[str] = set()
@@ -125,9 +128,10 @@ class Leadership:
         self._offsets_check_ms = 0
         self._audit_ms = 0
         self._led_ms = 0
-        #: Decided group that differed from the log at the last audit.
+        #: The leader's group, if the log differed from it at the last audit. The reader may lag, so
+        #: the leader writes the group again only after a second such audit.
         self._differing: Group | None = None
-        #: A rejected record may have replaced a valid one: write the group again.
+        #: A rejected record may have replaced a valid one: the leader writes the group again.
         self._is_damaged = False
         self._dropped_ms = 0
         self._out: list[AnyMessage] = []
@@ -268,7 +272,6 @@ class Leadership:
         self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """Return True if this leader's own beats don't arrive: silent members may be alive."""
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:
@@ -313,11 +316,6 @@ class Leadership:
         return min(decision.wake_ms, self._stale_keys_ms, self._offsets_check_ms, self._audit_ms)
 
     def _must_restate(self, group: Group, now_ms: int) -> bool:
-        """Return True if the leader must write the whole group to the log again.
-
-        A foreign record may contradict its decisions. Two audits in a row must find that: at the
-        first, the reader may lag.
-        """
         coordinator = self._coordinator
         if coordinator is None or now_ms < self._audit_ms:
             return False
@@ -426,7 +424,7 @@ class Leadership:
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
 
     def _check_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Check for offsets of other applications: brokers accept them in a memberless group."""
+        """Report foreign offsets: brokers accept them in a group without consumers."""
         self._offsets_check_ms = now_ms + OFFSETS_CHECK_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 

@@ -61,7 +61,8 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     process_id: str  # Unique per process start.
     heartbeat_interval_ms: int = 500
-    session_timeout_ms: int = 3_000  # The inbox is read from twice this long ago.
+    #: Reading of the inbox starts 2 * this time ago: each live member has sent a message since.
+    session_timeout_ms: int = 3_000
     jitter_seed: int = 0
     coordinator: CoordinatorSettings = msgspec.field(default_factory=CoordinatorSettings)
 
@@ -167,8 +168,8 @@ class GroupRuntime:
     """Host of one application's members on a machine; leads their group when elected.
 
     `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
-    Tests call `once`. `was_used` runs on an executor before the first claim in an empty log. True
-    means that the application has committed as a group: its log was deleted.
+    `was_used` runs on an executor before the first claim in an empty log. True means that the
+    application has committed as a group: its log was deleted.
     """
 
     def __init__(
@@ -390,7 +391,8 @@ class GroupRuntime:
         if self._held:
             _log.warning("group %s was recovered: resuming", self._settings.app)
         for hosted in self._hosted.values():
-            # Created again: its epochs belong to the earlier log.
+            # `_member` creates it again: this one knows epochs of the old log. After a hold,
+            # `welcomed` ends an incarnation that the recovered log lacks.
             hosted.welcomed = hosted.welcomed or self._held != ""
             hosted.member = None
         self._held = ""
@@ -487,7 +489,6 @@ class GroupRuntime:
                 )
 
     def _drop(self, count: int) -> None:
-        """Count dropped messages; log at 1, 10, 100, ..."""
         before, self._dropped = self._dropped, self._dropped + count
         if len(str(self._dropped)) > len(str(before)) or before == 0:
             _log.warning(
@@ -535,8 +536,6 @@ class GroupRuntime:
         self._follower.hold_soon(reason)
 
     def _call_cluster(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        """Run a cluster call on an executor; a failure is logged and retried later."""
-
         def ended(_: int) -> None:
             self._is_call_open = False
 

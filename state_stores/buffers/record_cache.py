@@ -23,7 +23,8 @@ class RecordCache:
         #: True if a batch changed keys already cached: they kept their old place in `_keys`.
         self._disordered = False
         self._new: set[bytes] = set()
-        #: Keys still cached after the last commit: the buffer may drop their rows.
+        #: Keys cached before the last commit. It made their rows clean: the buffer may drop these,
+        #: and `changed_many` loads them again.
         self._left: set[bytes] = set()
         self._key_bytes = 0
         #: Changed keys, call by call; `_by_last_change` sorts them only on demand.
@@ -50,7 +51,7 @@ class RecordCache:
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
         """Track changes before the caller makes them; load and return keys not cached yet.
 
-        Also return keys in `_left`, once: since the commit, the buffer may have dropped their rows.
+        Also load and return keys in `_left`: the buffer may have dropped their rows.
         """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))

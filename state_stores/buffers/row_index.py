@@ -250,7 +250,7 @@ class RowIndex:
         if not self.is_full:
             return
         for number in self._order:
-            # Three quarters suffice: dropped segments are searched again, key by key.
+            # Stop at 3/4 of the budget: the next rows fit. Keys in dropped segments cost new scans.
             if self._size_bytes <= self._budget_bytes * 3 // 4:
                 return
             self._size_bytes -= self._segments[number].size_bytes
