@@ -36,7 +36,7 @@ def collection_paused() -> Generator[None]:
 def permanent_objects() -> Generator[None]:
     """Disable the collector while definitions are created, then move them to the oldest generation.
 
-    Two scans of all these objects would take a tenth of a worker's start time.
+    Otherwise the collector scans all of them twice, a tenth of a worker's start time.
 
     >>> import gc
     >>> with permanent_objects():

@@ -57,7 +57,7 @@ class DefaultSerde:
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
-        """Return False."""
+        """Return False: a placeholder can serialise no value."""
         return False
 
     def serialize(self, topic: str, value: Any, /) -> NoReturn:  # noqa: ARG002 - the serde's signature
@@ -77,7 +77,7 @@ VALUE_DEFAULT = DefaultSerde("value")
 
 
 def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
-    """Return the placeholder for None, else the serde, in its key form for keys."""
+    """Return the placeholder for None, else the serde; keys may need another registry subject."""
     if serde is None:
         return placeholder
     return for_keys(serde) if placeholder.part == "key" else serde

@@ -32,8 +32,6 @@ else:
     K = TypeVar("K")
     V = TypeVar("V")
 
-#: Table store types: on disk; in memory, restored at each start; on disk with version history; in
-#: memory with a key limit.
 StoreType = Literal["rocksdb", "in_memory", "versioned", "lru"]
 
 
@@ -51,7 +49,8 @@ class Materialized(Generic[K, V]):
         logging: Write changes to a changelog topic. Without one, a lost disk loses the table.
         changelog_config: Topic settings for the changelog, such as `{"min.insync.replicas": "2"}`.
         retention: Windowed tables: a window expires when its start (a session's end) is this much
-            older than the largest one. Default and minimum: the time in which it may change.
+            older than the newest in its store. Default and minimum: the time after it in which the
+            window may change.
         history_retention: Versioned tables: age limit for reading versions and for late records.
         max_entries: LRU tables: maximum number of keys.
         ttl: Tables without windows: lifetime of a row after its record's timestamp, in stream time.
@@ -59,7 +58,7 @@ class Materialized(Generic[K, V]):
             "lru" or `ttl`). Default: the option `dsl_store_format`.
 
     Durations are `datetime.timedelta` or int milliseconds. Type checkers see `Materialized[K, V]`
-    with the types of its serdes, which must match the table; `Never` means not given.
+    with the types of its serdes, which must match the table, or `Never` for a missing serde.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
@@ -135,17 +134,17 @@ class Materialized(Generic[K, V]):
 
     @property
     def persistent(self) -> bool:
-        """Return True if the store is on disk, unless `dsl_store_suppliers` changes it."""
+        """Return True for a type on disk; `dsl_store_suppliers` may replace a default type."""
         return self.store_type in (None, "rocksdb", "versioned")
 
     @property
     def fits_windows(self) -> bool:
-        """Return True if such a store can keep windowed rows and join records."""
+        """Return True if stores of this `store_type` can keep windowed rows and join records."""
         return self.store_type in (None, "rocksdb", "in_memory")
 
     @classmethod
     def of(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
-        """Return the options of a `store=` argument; raise `TopologyError` for other types.
+        """Return the options of a `store=` argument.
 
         >>> Materialized.of("counts", "count").name
         'counts'
@@ -258,7 +257,7 @@ class Materialized(Generic[K, V]):
     def windows_retention_ms(self, needed_ms: int, context: str) -> int:
         """Return the retention of a windowed table (ms).
 
-        Raise `TopologyError` if it is too short.
+        Raise `TopologyError` if it is below `needed_ms`, or if another option excludes windows.
         """
         if not self.fits_windows:
             raise TopologyError(

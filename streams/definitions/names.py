@@ -60,7 +60,7 @@ def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known name, a list without a near one, or "".
+    """Return "; did you mean 'x'?" for a similar known name, else up to five known names, or "".
 
     >>> did_you_mean("conts", ["counts", "totals"])
     "; did you mean 'counts'?"

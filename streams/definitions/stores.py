@@ -65,8 +65,7 @@ class Stores:
         """Return a store of keys and values.
 
         Args:
-            ttl: Lifetime of a key after its record's timestamp, in stream time (`timedelta` or int
-                milliseconds); None: unlimited.
+            ttl: Lifetime of a key after its record's timestamp, in stream time; None: unlimited.
 
         >>> Stores.key_value("totals", key_serde=str, value_serde=float).spec.kind.value
         'key_value'
@@ -140,8 +139,9 @@ class Stores:
         """Return a key-value store of the most recently used keys (Kafka Streams' `Stores.lruMap`).
 
         `get` and `put` count as use of a key; a put beyond `max_entries` deletes the least recently
-        used key, also from the changelog. After a restart, timestamps decide the order of use. As
-        in Kafka Streams the store is in memory, unless `persistent=True`.
+        used key, also from the changelog. A restart forgets uses by `get`: keys are then
+        ordered by the timestamps of their last puts. The store is in memory, unless
+        `persistent=True`.
 
         Args:
             max_entries: Maximum number of keys, at least 1. All keys are in memory even with
@@ -332,7 +332,8 @@ class Stores:
     ) -> StoreBuilder:
         """Return a store of your own class, a `StateStore`. Each task gets its own object.
 
-        Its task is never divided into key ranges, so `num_stream_threads` must be 1.
+        The application needs `num_stream_threads=1`, else its start fails. More threads would
+        process records ahead of a commit, but a custom store treats all its writes as committed.
 
         Args:
             factory: The class, or a function that returns a new object at each call.

@@ -56,7 +56,6 @@ def wait_for_coordinator(admin: Admin, application_id: str) -> None:
 def load(
     producer: SinkProducer, batches: Iterable[OutputColumns], advance: Callable[[int], None]
 ) -> int:
-    """Send all records and return their count; raise `StreamsError` on a failed write."""
     sent = 0
     for batch in batches:
         producer.produce(batch)
@@ -73,7 +72,10 @@ def load(
 def group_progress(
     admin: Admin, application_id: str, inputs: Mapping[TopicPartition, int]
 ) -> GroupProgress:
-    """Return the count of committed input records, and `finished` once all topics are."""
+    """Return the number of committed input records.
+
+    `finished`: all of them, and all repartition records, are committed.
+    """
     committed = {
         partition: entry.offset
         for partition, entry in admin.committed(application_id, None, stable=False).items()

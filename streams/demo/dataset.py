@@ -88,7 +88,6 @@ def is_genuine(path: Path) -> bool:
 
 
 def fetch_by_pip(folder: Path) -> Path:
-    """Download the archive with pip; raise `DatasetError` with pip's last lines."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
     backend = folder / "backend"
@@ -126,7 +125,7 @@ def fetch_by_pip(folder: Path) -> Path:
 
 
 def _python_with_pip(folder: Path) -> str:
-    """Return a Python with pip: this one, or a new environment (uv's have no pip)."""
+    """Return this Python, or a new environment's if this one has no pip (uv installs none)."""
     if find_spec("pip") is not None:
         return sys.executable
     home = folder / "venv"

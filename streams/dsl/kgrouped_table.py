@@ -125,9 +125,10 @@ class KGroupedTable(Generic[K, V]):
         """Combine the values of each group; the first value is the first result.
 
         Args:
-            adder: `f(aggregate, value)` -> aggregate including the value; None deletes the row.
-            subtractor: `f(aggregate, value)` -> aggregate without the value; None empties the
-                group.
+            adder: `f(aggregate, value)` -> aggregate including the value.
+            subtractor: `f(aggregate, value)` -> aggregate without the value.
+
+        If either returns None, the group's row is deleted; its next value is again the first result.
 
         >>> from operator import add, sub
         >>> from tidewheel import StreamsBuilder
@@ -157,10 +158,11 @@ class KGroupedTable(Generic[K, V]):
         """Fold the values of each group into an aggregate.
 
         Args:
-            adder: `f(key, value, aggregate)` -> aggregate including the value; None deletes the
-                row.
-            subtractor: `f(key, value, aggregate)` -> aggregate without the value; None empties the
-                group.
+            adder: `f(key, value, aggregate)` -> aggregate including the value.
+            subtractor: `f(key, value, aggregate)` -> aggregate without the value.
+
+        If either returns None, the group's row is deleted; its next value starts from
+        `initializer()`.
 
         >>> from tidewheel import StreamsBuilder
         >>> carts = StreamsBuilder().table("carts", key_serde=str, value_serde=int)

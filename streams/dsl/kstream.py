@@ -49,14 +49,14 @@ V_contra = TypeVar("V_contra", contravariant=True)
 class _OfValue(Protocol[V_contra]):
     """A predicate of the value.
 
-    A protocol: mypy infers a lambda's parameters only from a union's one `Callable` member.
+    Not a `Callable`: mypy infers a lambda's parameters only from a union with one `Callable`.
     """
 
     def __call__(self, value: V_contra, /) -> object: ...
 
 
 class _OfBoth(Protocol[K_contra, V_contra]):
-    """A predicate of key and value; a protocol for the same reason."""
+    """A predicate of key and value; a protocol for the reason given at `_OfValue`."""
 
     def __call__(self, key: K_contra, value: V_contra, /) -> object: ...
 

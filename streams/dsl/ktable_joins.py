@@ -122,11 +122,12 @@ class KTableJoins(ABC, Generic[K, V]):
                 `f(topic, key, None, partitions)` -> partition.
             name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
-        A result has the newer timestamp of its two rows; after a change of the table behind
-        `foreign_key`, that change's. As in Kafka Streams (KIP-213), responses of that table for
-        outdated rows are dropped. If changes and responses cross, an inner foreign-key join (not
-        `left_join`) may keep an outdated result in two cases: a row is deleted and immediately
-        returns with a dangling reference, or a row changes while its referenced row is deleted.
+        A result has the newer timestamp of its two rows; if a change of the row that `foreign_key`
+        references caused it, that change's timestamp. As in Kafka Streams (KIP-213), the other
+        table's rows arrive as responses; a response is dropped if this table's row has changed
+        meanwhile. So an inner foreign-key join (not `left_join`) may keep an outdated result in two
+        cases: a row is deleted and immediately returns with a dangling reference, or a row changes
+        while its referenced row is deleted.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()

@@ -59,8 +59,8 @@ class WindowedKStream(Generic[K, V]):
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """Return the same stream with another emit strategy.
 
-        With "on_window_close" the next record past the window's close triggers the result, checked
-        at most every `emit_interval_ms`. Results are ordered by window end.
+        With "on_window_close", records past a window's close trigger its result. Closed windows are
+        emitted, ordered by end, at most once per `emit_interval_ms` of wall-clock time.
 
         Args:
             strategy: "on_window_update" (a result per update, the default) or "on_window_close"
@@ -247,8 +247,8 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
 
         Args:
             merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions. It
-                receives the initial aggregate and each session that a record merges, earliest
-                first.
+                is called for each session that a record merges, earliest first: `aggregate1` is the
+                result so far (at first the initial aggregate), `aggregate2` the session's.
 
         >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> clicks = StreamsBuilder().stream("clicks", key_serde=str, value_serde=str)
@@ -268,17 +268,14 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
 def windowed_by(
     call: Call, aggregations: StreamAggregations, windows: object
 ) -> "SessionWindowedKStream[Any, Any] | TimeWindowedKStream[Any, Any]":
-    """Return the windowed stream of a group.
-
-    Raise `TopologyError` if `windows` is not a window type.
-    """
+    """Return the windowed stream of a group."""
     if isinstance(windows, SessionWindows):
         return SessionWindowedKStream(aggregations, windows)
     return TimeWindowedKStream(aggregations, check_time_windows(call, windows))
 
 
 def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWindows:
-    """Return time windows; raise `TopologyError` for other types."""
+    """Return `windows`; raise `TopologyError` for other types."""
     if isinstance(windows, FixedWindows | SlidingWindows):
         return windows
     raise TopologyError(
@@ -290,10 +287,7 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
 def check_merger(
     call: Call, windows: Windows | None, merger: object | None
 ) -> Callable[[Any, Any, Any], Any] | None:
-    """Return the merger of sessions, None for other windows.
-
-    Raise `TopologyError` if it is missing for sessions or given for others.
-    """
+    """Return the merger, which session windows need and others reject."""
     if isinstance(windows, SessionWindows):
         if merger is None:
             raise TopologyError(

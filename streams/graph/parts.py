@@ -88,8 +88,8 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         """Request old values in its changes; return True if they will be sent.
 
         Kafka Streams' enableSendingOldValues. A table without a store needs its parents' old
-        values; a source needs a store, which only `force` creates. A join always requests its
-        parents' old values, so filters above it send no deletion of a row that they dropped.
+        values; a source needs a store, created only with `force`. A join always requests its
+        parents' old values: filters above it then send no deletion of a row they never forwarded.
         """
         if self.loses_versions:
             for parent in self.parents:
@@ -106,7 +106,6 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 def settled_serdes(
     materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
 ) -> tuple[AnySerde | None, AnySerde | None]:
-    """Return the serdes of a table's store: its own, else the given ones."""
     own_key, own_value = materialized.key_serde, materialized.value_serde
     return (
         key_serde if own_key is None else as_serde(own_key),

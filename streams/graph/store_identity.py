@@ -192,8 +192,8 @@ class _Parts:
 class _Details(_Parts):
     """Descriptions that include operations of functions, builtins and class methods.
 
-    A changed description alone is harmless; a start fails only if another generated name now has
-    the old one.
+    A changed description alone is harmless. A start fails only if an operator's description from
+    the last commit now has another generated name: the operator would get another's rows.
     """
 
     def __init__(self, sources: FunctionSources, locations: frozenset[str]) -> None:
@@ -305,7 +305,10 @@ def _module(name: str | None) -> str | None:
 
 
 def _is_known(module: str | None) -> bool:
-    """Return True for modules of Python and Tidewheel, whose functions are known by name."""
+    """Return True for modules of Python and Tidewheel.
+
+    Their functions are compared by name: their code changes between versions.
+    """
     return (module or "").partition(".")[0] in _KNOWN_MODULES
 
 

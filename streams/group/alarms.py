@@ -45,10 +45,11 @@ class BrokerFacts:
     """Facts that brokers report about a group.
 
     Attributes:
-        subscribers: Number of foreign consumers that use the application id as group id.
+        subscribers: Number of other programs' consumers that use the application id as group id.
         foreign_offsets: Partitions whose offset another application committed.
-        topic_ids: Ids of the control topics; None if not requested.
-        open_transactions: Stalled transactions in the application's topics.
+        topic_ids: Ids of the topics of group log and inbox; None if not requested.
+        open_transactions: Transactions that block readers of the application's topics for 5 s.
+        progress: Committed position of each key range; None if not requested.
         problem: Reason why the brokers could not be asked.
     """
 

@@ -113,9 +113,10 @@ class InboxFold:
                 pass  # the group log has the outcome
 
     def leader_beat(self, group: Group) -> tuple[int, LeaderBeat] | None:
-        """Return the last heartbeat of the logged leader or its predecessor, with its time.
+        """Return the last heartbeat of the leader in the group log, with its receive time.
 
-        A heartbeat's own epoch is not trusted: any client may write to an inbox.
+        Before its first heartbeat, return the last of an earlier leader. Heartbeats with later
+        epochs are not trusted: any client may write to an inbox.
         """
         if not group.leader_epoch:
             return next(reversed(self._leader_beats.values()), None)
@@ -146,7 +147,10 @@ class InboxFold:
         self.failed = {key: entry for key, entry in self.failed.items() if entry[0] >= since_ms}
 
     def speaking(self, group: Group, now_ms: int) -> tuple[str, ...]:
-        """Return members heard recently that have not left; without a log all senders."""
+        """Return live or joining members heard within two session timeouts.
+
+        Any sender counts if the log has no leader yet.
+        """
         names: set[str] = set()
         for incarnation, heard_ms in self.heard_ms.items():
             record = group.members.get(incarnation)

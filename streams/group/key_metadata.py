@@ -39,7 +39,7 @@ class KeyQueryMetadata:
 
     Attributes:
         active_host: The process that processes the key; None without an owner or `application_server`.
-        standby_hosts: Processes with a copy that lags a little: for `store(name, stale=True)`.
+        standby_hosts: Processes with a copy, which may lag: for `store(name, stale=True)`.
         partition: The key's partition; None for a global store, and before the group knows its tasks.
 
     >>> KeyQueryMetadata(active_host=HostInfo("shop-3", 8080), standby_hosts=frozenset(), partition=2).partition

@@ -26,7 +26,7 @@ class KeyRange:
         first, last: Lowest and highest key hash, as 8 hex digits.
         offset: Next offset to process: all earlier records of its keys are processed.
         ahead: `offset` minus the partition's committed offset, which is that of the slowest range.
-        busy: Percent of the last seconds at work; None if unknown.
+        busy: Percent of about the last 5 s that a thread spent on this range; None if unknown.
     """
 
     first: str
@@ -42,7 +42,8 @@ class InputRanges:
 
     Attributes:
         task: None while it is unknown which task reads the partition.
-        ranges: By hash; one range for an undivided task.
+        hash: Name of the hash function of keys.
+        ranges: Ordered by `first`; one range for an undivided task.
     """
 
     task: str | None
@@ -70,7 +71,10 @@ def range_map(
     readers: Mapping[str, int],
     busy: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> tuple[InputRanges, ...]:
-    """Return key ranges, sorted by task; `busy` has their load (percent) by first hash."""
+    """Return key ranges, sorted by task.
+
+    `readers`: sub-topology by topic; `busy`: percent by task and lowest key hash of a range.
+    """
     known: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
     for partition, committed in sorted(progress.items()):

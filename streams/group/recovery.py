@@ -115,7 +115,7 @@ def execute_recovery(
     read_group: Callable[[], Group],
     replication_factor: int = -1,
 ) -> int:
-    """Execute the plan; return the epoch of the claim.
+    """Execute the plan; return the group's new leader epoch.
 
     Commits and log are read a second time after the fencing: only then are they final.
 
@@ -219,7 +219,7 @@ def _highest_epoch(committed: Mapping[TopicPartition, CommittedOffset], group: G
 def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     """Return the defects of the group's log.
 
-    Missing commits don't matter: members also pause if the topics were deleted before the first commit.
+    A lost topic is a defect even before the first commit, because running members pause.
     """
     was_used = any(progress.task_epoch > 0 for progress in _progress(facts.committed))
     group = facts.group

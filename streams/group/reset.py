@@ -58,7 +58,7 @@ class ResetScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSlot:
-    """State folder of a worker here; `problem` names the holder of its lock."""
+    """State folder of a worker on this machine; `problem`: error if a process has locked it."""
 
     slot: int
     path: Path
@@ -210,7 +210,6 @@ def gather_facts(
 
 
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
-    """Execute the plan; raise `StreamsError` if it is refused or a slot is locked."""
     if plan.refusals:
         raise StreamsError("; ".join(plan.refusals))
     with ExitStack() as held:

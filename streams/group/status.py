@@ -30,7 +30,8 @@ class MemberStatus:
     """Incarnation of a member. Ages are in ms.
 
     Attributes:
-        call: Call of user code that has run for a second or more, for `call_ms`.
+        call: User function that has been running for at least 1 s, or "".
+        call_ms: Running time of `call`.
     """
 
     member: str
@@ -106,16 +107,17 @@ class TaskFigures:
     """Task in one role at one member.
 
     Attributes:
-        phase: As in the log, or WARMING; of a copy, "READY" or "FOLLOWING".
-        epoch: Task epoch, or a copy's learn epoch.
+        phase: As in the log, or WARMING while a learner restores the task's state for a move; of a
+            copy, "READY" or "FOLLOWING".
+        epoch: Task epoch; of a copy, the number that the leader gave it (learn epoch).
         state: State in the worker's report, such as RUNNING.
-        since_ms: Start of the phase (ms since the epoch); earlier if not `since_known`.
+        since_ms: Start of the phase (ms since the epoch); if not `since_known`, it began earlier.
         target: Future owner, if different.
         lag: Records to process (active) or to restore (copies).
         rate: Records per second.
         done, end: Sums of a copy's changelog offsets: restored ones, and the ends.
         eta_s: Seconds until a copy has caught up at this rate.
-        dropped: Records dropped by a rule since the owner started.
+        dropped: Late records and null keys dropped since the owner started.
     """
 
     task: str

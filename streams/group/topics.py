@@ -105,7 +105,7 @@ def _rejected(
 
 
 class GroupTopics:
-    """Reader of both control topics from the last offset read; for one thread."""
+    """Reader of group log and inbox from the last offset read; for one thread."""
 
     def __init__(
         self,
@@ -138,7 +138,6 @@ class GroupTopics:
         self._inbox.begin(self._admin.end_offsets([self._inbox.partition]))
 
     def new_messages(self) -> list[Heard]:
-        """Return messages fetched so far, without waiting."""
         return self._heard(self._inbox.fetched_rows())
 
     def _heard(self, rows: Iterable[_Row]) -> list[Heard]:

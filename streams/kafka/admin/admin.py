@@ -224,7 +224,6 @@ class KafkaAdmin:
         return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return last stable offsets: records below them are committed or aborted."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
 
     def open_transactions(
@@ -277,10 +276,9 @@ class KafkaAdmin:
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return committed offsets; `stable=True` waits for pending transactional commits.
+        """Read with a consumer: librdkafka's admin call crashes while a coordinator loads.
 
-        Uses a consumer: librdkafka's admin call crashes while a coordinator loads
-        (librdkafka#5040).
+        See librdkafka#5040.
         """
         if partitions is None:
             partitions = [
@@ -335,7 +333,6 @@ class KafkaAdmin:
         return len(self._members(group_id))
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
-        """Return transactional id and host of live workers with a fixed assignment."""
         return {
             member.client_id: member.host.removeprefix("/")
             for member in self._members(fixed_group(application_id))
@@ -606,8 +603,8 @@ class KafkaAdmin:
 def metadata_text(partition: Any) -> str:
     """Return the metadata of a committed offset, "" for none.
 
-    librdkafka does not copy the final zero that confluent-kafka expects: other programs' metadata
-    is read beyond its end, so any bytes may follow.
+    confluent-kafka commits metadata with a final zero and reads up to it. Metadata of other clients
+    has none, so any bytes may follow it.
     """
     try:
         return partition.metadata or ""

@@ -110,7 +110,7 @@ def leader_transactional_id(app: str) -> str:
 
 
 class KafkaGroupLog:
-    """Group log and inbox of one application; the port defines the thread of each method."""
+    """Group log and inbox of one application; `GroupLog` lists the methods of each thread."""
 
     def __init__(self, settings: ClientSettings, *, replication_factor: int = -1) -> None:
         self._settings = settings
@@ -247,7 +247,6 @@ class KafkaGroupLog:
         self._inbox_producer.send(messages)
 
     def claim(self) -> int:
-        """Become leader, which fences the previous one; return the state topic's end."""
         self.resign()
         self._leader = LeaderProducer(self._settings, self._state)
         self._leader.init()
@@ -291,7 +290,6 @@ class LeaderProducer:
         _know_topic(self._producer, self._state.topic)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write one transaction; raise `LeadershipLostError` unless it is committed."""
         if not keys:
             return
         self._producer.serve()
@@ -384,7 +382,6 @@ class KafkaGroupAdmin:
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence those ids that are of this application; raise StreamsError if one fails."""
         own = own_ids(self._group_id, transactional_ids)
         if len(own) < len(set(transactional_ids)):
             _log.warning(
@@ -463,7 +460,10 @@ def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> R
 
 
 def _tried(call: Callable[[], _T]) -> _T:
-    """Return a call's result; raise `GroupLogAwayError` if a retry may succeed."""
+    """Return a call's result; replace its errors by those that `GroupLog` documents.
+
+    The caller retries after `GroupLogAwayError`.
+    """
     try:
         return call()
     except MissingSourceTopicError as error:

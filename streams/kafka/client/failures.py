@@ -68,8 +68,8 @@ def outcome_of(error: KafkaError, *, ending: bool) -> Outcome:
 def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
     """Return True if the same records would fail again.
 
-    For the message "erroneous state", `log_text` has the cause in parentheses. For "see individual
-    delivery reports", `RefusedSearch` finds the records.
+    `log_text`: the client's log line with the cause, which the error "erroneous state" lacks. For
+    INCONSISTENT ("see individual delivery reports"), `RefusedSearch` then finds the records.
     """
     if error.code() in BATCH_REFUSED | TOPIC_REFUSED or error.code() == INCONSISTENT:
         return True
