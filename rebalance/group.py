@@ -70,7 +70,7 @@ class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Content of the group log; `==` ignores `ended`."""
+    """Content of the group log; `==` ignores `ended` (incarnations): later readers know fewer."""
 
     leader_epoch: int = 0
     leader: str = ""
@@ -85,7 +85,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     bootstraps: Mapping[str, BootstrapRecord | BootstrappedRecord] = _NOTHING
     pending: tuple[AnyRecord, ...] | None = None  # Records of an unfinished snapshot, or None.
     #: The last `ENDED_MAX` ended incarnations, oldest first: their messages no longer count.
-    #: Readers of a compacted log may know fewer.
     ended: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:

@@ -43,7 +43,7 @@ class GroupLog(Protocol):
     """The two control topics of an application.
 
     Threads: one calls `open` and `poll`, one the leader's methods (`claim`, `append`, `forget`,
-    `resign`), one `send`. Methods raise `GroupLogAwayError` if a retry can help.
+    `resign`), one `send`.
     """
 
     def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
@@ -65,7 +65,7 @@ class GroupLog(Protocol):
         ...
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages in order without waiting; drop those undelivered for seconds."""
+        """Send messages in order without waiting; drop those not delivered within 5 s."""
         ...
 
     def claim(self) -> int:
@@ -101,7 +101,7 @@ class EndsReader(Protocol):
         ...
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return position keys whose committed offset is not this application's.
+        """Return position keys whose offset another application committed: its metadata shows it.
 
         `partitions` maps topics to partition counts.
         """

@@ -6,7 +6,7 @@ from tidewheel.rebalance.model import TaskId
 
 
 def fixed_tasks(tasks: Iterable[TaskId], *, slot: int, workers: int) -> frozenset[TaskId]:
-    """Return the tasks whose index in sorted order, modulo `workers`, is `slot`.
+    """Return the tasks of worker number `slot`: without a group, it runs every `workers`-th one.
 
     >>> sorted(map(str, fixed_tasks([TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)], slot=0, workers=2)))
     ['0_0', '0_2']

@@ -47,7 +47,7 @@ class Freshness:
     caught_up: Mapping[TaskId, frozenset[str]]
 
     def fresher(self, task: TaskId, than: str, members: Iterable[str]) -> str | None:
-        """Return the member with the freshest state, if it is fresher than `than`."""
+        """Return the member with the freshest state, if it is fresher than member `than`'s."""
         limit = self._lag(task, than)
         lags = [(self._lag(task, member), member) for member in members]
         return min((lag for lag in lags if lag[0] < limit), default=(_NO_STATE, None))[1]
@@ -56,17 +56,17 @@ class Freshness:
         return self.lags[task].get(member, _NO_STATE)
 
     def outdone(self, task: TaskId, member: str) -> bool:
-        """Return True if another member has fresher state and this one is not caught up."""
         if member in self.caught_up[task]:
             return False
         return self.fresher(task, member, self.lags[task]) is not None
 
 
 def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> int:
-    """Move active tasks to caught-up members; return the number of moves.
+    """Move active tasks to members with fresher state; return the number of moves.
 
-    Order of preference: swap with a caught-up standby (free), the least loaded caught-up member,
-    the freshest member. The planned owner gets a warm-up copy if the budget allows one.
+    A caught-up standby comes first: it and the planned owner swap. Next is the least loaded
+    caught-up member, then the freshest one. Without a swap, the planned owner gets a warm-up copy
+    while `warmups_left` is above 0.
     """
     movements = _movements(plan.active, freshness, frozenset(tasks))
     for task, planned in movements:
@@ -88,7 +88,7 @@ def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> i
 
 
 def move_standbys(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> int:
-    """Move standbys to members with fresher state and no copy; return the number of moves."""
+    """Move standbys to members with fresher state; return the number of moves."""
     done = 0
     for task, planned in _movements(plan.standby, freshness, frozenset(tasks), plan.warmups):
         free = [member for member in plan.threads if not plan.has(member, task)]

@@ -15,7 +15,7 @@ from tidewheel.rebalance.model import TaskId
 #: (tag or rack, its value) of a member; the host is separate because it outweighs these.
 _Place = tuple[str, str]
 
-#: Gain of a copy: another host, then the number of new tags and racks.
+#: Gain of a copy: True if it adds a host, and the number of tag values and racks it adds.
 _Gain = tuple[bool, int]
 
 
@@ -65,7 +65,7 @@ class _Placement:
         self._load = LoadOrder(threads, Counter(owners.values()))
         self._host = {member.name: member.host for member in members}
         self._places = {member.name: _places(member) for member in members}
-        #: Known hosts, and the number of values per tag; a task that uses all gains no more.
+        #: All members' hosts, and the number of values per tag: limits of a copy's gain.
         self._hosts = frozenset(filter(None, self._host.values()))
         self._values = Counter(kind for kind, _ in set[_Place]().union(*self._places.values()))
         #: Per task: its owner, then its copies in placement order.
@@ -121,7 +121,7 @@ class _Placement:
         return new_host, len(places.difference(*(self._places[other] for other in others)))
 
     def _possible(self, holders: list[str]) -> _Gain:
-        """Return the largest possible gain of a further copy."""
+        """Return the most that one more copy can add: a host (True), and new tags and racks."""
         used_hosts = {self._host[member] for member in holders}
         used = Counter(
             kind for kind, _ in set[_Place]().union(*(self._places[member] for member in holders))

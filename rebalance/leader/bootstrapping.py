@@ -28,7 +28,7 @@ BOOTSTRAP_HOLD: Final = "bootstrap: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """Process that writes the transactions, and the current control topic ids."""
+    """Content of the command's leadership claims: its own id, and the control topics' ids."""
 
     leader: str
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -40,7 +40,10 @@ def pending_in(group: Group, store: str) -> BootstrapRecord | None:
 
 
 def may_write(group: Group, store: str, attempt: str) -> bool:
-    """Return True if this attempt can write rows. Call it after fencing earlier writers."""
+    """Return True if this run of the command (`attempt`) is the latest and can write rows.
+
+    Initialise the transactional producer before: only then can a later run's producer fence it.
+    """
     record = pending_in(group, store)
     return (
         record is not None
@@ -65,7 +68,7 @@ def hold_text(store: str) -> str:
 def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
     """Return reasons against starting a load; `speaking` are members heard lately.
 
-    Members that wait since an earlier attempt own nothing and are no objection.
+    While a killed run's load is pending, members may be alive: they wait and own no task.
     """
     others = sorted(
         name
@@ -90,8 +93,8 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
 def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
     """Return the transaction that starts an attempt; its epoch is the next leader epoch.
 
-    The caller has fenced the logged members: no member owns a task, and start offsets come from the
-    committed ones. Members that wait since an earlier attempt stay.
+    A first attempt removes the logged members, which the caller has fenced. Later ones keep members
+    that joined since: these own no task.
     """
     waits = pending_in(group, record.store) is not None
     cleared = group if waits else _without_members(group)
@@ -167,7 +170,7 @@ def _without_members(group: Group) -> Group:
 
 
 def _released(state: TaskRecord) -> TaskRecord:
-    """Return an unowned task without its last owner's offsets: the load changes them."""
+    """Release a task without the offsets that its next owner checks: the load changes them."""
     if state.phase == TaskPhase.UNOWNED:
         return state
     return replace(

@@ -27,8 +27,8 @@ def join_refusal(
 ) -> Refusal | None:
     """Return why a join does not fit the group, or None.
 
-    `ignored` incarnations may be dead and do not count. An empty group accepts any program. A
-    recovered group accepts only its own, because its members may join later than a stranger.
+    `ignored` incarnations may be dead and do not count. An empty group accepts any program;
+    after `tidewheel group recover`, only the recovered one.
     """
     others = [
         record

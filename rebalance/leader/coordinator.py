@@ -95,7 +95,7 @@ class Coordinator:
     def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
         """Apply the last decision's records, now that they are in the log.
 
-        STEP and TASK records were decided with their consequences; others need a new decision.
+        STEP and TASK records leave nothing to decide; all others make a new decision due.
         """
         self.group = replay(records, self.group)
         self._record_moves(now_ms)
@@ -170,14 +170,17 @@ class Coordinator:
         return self._beat(resigns=True)
 
     def _restart_settling(self, now_ms: int) -> None:
-        """Restart settling for members without a task: the log does not record join times."""
+        """Restart `settling_ms`, the wait before a member without a task can receive a running one.
+
+        The log has no join times, so it counts from now.
+        """
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:
                 self._seen.of(incarnation).admitted_ms = now_ms
 
     def _record_moves(self, now_ms: int) -> None:
-        """Restart the move interval once a planned move's grant is logged, even late."""
+        """Time the next planned move from the grant that ended the last, not its revocation."""
         planned, tasks = self._seen.planned, self.group.tasks
         gone = {task for task in planned if task not in tasks}
         over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}

@@ -119,8 +119,8 @@ class Draft(msgspec.Struct, kw_only=True):
     def release_by_fence(self, task: TaskId) -> None:
         """Move a task from FENCE_WAIT to RELEASED: its owner can no longer commit.
 
-        The next owner starts at the committed offsets. The record keeps `input`, below which they
-        are an error.
+        The next owner starts at the committed offsets. If they are below the record's `input`, it
+        refuses to start.
         """
         before = self._task(task, *_OWNED)
         self._release(before, "fence", {}, {})
@@ -149,7 +149,7 @@ class Draft(msgspec.Struct, kw_only=True):
         )
 
     def _task(self, task: TaskId, *phases: TaskPhase) -> TaskRecord:
-        """Return a task's record under this leader's epoch, if its phase is one of `phases`."""
+        """Return a task's record, with this leader's epoch. Other phases raise ValueError."""
         record = self.group.states.get(task)
         if record is None:
             record = TaskRecord(
@@ -166,5 +166,4 @@ class Draft(msgspec.Struct, kw_only=True):
 
 
 def _raised(floor: Positions, committed: Positions) -> dict[str, int]:
-    """Return the floor, raised but never lowered to committed offsets."""
     return {**floor, **{key: max(at, floor.get(key, at)) for key, at in committed.items()}}

@@ -134,7 +134,10 @@ def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRec
 
 
 def update_program(draft: Draft) -> None:
-    """Update program, tasks and version; activate members parked behind older topologies."""
+    """Log the members' program, tasks and protocol version.
+
+    Parked members become active when no live member runs an older topology.
+    """
     live = draft.live()
     looked_at = (draft.group.members, draft.seen.joins_noted)
     if not live or draft.seen.program_checked == looked_at:
@@ -162,7 +165,7 @@ def update_program(draft: Draft) -> None:
 
 
 def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
-    """Adopt the lowest topology epoch of the live members: none runs the group's program."""
+    """Replace the logged program, which no member runs now, by that with the oldest topology."""
     candidates = [
         (join.topology_epoch, record.member, join)
         for incarnation, record in draft.live().items()

@@ -84,8 +84,6 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(NamedTuple):
-    """High watermark, with the time of its request."""
-
     offset: int
     asked_ms: int
 
@@ -252,7 +250,7 @@ class Observations(msgspec.Struct, kw_only=True):
         return changed
 
     def _sharing(self, join: JoinGroup) -> JoinGroup:
-        """Return the join with another join's equal task tuple: a shared one is read once."""
+        """Share equal task tuples between joins: `updated_program` reads each tuple only once."""
         others = (member.join for member in self.members.values() if member.join is not None)
         for other in others:
             if other.tasks == join.tasks:

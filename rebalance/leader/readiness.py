@@ -61,7 +61,6 @@ def find_announcement(draft: Draft, task: TaskId, copy: Copy) -> Announced | Non
 
 
 def is_caught_up(draft: Draft, announced: Announced) -> bool:
-    """Return True if the copy's lag is known and within `acceptable_recovery_lag`."""
     return (
         announced.checked_ms is not None
         and 0 <= announced.lag <= draft.settings.acceptable_recovery_lag
@@ -148,7 +147,10 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
 
 
 def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
-    """Return True if the new owner's copy was checked recently, or never; else request a check."""
+    """Return False, and request a new check, if the new owner's copy was checked too long ago.
+
+    A move without a check needs no ready copy.
+    """
     announced = draft.seen.announced.get(task, {}).get(incarnation)
     if announced is None or announced.checked_ms is None:
         return True

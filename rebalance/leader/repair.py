@@ -26,17 +26,15 @@ _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
 class RepairedGroup(msgspec.Struct, frozen=True):
-    """Group without contradictions, and those found in the log, as text for people."""
-
     group: Group
     contradictions: tuple[str, ...] = ()
 
 
 def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> RepairedGroup:
-    """Return the group without contradictions.
+    """Return a consistent group: for example, the owner of a task must be a member.
 
     `heard` lists incarnations, the last heard at the end. `app` forms the transactional ids of
-    those whose records are lost.
+    members whose records are lost, to fence them.
     """
     contradictions: list[str] = []
     members = dict(_with_ids(group.members, app, contradictions))
@@ -66,7 +64,7 @@ def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> Repa
 def _with_ids(
     members: Mapping[str, MemberRecord], app: str, contradictions: list[str]
 ) -> Iterator[tuple[str, MemberRecord]]:
-    """Yield members with transactional ids: without ids a member can't be fenced."""
+    """Yield all members. Those without transactional ids get derived ones: fencing needs ids."""
     for incarnation, record in members.items():
         if any(
             is_group_id(transactional_id, app, incarnation)

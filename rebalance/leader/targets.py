@@ -28,7 +28,7 @@ _STANDBYS = "/"
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Unanswered request to the assignor, with the basis of the group at that time."""
+    """Unanswered request to the assignor; `basis` is the digest of its inputs."""
 
     request: AssignmentRequest
     basis: str
@@ -37,7 +37,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 class AssignorRequests(msgspec.Struct, kw_only=True):
     asked: OpenRequest | None = None
     answer: Assignment | None = None  # Valid, not yet the target.
-    number: int = 0  # Sequence number of the last request.
+    number: int = 0
     #: Consecutive failures of the assignor, and the earliest time of the next request.
     failures: int = 0
     again_ms: int = 0
@@ -57,7 +57,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
         """Return True if the target fits the current members and program.
 
-        An equal basis is not enough: a foreign record may name unknown members or tasks.
+        An equal digest is not enough: anyone can log a target of unknown members or tasks.
         """
         if self.basis_of(group, num_standby_replicas) != group.target.basis:
             return False
@@ -69,7 +69,6 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def accept(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
     ) -> None:
-        """Process the assignor's answer; an outdated or invalid one leaves the target as it is."""
         if self.asked is None or self.asked.request.number != request.number:
             return
         if answer is not None:
@@ -165,7 +164,6 @@ def basis_of(group: Group, num_standby_replicas: int) -> str:
 
 
 def is_outdated(group: Group) -> bool:
-    """Return True if the log shows that the target no longer fits the group."""
     if not group.tasks or not _assignable(group):
         return False
     if not group.target.group_epoch:
@@ -176,7 +174,6 @@ def is_outdated(group: Group) -> bool:
 
 
 def _is_possible(group: Group) -> bool:
-    """Return True if the target names valid members and tasks."""
     target = group.target
     members = tuple(AssignmentMember(name=member.member) for member in _assignable(group))
     request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
@@ -193,7 +190,7 @@ def _assignable(group: Group) -> list[MemberRecord]:
 
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
-    """Return True if no further join is expected; a gone owner's tasks don't wait."""
+    """Return True if joins have ceased, or if a target owner is gone: its tasks must not wait."""
     settings, seen = draft.settings, draft.seen
     if seen.last_join_ms is None:
         return True

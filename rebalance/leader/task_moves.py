@@ -217,10 +217,9 @@ def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
 
 
 def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
-    """Return the owner's restore progress; an unheard owner counts as processing.
+    """Return the owner's restore progress; READY if it processes or was not heard.
 
-    NOTHING is believed only for this leader's own grants: for an older grant, a late beat may
-    predate the owner's start.
+    Only a grant of this leader can have NOTHING: after an older one, a late beat may lack progress.
     """
     if draft.seen.running.get(task) == state.task_epoch:
         return _READY
@@ -239,8 +238,6 @@ def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
 
 
 class _Wanted(msgspec.Struct, kw_only=True):
-    """Intended owners after pacing and checks."""
-
     owners: dict[TaskId, str]
     #: Tasks that leave a healthy owner: these moves are paced.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
@@ -282,7 +279,10 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
 
 
 def _is_move_open(draft: Draft, wanted: _Wanted) -> bool:
-    """Return True if a planned move waits for its grant, other than for a returning member."""
+    """Return True if an earlier planned move is not granted yet.
+
+    Moves that wait for the return of a member don't count.
+    """
     planned = draft.seen.planned - wanted.owners.keys()
     if len(planned) < len(draft.seen.planned):
         return True
@@ -372,7 +372,8 @@ def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refineme
 def _write_step(draft: Draft, intermediate: Refinement) -> None:
     """Write learners and standbys as a STEP record if they changed.
 
-    A copy that an owner keeps after release is written with its REVOKE: the stores stay open.
+    A revoked owner's standby is in one transaction with its REVOKE, so the owner keeps its stores
+    open.
     """
     group = draft.group
     step_epoch = group.step.step_epoch + 1
@@ -405,7 +406,7 @@ def _write_step(draft: Draft, intermediate: Refinement) -> None:
 def _are_kept_by(
     draft: Draft, task: TaskId, copies: tuple[Copy, ...], names: tuple[str, ...]
 ) -> bool:
-    """Return True if `_copies` would return the same standbys, as for most tasks."""
+    """Return True if the current `copies` stay, as for most tasks."""
     state, seen = draft.group.states.get(task), draft.seen
     if task in draft.group.step.learners or seen.failed_copies or len(copies) != len(names):
         return False

@@ -479,7 +479,6 @@ def _is_newer_position(before: AnyMessage | None, message: AnyMessage) -> bool:
     return before.learn_epoch == message.learn_epoch
 
 
-#: Fields that `MemberRecord` and `JoinGroup` share.
 _JOINED: Final = tuple(
     name
     for name in MemberRecord.__struct_fields__
@@ -488,7 +487,7 @@ _JOINED: Final = tuple(
 
 
 def _reflects_join(record: MemberRecord, join: JoinGroup) -> bool:
-    """Return True if record and join agree: only a foreign writer makes them differ."""
+    """Return False if a writer other than the leader changed the record: join again then."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 

@@ -167,7 +167,10 @@ def analyse(index: Index, task: TaskId) -> Verdict:
 
 
 def _handed_over(index: Index, task: TaskId) -> Verdict | None:
-    """Finish a revocation in progress; never reverse it, even if the target has changed since."""
+    """Finish a revocation for its next owner, even if the target has changed since.
+
+    If that member is gone, the owner gets the task back after the release. None: no revocation.
+    """
     state = index.task(task)
     if state.phase == TaskPhase.RELEASED and index.can_receive(state.next_member):
         ready = _copies(index, task, Readiness.READY)
@@ -280,7 +283,10 @@ class _LearnerCost(StrEnum):
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
-    """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
+    """Learners of tasks that stay until their target owner's copy is ready.
+
+    Each task is in `learners`, `free` or `parked`.
+    """
 
     learners: Mapping[TaskId, str]
     free: Mapping[TaskId, str]  # Target owner whose copy acts as a FREE learner, per task.
@@ -407,8 +413,7 @@ def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
 def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set[str]) -> int:
     """Return the priority class of a move; the lowest number comes first.
 
-    A target member has prospects if it restores no stopped task. Classes: learners with progress or
-    prospects (0), new learners with prospects (1), other learners (2), other new learners (3).
+    A target member has prospects if it restores no stopped task.
     """
     prospects = verdict.warmed not in restoring
     if cost == _LearnerCost.NEW:
@@ -454,7 +459,7 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
 def _surplus_copies(
     index: Index, task: TaskId, placed: set[str], busy: set[str | None]
 ) -> set[str]:
-    """Return surplus copies to keep until as many of the target's standbys are ready.
+    """Return surplus copies to keep: one per standby of the target that is not ready yet.
 
     Includes copies of unknown readiness: a new leader drops no copy before it has heard its member.
     """

@@ -275,7 +275,10 @@ class Leadership:
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:
-        """Record that a message came; after a gap without any, older beats prove nothing."""
+        """Record that a message came; after a gap without any, drop the stored beats.
+
+        This process may have missed later ones: their senders must not count as silent.
+        """
         if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
             self._beats.clear()
         self._listened_ms = now_ms

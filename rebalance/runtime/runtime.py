@@ -168,8 +168,8 @@ class GroupRuntime:
     """Host of one application's members on a machine; leads their group when elected.
 
     `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
-    `was_used` runs on an executor before the first claim in an empty log. True means that the
-    application has committed as a group: its log was deleted.
+    If the log is empty, `was_used` runs on an executor before the first claim. True (offsets were
+    committed as a group) shows a deleted log: the group is held, not led.
     """
 
     def __init__(

@@ -57,9 +57,9 @@ class Drained:
     """Changes of a store since the last commit, in key order.
 
     Attributes:
-        disk_rows: Rows for the database; None if they are the wrapped keys and values.
+        disk_rows: Rows for the database; None: `keys`, and `values` prefixed with timestamps.
         delete_range: Expired range, (first key, end); deleted before the rows are written.
-        notes: Values that the database stores next to positions, by name, such as the store's time.
+        notes: Values stored with the positions, by name, such as the highest stream time so far.
         row_headers: Headers per changelog record; None if the store keeps none.
         all_count: True if the changelog needs all changes of a key, not only the last.
     """
@@ -261,7 +261,6 @@ class CommitBuffer:
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:
-        """Return True if these fetched keys are all in `values`."""
         return self.all_decoded or self._raw.keys().isdisjoint(keys)
 
     @property
@@ -379,7 +378,10 @@ class CommitBuffer:
     def put_all(
         self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
     ) -> bool:
-        """Put many rows in order; return False, without a change, if the caller must use `put`."""
+        """Put many rows in order; return False, without a change, if only `put` can handle them.
+
+        `put` reports invalid timestamps, and accepts deletes among values to serialise.
+        """
         if not {int}.issuperset(map(type, timestamps)) or min(timestamps, default=0) < -1:
             return False
         if max(timestamps, default=0) >= _TIMESTAMPS_END:
@@ -471,7 +473,7 @@ class CommitBuffer:
         return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
 
     def has_changes(self) -> bool:
-        """Return True if a commit has rows to write; with a TTL, delete expired rows first."""
+        """Return True if a commit has rows to write; `TtlBuffer` first deletes expired rows."""
         return bool(self.dirty)
 
     def drain(self) -> Drained:

@@ -1,6 +1,6 @@
 """Expiry of a window or session store whose task is split into key ranges.
 
-The task's commit deletes rows by the time of the slowest range, which may still need them.
+The task's commit deletes a row only after the slowest range needs it no longer.
 """
 
 from collections.abc import Iterable
@@ -19,15 +19,18 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def time_at(spec: StoreSpec, position_ms: int) -> int:
-    """Return the lowest store time at the stream time `position_ms`; -1 if that is unknown.
+    """Return the lowest store time that stream time `position_ms` can give; -1 if unknown.
 
-    Store times are window starts: windows of a record may start one window size earlier.
+    Store times are window starts, up to one window size before their record.
     """
     return max(position_ms - spec.window_size_ms, -1)
 
 
 def slowest_time(spec: StoreSpec, position_ms: int | None) -> int | None:
-    """Return the store time by which a restore expires rows; None: the rows' own times."""
+    """Return the store time from which a restore counts back the retention.
+
+    `position_ms` is the slowest key range's stream time. None: use the latest row's time.
+    """
     if position_ms is None or spec.kind not in SEGMENTED_KINDS:
         return None
     return time_at(spec, position_ms)
@@ -45,7 +48,7 @@ class StoreExpiry:
     def extras(self, drained: Iterable[Drained], position_ms: int) -> RestoreExtras:
         """Return the task commit's additions: expired rows to delete, and the store's time.
 
-        `position_ms` is the stream time before the first unfinished record of any range.
+        `position_ms` is the stream time up to which all key ranges have finished.
         """
         name = store_time_name(self._spec.name)
         notes = [decode_store_time(changed.notes.get(name)) for changed in drained]

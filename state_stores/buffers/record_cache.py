@@ -51,7 +51,7 @@ class RecordCache:
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
         """Track changes before the caller makes them; load and return keys not cached yet.
 
-        Also load and return keys in `_left`: the buffer may have dropped their rows.
+        It treats keys cached since before a commit alike: the buffer may lack their rows.
         """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))

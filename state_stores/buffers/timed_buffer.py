@@ -38,8 +38,8 @@ def read_store_time(database: Database, store: str) -> tuple[int, int]:
 class TimedBuffer(CommitBuffer):
     """Buffer of a whole store, or of one key range (`in_range`).
 
-    A range starts without a time, because the time on disk is that of the fastest range. The task
-    deletes the range's expired rows.
+    A range starts at stream time -1: by the stored time, the fastest range's, its rows would expire
+    too early. The task deletes expired rows.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TimedBuffer(CommitBuffer):
         return self._latest_time()[0]
 
     def divide(self) -> None:
-        """Behave as one key range: faster ranges have processed some of the next records."""
+        """Restart the time as one key range: the stored time includes records not yet processed."""
         self.in_range = True
         self.load_time()
 

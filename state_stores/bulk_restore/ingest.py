@@ -48,9 +48,9 @@ def ingest_runs(
     """Ingest runs (sorted files) into a store.
 
     The owner of a buffer on the store must call `buffer.discard()` afterwards. Files (at most
-    `MOST_RUNS`, in offset order) are moved. `position` is None if the runs' end never was the log's
-    end. `from_nothing` clears the store first. `also_forget` names entries to clear with the
-    position.
+    `MOST_RUNS`, in offset order) are moved. Without `position`, the next open restores the store
+    from the beginning. `from_nothing` clears the store first. `also_forget` names more stored
+    values to delete with the old position.
 
     Raises:
         StateStoreError: Ingestion failed; the store has no position then.

@@ -64,8 +64,8 @@ class SnapshotLocation:
     ) -> StoreSnapshot | None:
         """Return the newest valid snapshot, or None; log broken and foreign manifests.
 
-        A snapshot of another changelog than `topic_id` is returned only if none matches. Raises
-        OSError.
+        If none is of changelog `topic_id`, return another's: the caller reports why it is unusable.
+        Raises OSError.
         """
         newest: StoreSnapshot | None = None
         for name in self._manifests(application_id, store):

@@ -18,7 +18,6 @@ from tidewheel.state_stores.names import check_application_id, check_store_name
 from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Manifests of other versions are rejected.
 FORMAT_VERSION: Final = 1
 
 #: Largest manifest read: 10,000 partitions with 16 runs each take about 60 MiB.
@@ -78,7 +77,7 @@ class PartitionRuns(
         log_start: The log's first offset when the newest run was read.
         caught_up_at_ms: Time at which `to_offset` was the log's end (ms since the epoch).
         complete_from_zero: The runs begin at the log's start, so they fill an empty store.
-        expired_by_ms: Store time by which expired rows were left out; None: `time`.
+        expired_by_ms: Rows expired at this store time are not in the runs; None: at field `time`.
     """
 
     partition: int

@@ -179,7 +179,7 @@ def _encoded(
 
 
 def utc_converter(kind: DataType) -> Callable[[Any], Any] | None:
-    """Return a function that sets UTC on the timestamps in a value; None if it has none.
+    """Return a function that converts a value's timestamps to UTC; None if it has none.
 
     PySpark passes TIMESTAMP values as naive times in the zone of the executor's machine.
     """

@@ -136,7 +136,7 @@ def start_session(
 
 
 def _own_settings(master: str | None) -> dict[str, str]:
-    """Return our defaults: no open ports, and a local session is private."""
+    """Return our defaults: no web interface, and local sessions listen on 127.0.0.1 only."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -298,7 +298,9 @@ def _rows(
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return an error's traceback's last line, Spark's condition or first line, without secrets.
+    r"""Return the best line of an error, without secrets.
+
+    Preferred: last line of a Python traceback, `[CONDITION] text` of Spark, Java cause, first line.
 
     >>> reason_of(ValueError("thrown\nTraceback (most recent call last):\n  File x\n    f()\nOSError: disk full\n"))
     'OSError: disk full'

@@ -215,7 +215,10 @@ def _is_text(field: StructField) -> bool:
 
 
 def _converted(field: StructField) -> Column:
-    """Return a text column as its type, with nulls for empty texts; raise for other texts."""
+    """Return a text column as its type, with nulls for empty texts.
+
+    While Spark reads it, a text that is no value of the type raises an error.
+    """
     text = sql.nullif(sql.col(_quoted(field.name)), sql.lit(""))
     value = text.try_cast(field.dataType)
     kind = field.dataType.simpleString()
@@ -293,7 +296,7 @@ def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
 
 
 def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[str], set[str]]:
-    """Return the columns with non-canonical texts, and those with empty texts."""
+    """Return columns that a conversion would change (`007` to 7), and those with empty texts."""
     fields = [each for each in types if not _is_text(each)]
     if not fields:
         return set(), set()

@@ -26,7 +26,7 @@ def reject_unsorted_keys(
     key_of: Callable[[bytes], bytes],
     advice: str = RESET,
 ) -> None:
-    """Raise `StoredRowError` if a store with sorted keys has a row with another field order."""
+    """Raise `StoredRowError` if a row's key has unsorted fields: lookups would not find it."""
     serde: Any = spec.key_serde
     if not getattr(serde, "sorts_keys", False):
         return

@@ -34,7 +34,7 @@ class RocksDBOptions:
         block_cache_bytes: Cache of uncompressed blocks, one per process. Indexes and filters (about
             1.5 MiB per million keys) are outside, which makes single reads 17 times as fast.
         write_buffer_bytes: Limit of memtables of all databases of the process; beyond it, the
-            database being written flushes. It also limits the replay after a kill.
+            database being written flushes. After a kill, about this much is restored again.
         family_write_buffer_bytes: Maximum memtable of one store, reduced until all fit into
             `write_buffer_bytes`.
         family_write_buffers: Memtables of one store, including those being flushed. Writes wait
@@ -49,7 +49,7 @@ class RocksDBOptions:
         max_open_files: File descriptors per database; None shares half of the process's limit among
             the expected databases.
         background_threads: Parallel flushes and compactions in the whole process.
-        write_stall_timeout_ms: Time to retry a write while flushes can't keep up.
+        write_stall_timeout_ms: Time to retry a write while flushes can't keep up; then it fails.
 
     >>> RocksDBOptions(compression="lz4").block_cache_bytes // 1024**2
     64
