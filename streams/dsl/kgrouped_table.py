@@ -128,7 +128,7 @@ class KGroupedTable(Generic[K, V]):
             adder: `f(aggregate, value)` -> aggregate including the value.
             subtractor: `f(aggregate, value)` -> aggregate without the value.
 
-        If either returns None, the group's row is deleted; its next value is again the first result.
+        If either returns None, the group's row is deleted; the next value is its first result.
 
         >>> from operator import add, sub
         >>> from tidewheel import StreamsBuilder
