@@ -37,16 +37,17 @@ class CustomWindows(FixedWindows):
     - each window contains the timestamp, and every timestamp in a window returns that window;
     - no two windows start together, and a later start never has an earlier end.
 
-    Some hundred probes check the laws at creation, and the first record of each window checks it
-    again. A violation goes to the processing exception handler. Windows are clipped at the epoch.
-    Kafka Streams' counterpart is a subclass of `Windows` (`windowsFor`, `size`, `gracePeriodMs`).
+    Creation checks the laws for about 400 timestamps, and processing for the first record of each
+    window. Violations in processing go to the processing exception handler. Windows are clipped at
+    the epoch. Kafka Streams' counterpart is a subclass of `Windows` (`windowsFor`, `size`,
+    `gracePeriodMs`).
 
     Args:
         longest: Maximum window length. Stores retain rows for it and the grace. Default: twice the
             longest probed window.
 
     Raises:
-        TopologyError: `of` is not callable, raises, or breaks a law.
+        TopologyError: `of` is not callable, or raises or breaks a law at creation.
 
     >>> def shifts(timestamp):  # from 06:00, 14:00 and 22:00 UTC
     ...     start = (timestamp - 21_600_000) // 28_800_000 * 28_800_000 + 21_600_000

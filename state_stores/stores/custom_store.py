@@ -19,16 +19,17 @@ class ChangelogRecord(NamedTuple):
 
 
 class StateStoreContext(ABC):
-    """Context that a `StateStore` gets in `init`.
+    """Names, directory and changelog of a `StateStore`, which gets it in `init`.
 
     >>> class Flags(StateStore):
     ...     def init(self, context: StateStoreContext) -> None:
     ...         super().init(context)
     ...         self.raised: set[bytes] = set()
+    ...     def raise_flag(self, flag: bytes) -> None:
+    ...         self.context.log_change(flag, b"")
+    ...         self.raised.add(flag)
     ...     def restore(self, records: Sequence[ChangelogRecord]) -> None:
     ...         self.raised.update(record.key for record in records)
-    >>> Flags.manages_offsets
-    False
     """
 
     @property
@@ -38,15 +39,15 @@ class StateStoreContext(ABC):
     @property
     @abstractmethod
     def task_id(self) -> str:
-        """Return the id of the store's task: each task has its own object."""
+        """Return the id of the store's task. Each task has its own `StateStore` object and data."""
 
     @property
     @abstractmethod
     def state_dir(self) -> Path:
         """Return a directory for this store alone, created on first use.
 
-        Tidewheel deletes it before the store starts empty: at each opening, unless the store
-        manages offsets.
+        Tidewheel deletes it when the store opens. If the store manages offsets, it does so only
+        before a restore from the changelog's beginning.
         """
 
     @abstractmethod

@@ -241,7 +241,10 @@ class CustomStoreHost:
             self._keep_note(position)
 
     def _keep_note(self, position: Position) -> None:
-        """Write `_note_path` if due; its offset must not pass the user's own."""
+        """Write the file `position`: each minute, or if it has another topic or a higher offset.
+
+        A start that reads an offset above the object's `committed_offset` discards the data.
+        """
         noted = self._noted
         if not self.store.users.manages_offsets or (
             noted is not None

@@ -24,7 +24,10 @@ class TaskStore(Generic[B]):
         self._now = now
 
     def open_cache(self) -> RecordCache | None:
-        """Return the record cache; None if caching is off. The first caller must flush it."""
+        """Return the record cache; None if caching is off.
+
+        The operator that calls first must flush it before each commit; later ones share it.
+        """
         if self._is_cached and self.cache is None:
             self.cache = RecordCache(self.buffer)
         return self.cache

@@ -118,7 +118,7 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     def get(self, key: K, as_of: int | None = None) -> VersionedRecord[V] | None:
         """Return the version of a key valid at `as_of`, or its latest one; None if there is none.
 
-        At times before the history retention, it finds only a latest version that is that old.
+        If `as_of` is before stream time minus history retention, only the latest version can match.
         """
         data = self._key_bytes(key)
         if as_of is not None:

@@ -14,8 +14,8 @@ K = TypeVar("K")
 def fully_frozen(cls: type[T]) -> type[T]:
     """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
-    Without it, `ValueAndTimestamp[int](…)` raises TypeError in Python 3.11: `typing` sets an
-    attribute.
+    In Python 3.11, `ValueAndTimestamp[int](…)` fails otherwise. `typing` sets `__orig_class__` and
+    ignores AttributeError (`FrozenInstanceError` is one), but slotted dataclasses raise TypeError.
 
     >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)

@@ -23,9 +23,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ClassArchive:
-    """Class archive (JEP 350) of one Java and its jars, written by the first clean broker exit.
+    """Archive (JEP 350) of loaded classes, for one Java and one set of Kafka jars.
 
-    A failure here costs time only, so no method raises.
+    The first broker that exits cleanly writes it. Without it, later brokers start slower, so no
+    method raises.
     """
 
     def __init__(self, folder: Path, java: Java, jars: Sequence[Path]) -> None:

@@ -49,12 +49,6 @@ class DataDir:
         return self._lock.fileno()
 
     def lock(self, version: str) -> None:
-        """Lock the folder for a broker of `version`.
-
-        Raises:
-            DataDirInUseError: A broker runs here.
-            BrokerError: A newer Kafka wrote the data, or the folder can't be used.
-        """
         try:
             make_private_directory(self.path)
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +74,7 @@ class DataDir:
         self._lock.release()
 
     def fencing(self) -> "DataDir":
-        """Return an empty folder for the controller of `fencing_properties`."""
+        """Return an emptied folder for the controller that runs alone to fence the last broker."""
         files = DataDir(self.path / "fencing")
         shutil.rmtree(files.path, ignore_errors=True)
         files.log_file.parent.mkdir(parents=True)
@@ -92,7 +86,6 @@ class DataDir:
         self.log4j_file.write_text(log4j_config(self.log_file))
 
     def cluster_id(self, properties: Mapping[str, str]) -> str | None:
-        """Return the cluster id of a formatted folder, else None."""
         first_log_dir = properties["log.dirs"].split(",")[0].strip()
         try:
             match = _CLUSTER_ID.search(Path(first_log_dir, "meta.properties").read_text())

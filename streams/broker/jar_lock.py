@@ -39,13 +39,12 @@ class JarLock:
 
     @classmethod
     def pinned(cls, version: str) -> Self | None:
-        """Return the list in this package, or None."""
+        """Return this package's list of the jars of a Kafka version; None if it has none."""
         file = resources.files("tidewheel.streams.broker").joinpath(f"kafka-{version}.sha256")
         return cls.parse(file.read_text(), origin=file.name) if file.is_file() else None
 
     @classmethod
     def parse(cls, text: str, *, origin: str) -> Self:
-        """Parse the result of `format`; raise `BrokerError` for a malformed line."""
         jars: list[LockedJar] = []
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.startswith("#"):

@@ -131,7 +131,8 @@ class JarCache:
         Args:
             find_java: Called only before a fetch, because Maven and Ivy run on Java.
             verify: Compare all SHA-256, not only sizes.
-                timeout_ms: For the fetch, and for the wait while another process fetches.
+            show_progress: Draw a progress bar; None: if standard error is a terminal.
+            timeout_ms: Limit of each fetch, and of the wait while another process fetches.
 
         Raises:
             FetchError: The jars could not be fetched, or have wrong contents.
@@ -246,10 +247,9 @@ class JarCache:
 
 
 def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
-    """Return the bytes of jars that have arrived.
+    """Return the bytes of jars that have arrived; a jar and its copy in Ivy's cache count once.
 
-    A jar in Ivy's cache and its copy count once. Maven downloads into its own repository, so jars
-    that its log lists count too.
+    Maven downloads into its own repository, so jars that its log lists count too.
     """
     wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
     sizes: dict[str, int] = {}

@@ -232,8 +232,8 @@ class KafkaBroker:
     def kill(self) -> None:
         """Kill the broker as a crash would; `start()` brings it back with its data.
 
-        As after `stop()`, the next start takes one or two seconds longer: it first fences this run.
-        Otherwise Kafka would lose the end of a transaction.
+        The next start on this data takes one or two seconds longer: a Kafka controller first
+        fences this broker. Otherwise an open transaction might never get its commit markers.
         """
         self._end(crash=True)
 

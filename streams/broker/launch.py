@@ -125,7 +125,11 @@ class Launch:
     def _start_broker(
         self, properties: Mapping[str, str], cluster_id: str, *, fenced: bool = False
     ) -> LaunchedBroker:
-        """Start the broker; if `fenced`, raise `_LastRunNotFencedError` if the last run was not."""
+        """Start the broker.
+
+        With `fenced` (a controller ran before, to fence the last run), raise
+        `_LastRunNotFencedError` if the broker logs that the last run is still registered.
+        """
         self.data.start_new_log()
         process = self._run_kafka(self.data, self.archive.making_options())
         try:
@@ -253,7 +257,10 @@ class Launch:
     def _polls(
         self, process: GuardedProcess, files: DataDir, address: str, late: str
     ) -> Iterator[float]:
-        """Yield the time at each poll; raise if the process ends, or (reason `late`) is late."""
+        """Yield the time at each poll.
+
+        Raise if the process ends, or after `start_timeout_ms`, with `late` as the reason.
+        """
         deadline = time.monotonic() + self.start_timeout_ms / 1000
         while (now := time.monotonic()) < deadline:
             if not process.is_running:

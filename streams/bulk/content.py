@@ -31,7 +31,7 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionToRead:
-    """Changelog range to read; `runs` are snapshot files that its end extends, if any."""
+    """Changelog range to read; `runs` are a snapshot's files of its first part, or None."""
 
     store: str
     partition: int
@@ -90,7 +90,6 @@ def reading_plan(
 def read_content(
     work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
 ) -> Content:
-    """Return a partition's content, from snapshot and tail if valid, else the changelog."""
     if task.runs is not None:
         try:
             return read_snapshot(work, task, task.runs, directory, count)

@@ -140,7 +140,8 @@ class BulkDriver:
     """Tools of a running bulk job, made by `bulk_driver`.
 
     Attributes:
-        travelling: Client settings as sent to executors; `keeper` protects secrets.
+        travelling: Client settings for executors. `keeper` has moved their secrets to local files,
+            or checked that Spark encrypts what it sends.
         run_bytes: Memory for the rows of one Spark task.
     """
 
@@ -192,9 +193,10 @@ class BulkDriver:
     def two_stage_reporter(
         self, first: str, second: str, arrived: Callable[[], int]
     ) -> Callable[[int], None] | None:
-        """Return a progress callback for two stages, which accepts the second stage's counts.
+        """Return a progress callback for two stages; it gets the rows done by the second.
 
-        The second stage starts with the first count; `arrived` returns the first stage's rows.
+        While that is 0, it reports the first stage's rows, `arrived()`. Later, these are the second
+        stage's total.
         """
         if self.on_progress is None:
             return None
@@ -276,7 +278,7 @@ def bulk_driver(
 
 
 def run_bytes(at_once: int) -> int:
-    """Return bytes of memory for a task's rows: `at_once` concurrent tasks share a third.
+    """Return bytes for one task's rows: `at_once` tasks share a third of this machine's memory.
 
     >>> run_bytes(1_000_000) == LEAST_RUN_BYTES
     True
@@ -305,7 +307,6 @@ def reached(place: SnapshotLocation) -> Generator[None]:
 def newest_snapshot(
     place: SnapshotLocation | None, application_id: str, store: str, topic_id: bytes
 ) -> StoreSnapshot | None:
-    """Return the newest valid snapshot for a changelog topic id, None without one."""
     if place is None:
         return None
     with reached(place):

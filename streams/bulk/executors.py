@@ -51,7 +51,7 @@ class RangeToBuild:
     """Changelog range of a store's partition.
 
     Attributes:
-        complete_from_zero: No row exists below `from_offset`.
+        complete_from_zero: The range begins at the log's start, so its first run needs no deletes.
         may_begin_later: Resume at the new log start if retention deletes records meanwhile.
         slowest_ms: Stream time of the task's slowest key range, by which rows expire.
     """

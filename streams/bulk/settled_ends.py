@@ -24,7 +24,10 @@ def settled_ends(
     *,
     pause: Callable[[float], object] = time.sleep,
 ) -> dict[TopicPartition, int]:
-    """Return each log's end once no transaction is open in it; fence own writers first."""
+    """Return each log's end once no transaction is open in it; after 15 s raise `StreamsError`.
+
+    The caller must fence its own writers first, because their transactions may stay open.
+    """
     open_: list[str] = []
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         ends = admin.end_offsets(partitions)

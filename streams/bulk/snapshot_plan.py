@@ -43,7 +43,7 @@ class PartitionPlan:
         return sum(end - first for first, end in self.ranges)
 
     def expired_by_ms(self, observed_ms: int) -> int | None:
-        """Return the stream time by which expired rows are omitted; None: the latest row's."""
+        """Return the stream time by which the snapshot omits expired rows; None: `observed_ms`."""
         if self.slowest_ms is None:
             return None
         before_ms = -1 if self.kept is None else self.kept.left_out_by_ms

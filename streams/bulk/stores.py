@@ -117,7 +117,8 @@ def changelog_facts(
 ) -> dict[TopicPartition, ChangelogFacts]:
     """Return the cluster's facts about all changelog partitions.
 
-    Stable offsets are read before log ends, so they are not greater, and both after `now_ms`.
+    `now_ms` must be from before the call: a later one makes snapshots look newer than they are, so
+    missed deletes stay unnoticed. Stable offsets are read before log ends: none is greater.
     """
     if not stores:
         return {}
@@ -178,7 +179,6 @@ def slowest_positions(
 
 
 def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:
-    """Raise `StreamsError` if a changelog was recreated since its facts were read."""
     known = {changelog.topic: changelog.topic_id for changelog in facts}
     now = admin.describe_topics(list(known))
     for topic, topic_id in known.items():

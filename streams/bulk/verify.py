@@ -170,7 +170,7 @@ def verify(
 ) -> VerifyReport:
     """Compare stores with their changelogs: the newest snapshot with its tail, and local databases.
 
-    Each copy is extended to the changelog's last stable offset at the start. Databases are read
+    Each copy is extended to the changelog's last stable offset as of this call. Databases are read
     through a checkpoint that shares their files; those of running workers are skipped. Expired rows
     do not count.
 

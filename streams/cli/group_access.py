@@ -162,7 +162,10 @@ class GroupAccess:
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:
-        """Read the inbox to its end, first from two session timeouts ago, or `whole` (one hour)."""
+        """Read the inbox to its end.
+
+        The first call starts two session timeouts back, or with `whole` at the oldest message.
+        """
         since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
         for heard in self.connection.topics.inbox(since_ms):
             self.inbox.add(heard)
@@ -195,7 +198,6 @@ class GroupAccess:
         )
 
     def send(self, message: AnyMessage) -> None:
-        """Send a message to the inbox and wait for delivery; raise `StreamsError` on failure."""
         sink = self.connection.sink()
         try:
             sink.produce(

@@ -27,8 +27,9 @@ _STALE: Final = "dim"
 def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> RenderableType:
     """Return a group's status as tables for the terminal.
 
-    With `tasks_first` they show only that many tasks, moving ones and those with most lag first.
-    Partitions with the most uneven ranges come first too: the screen cuts off the rest.
+    `tasks_first` is for screens that cut off the rest. It limits the number of tasks: moving ones
+    first, then those with most lag. Partitions whose key ranges differ most in progress come first
+    too.
     """
     parts: list[RenderableType] = [_headline(status), _subline(status)]
     parts += [Text(f"! {alarm.text}", style="red") for alarm in status.alarms]

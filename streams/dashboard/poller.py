@@ -101,7 +101,8 @@ class GroupPoller:
     async def results(self) -> AsyncGenerator[PollResult]:
         """Yield the current result and each newer one; slow readers skip some.
 
-        Without a newer one it repeats the old one, to show that the connection lives.
+        After `interval_s` and half of `patience_s` without a newer one, it repeats the last one, to
+        show that the connection lives.
         """
         last_number = -1
         while True:

@@ -31,21 +31,21 @@ class Call(msgspec.Struct, frozen=True):
         return where(self.operator, self.location)
 
     def function(self, function: object, kind: FunctionKind) -> UserFunction:
-        """Return a user function, adapted to its signature."""
+        """Adapt a user's function by its signature."""
         return adapt(function, kind=kind, node=self.operator, location=self.location)
 
     def mapper(self, function: Callable[..., Any]) -> UserFunction:
-        """Return a function of (value) or (key, value)."""
+        """Adapt a user's mapper, which takes (value) or (key, value)."""
         return self.function(function, FunctionKind.MAPPER)
 
     def predicate(self, function: Callable[..., object]) -> UserFunction:
-        """Return a predicate of (value) or (key, value)."""
+        """Adapt a user's predicate, which takes (value) or (key, value)."""
         return self.function(function, FunctionKind.PREDICATE)
 
     def name(self, name: str | None) -> str | None:
-        """Return `name=` unchanged; raise `TopologyError` if it is illegal."""
+        """Check the argument `name=`; return it unchanged."""
         return None if name is None else check_name(name, "name", self.context)
 
     def serde(self, serde: SerdeLike[Any] | None, what: str) -> Serde[Any] | None:
-        """Return the `Serde` for an argument such as `value_serde=`."""
+        """Convert an argument such as `value_serde=`."""
         return None if serde is None else as_serde(serde, f"{self.context}: {what}")

@@ -72,8 +72,8 @@ class BootstrapJob(Protocol):
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
         """Encode, shuffle, sort and check all rows; write nothing.
 
-        Keys in the `existing` offset ranges (by partition) are deleted unless a row has them.
-        `timestamp_ms` applies to deletes and to rows without a timestamp.
+        `existing` is the changelog's offset range by partition: later, `write` deletes its keys
+        that no row has. `timestamp_ms` applies to rows without a timestamp.
         """
         ...
 
@@ -147,7 +147,6 @@ class BootstrapDriver:
         self._publish = publish
 
     def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
-        """Load the store; errors report if the group stays paused, and the next step."""
         group = self._group_log.group(decided=True)
         self._check_refusals(group, replace=replace)
         if not self._is_pinned(group, asked):
@@ -216,7 +215,7 @@ class BootstrapDriver:
         return found[0], repeated[0]
 
     def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
-        """Return true if a killed run had the same `input_offsets`, whose offsets then apply."""
+        """Return true if a killed run had the same `input_offsets` text; its offsets are reused."""
         earlier = pending_in(group, self._name)
         return earlier is not None and earlier.input_offsets == asked.text
 
@@ -228,7 +227,10 @@ class BootstrapDriver:
             raise BootstrapRefused(f"store {self._name} can't be loaded now: {refused}")
 
     def _check_refusals(self, group: Group, *, replace: bool) -> bool:
-        """Raise `BootstrapRefused`, or return true if the changelog was empty at first."""
+        """Return true if the changelog was empty before this load's first run, killed or not.
+
+        Raise `BootstrapRefused` if the store can't be loaded now.
+        """
         found = objections(group, self._name, self._group_log.speaking())
         earlier = pending_in(group, self._name)
         if earlier is not None:
@@ -414,8 +416,7 @@ class BootstrapDriver:
         topics = {partition.topic for partition in (*inputs, *self._target.between)}
         ids = self._admin.describe_topics(sorted(topics))
         between = [partition for partition in self._target.between if partition.topic in ids]
-        # The bootstrapped rows already include the records in repartition topics: commit their end
-        # offsets, so members skip them.
+        # The loaded rows include the records in repartition topics: members must skip these.
         offsets = {**inputs, **self._admin.end_offsets(between)}
         before = self._progress_before(offsets)
         producer.begin()
@@ -432,7 +433,10 @@ class BootstrapDriver:
     def _progress_before(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Return committed progress where the offset stays: other stores need its stream times."""
+        """Return committed progress of partitions whose position this load does not move.
+
+        The new commit copies their stream times, which other stores of these inputs need.
+        """
         partitions = list(offsets)
         committed = self._admin.committed(self._target.application_id, partitions, stable=False)
         starts = self._admin.beginning_offsets(partitions)

@@ -81,10 +81,10 @@ class GroupLogWriter:
         return dict(self._topics.topic_ids())
 
     def group(self, *, decided: bool = False) -> Group:
-        """Read the log to its end, or if `decided` to its last stable offset; return the group.
+        """Read the group log to its end, or if `decided` to its last stable offset.
 
-        Until a claim fences a killed run's producer, only the part before its open transaction can
-        be read.
+        Reading to the end fails at the open transaction of a killed run, until a leadership claim
+        fences its producer.
         """
         for entry in self._topics.log(decided=decided):
             self._log.add(entry)

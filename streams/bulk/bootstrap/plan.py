@@ -30,7 +30,8 @@ class StoreTarget:
 
     Attributes:
         inputs: External input partitions, whose offsets the user gives.
-        between: Partitions of repartition topics before the store; the rows cover their records.
+        between: Partitions of repartition topics before the store. Members skip their records, so
+            the loaded rows must include them.
     """
 
     application_id: str
@@ -55,7 +56,6 @@ class StoreTarget:
 
 
 def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTarget:
-    """Return the named store as a target; raise `StreamsError` if it can't be loaded."""
     found = _subtopology_of(plan, store)
     if found is None:
         raise StreamsError(_unknown(plan, store))
@@ -210,7 +210,6 @@ def check_offsets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return explicit offsets for all inputs; raise `ConfigError` if one is wrong or missing."""
     missing = [str(each) for each in target.inputs if each not in asked.offsets]
     unknown = [str(each) for each in asked.offsets if each not in target.inputs]
     if missing or unknown:

@@ -62,7 +62,7 @@ Written = tuple[bytes, bytes | None, int]
 class ChangelogRow(NamedTuple):
     """Row that Spark shuffles to its `partition` and sorts by `order`.
 
-    A row that exists in the changelog has value None if deleted, else b"".
+    For a key that the changelog has already, `value` is only a mark: None if deleted, else b"".
     """
 
     partition: int
@@ -93,10 +93,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = None) -> Columns:
-    """Return the roles of a frame's columns; raise `ConfigError` for missing ones.
-
-    Versioned stores use `timestamp` as the version.
-    """
+    """Return the roles of a frame's columns; versioned stores use `timestamp` as the version."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
@@ -140,7 +137,8 @@ class RowEncoder:
     """Encoder of frame rows by the store's serdes; runs on executors.
 
     Attributes:
-        default_timestamp_ms: For rows without a timestamp; a window's row uses its window's time.
+        default_timestamp_ms: For rows without a timestamp; window rows use their window's start,
+            session rows their session's end.
     """
 
     spec: StoreSpec
@@ -278,9 +276,9 @@ def rank_of(value: Any) -> Rank:
 def existing_row(
     partition: int, key: bytes, version: int, *, later: int = 0, live: bool = True
 ) -> ChangelogRow:
-    """Return a changelog key as a row: it is deleted unless the frame has it.
+    """Return a row for a key of the changelog: `one_per_key` deletes keys that the frame lacks.
 
-    The row with the largest `later` decides if the key has a value (`live`).
+    Of several rows of a key, the one with the largest `later` decides if it has a value (`live`).
     """
     rank = _VALUE, later
     return ChangelogRow(

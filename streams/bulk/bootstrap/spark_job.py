@@ -47,7 +47,7 @@ Counted = Callable[[int], None]
 #: Rows per progress update.
 _COUNT_EVERY: Final = 10_000
 
-#: In a row's version field: marks a message about rows, not a row.
+#: In a row's version field: marks a note (an error, or a number of rows left out), not a row.
 _NOTE: Final = -1
 _PROBLEM: Final = "problem"
 _LEFT_OUT: Final = "left out"
@@ -92,7 +92,7 @@ def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopic
 class SparkJob:
     """Spark job over a frame's rows, for one use.
 
-    `check` fills `placed` (shuffled rows) and `to_write` (their number of records).
+    `check` fills `placed` (shuffled rows) and `to_write` (number of puts and deletes to write).
     """
 
     driver: BulkDriver
@@ -163,7 +163,6 @@ class SparkJob:
 def spark_job(
     driver: BulkDriver, frame: "DataFrame", target: StoreTarget, columns: Columns
 ) -> Generator[SparkJob]:
-    """Yield a job; raise `ConfigError` if speculation would start tasks twice."""
     from tidewheel.state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
 
     if runs_twice(driver.session):
@@ -178,7 +177,7 @@ def spark_job(
 def place_rows(
     encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
 ) -> "Iterator[PlacedRow]":
-    """Yield encoded rows, then messages about rows; stop at a row that can't be encoded."""
+    """Yield encoded rows, then a note: the first bad row's error, or how many were left out."""
     return _counted(_encoded(encoder, rows), count)
 
 
@@ -302,5 +301,5 @@ def _placed(row: ChangelogRow) -> "PlacedRow":
 
 
 def _note(what: str, said: Any) -> "PlacedRow":
-    """Return a message that sorts before the first partition's rows."""
+    """Return a note for the driver; it sorts before all rows of partition 0."""
     return (0, (b"", _NOTE, 0, (False, None), b"")), (what, said)

@@ -37,7 +37,7 @@ _LEFT_MAX: Final = 20_000_000
 
 
 class SupersededError(StreamsError):
-    """Another run has taken over, or this run is over; its writes are harmless."""
+    """Another run has taken over, or this run is over; this attempt has written nothing."""
 
 
 class WriterPorts(Protocol):
@@ -70,7 +70,8 @@ class PartitionReport:
     """Result of one write attempt.
 
     Attributes:
-        to_offset: Offset after its last record, as reported; `from_offset` if it wrote none.
+        to_offset: Offset after its last record, by the producer's delivery reports; `from_offset`
+            if it wrote none.
         transactions: Committed transactions, each with one marker.
     """
 
@@ -97,7 +98,6 @@ def write_partition(
     """Write the records of one partition, with unique keys (and versions).
 
     Raises:
-        SupersededError: Another run writes now, or this one is over.
         StreamsError: A record is too large, or `records` raised.
         FencedError: A later attempt has begun.
     """

@@ -52,8 +52,8 @@ def delete(
     tombstones to the changelog, which all copies follow. Input and output topics are not changed:
     docs/erasure.md has all steps. Without --execute nothing is deleted.
 
-    Exit codes: 0 deleted, or shown; 1 the key does not exist, no worker answers, or the store does
-    not support it; 2 wrong store or key.
+    Exit codes: 0 deleted, or shown; 1 the key does not exist, or no worker deletes it; 2 no such
+    store, it can't delete keys, or KEY does not fit its serde.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
@@ -109,10 +109,9 @@ def _execute(
 
 
 class KeyRows(NamedTuple):
-    """The place of a key's rows: store, partition and key bytes.
+    """Place of a key's rows.
 
     Attributes:
-        key: The key's bytes.
         tail: Number of bytes behind `key` in each row's key (window times).
         partition: The store's changelog partition.
     """
@@ -128,7 +127,6 @@ class KeyRows(NamedTuple):
 
 
 def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
-    """Return the place of a key's rows, the key given as text; raise `ConfigError` if invalid."""
     serde = store.spec.key_serde
     tail = 0
     if is_windowed(serde):  # all windows of the inner key
@@ -150,7 +148,6 @@ def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
 def erasable_store(
     topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
 ) -> BulkStore:
-    """Return the named store; raise `ConfigError` if it can't delete keys."""
     known: list[str] = []
     for global_store in topology.spec(config).global_stores:
         known.append(global_store.store.name)
@@ -195,7 +192,6 @@ def _check_spec(spec: StoreSpec) -> None:
 
 
 def _check_group(access: GroupAccess) -> None:
-    """Raise `StreamsError` if the application has no group: only its members accept orders."""
     fixed = access.connection.admin.fixed_workers(access.application_id)
     if fixed:
         raise StreamsError(
@@ -242,7 +238,6 @@ class _Deletion:
         return "" if owner is None else owner.record.member
 
     def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
-        """Send orders, return the owner's answer; raise `StreamsError` after `timeout_ms`."""
         give_up_s = time.monotonic() + timeout_ms / 1000
         ask_s = time.monotonic()
         while True:

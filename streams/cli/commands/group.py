@@ -74,13 +74,13 @@ def recover(
     """Restore a group after one of its two topics was deleted.
 
     Members pause then, because the owners of tasks are unknown. This command fences every producer
-    in the committed offsets and in the remaining topics. It starts a new log with epochs above all
-    in the committed offsets. No record is lost or processed twice. Paused members resume by
-    themselves afterwards. Without --execute nothing is changed.
+    named in the committed offsets' metadata and in the remaining topics. It starts a new group log
+    with epochs above all found there. No record is lost or processed twice. Paused members resume
+    by themselves afterwards. Without --execute nothing is changed.
 
-    A group that has not started yet looks like one that lost its topics before its first commit.
-    Its log is created too, for its first member. That member must have this program and this
-    task_assignor; others are rejected until then.
+    A group that has not started yet looks like one that lost its topics before its first commit, so
+    it gets a group log too. Its first member must have this program and this task_assignor; others
+    are rejected until then.
 
     Exit codes: 0 done, or nothing to do; 9 refused, because live members send messages.
 
