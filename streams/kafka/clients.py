@@ -89,7 +89,6 @@ class KafkaClients:
         return KafkaChangelogReader(self.settings.changelog())
 
     def fixed_claim(self, transactional_id: str, topic: str) -> FixedClaim:
-        """Show the cluster that a worker with a fixed assignment is alive."""
         return FixedClaim(self.settings.fixed_claim(transactional_id), topic)
 
     def global_reader(self) -> KafkaGlobalReader:

@@ -181,7 +181,10 @@ class MaterializedOperator(TableOperator):
             letter(batch, index, f"timestamp {batch.timestamps[index]} {why}")
 
     def _put(self, data: bytes, value: Any, timestamp: int) -> int | None:
-        """Store a row; return the end of its validity (ms), None if newest, or `NOT_PUT`."""
+        """Store a row; in a versioned table, return the next version's time (ms), None if newest.
+
+        `NOT_PUT`: the row is older than the history retention and was ignored.
+        """
         if self._versions is not None:
             return self._versions.put(data, value, timestamp)
         self.buffer.put(data, value, timestamp)

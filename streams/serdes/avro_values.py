@@ -55,12 +55,12 @@ class AvroValues:
         raise CodecError(self.refusal(value))
 
     def checked_payload(self, value: Any) -> bytes:
-        """Return a value of schema "bytes" without length prefix, as registry records have it."""
+        """Return a value of schema "bytes" as raw bytes: registry records have no length prefix."""
         data = self.encode(self.checked(value))
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 
     def of_payload(self, value: Any) -> Any:
-        """Decode a payload of schema "bytes", which has no length; keep other values unchanged."""
+        """Decode raw bytes of a schema "bytes", such as a decimal; keep other values unchanged."""
         if not _is_a(value, bytes):
             return value
         out = io.BytesIO()
@@ -188,7 +188,7 @@ class AvroValues:
         return value
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        """Return True if a value may belong to a union branch; a dict needs the record's fields."""
+        """Return False for a dict with a key that is no field, or a float that would be rounded."""
         kind = _kind(schema)
         if kind in {"record", "error"} and _is_a(value, dict):
             given = value

@@ -47,7 +47,7 @@ class Buffered(NamedTuple):
     Attributes:
         time: Sort key of the emission (ms): timestamp of the first change, or end of the window.
         prior: Value last sent downstream.
-        old: Value before the last change, if it counts for the size.
+        old: Value before the last change, or None; only `size_bytes` uses it.
         new: Value to send; None for a deleted row.
     """
 

@@ -70,7 +70,7 @@ def exact_fields(python_type: Any, is_json: bool) -> Check:
     >>> check([[1, 2], []]), check([[1, True]])
     (True, False)
 
-    Always False for a type that is not closed: its values are read back.
+    Always False for a type with unchecked parts: the serde then reads back and compares values.
     """
     with suppress(TypeError, RecursionError):  # not a type hint
         check = _check_of(python_type, is_json, ())
@@ -177,6 +177,8 @@ class _Layout(NamedTuple):
     """Order in which `gc.get_referents` lists the fields of one class's objects.
 
     Attributes:
+        width: Referents listed per object.
+        of_class: Position of the class.
         of_dict: Position of `__dict__` if it contains the fields, else None.
         places: Positions of the fields, in the object or its `__dict__`.
     """
@@ -259,7 +261,7 @@ def _by_layout(python_type: Any, layout: _Layout, checks: list[Check], other: Ch
 def _layouts(python_type: Any, names: list[str]) -> list[_Layout]:
     """Return the layouts of a class's objects, the most frequent one last.
 
-    An object without slots stores fields inline until its `__dict__` is used, as encoders do.
+    Without slots, an object's fields move to `__dict__` when code, such as an encoder, reads that.
     """
     marks = {name: object() for name in names}
     found: list[_Layout] = []

@@ -79,7 +79,8 @@ class Serde(Generic[T]):
     def from_plain(self, value: Any, /) -> Any:
         """Convert dicts, lists and plain values to a value that `serialize` accepts.
 
-        Data loaded from tables has this form. Raises `SerializationError` for unsuitable data.
+        `tidewheel bootstrap` calls it for loaded rows. Raises `SerializationError` for unsuitable
+        data.
         """
         return value
 

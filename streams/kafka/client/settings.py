@@ -213,8 +213,7 @@ class ClientSettings:
         config = self._producer(
             "transactional",
             {
-                # A transaction retries until the last one's markers are written; the default pause
-                # of 100 ms would delay it.
+                # Short: a transaction retries until the last one's markers are written.
                 "retry.backoff.ms": 5,
             },
         )
@@ -234,7 +233,10 @@ class ClientSettings:
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """Return settings of `TrialProducer`: one batch per partition, to relate the answers."""
+        """Return settings of `TrialProducer`: one batch per partition.
+
+        `RefusedSearch` finds a bad record only if both of its copies are in one batch.
+        """
         config = self._producer("search", {"retry.backoff.ms": 5})
         config.pop("max.in.flight", None)  # alias of the property below
         return config | {

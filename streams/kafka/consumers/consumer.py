@@ -164,10 +164,9 @@ class AssignedConsumer:
         return ends
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return, per partition, the last known end of its committed or aborted records.
+        """Return the last stable offset of partitions that were read to their end.
 
-        It is exact where the client has reported the partition's end. Elsewhere the client knows
-        only the high watermark, an upper limit.
+        For others return the high watermark, which is too high while a transaction is open.
         """
         ends = self.end_offsets()
         ends.update(
@@ -184,7 +183,7 @@ class AssignedConsumer:
             self._consumer = None
 
     def _accepted(self, runs: list[SourceRecords]) -> list[SourceRecords]:
-        """Return the assigned partitions' runs; raise if one begins before the position (H16)."""
+        """Return the assigned partitions' records; raise if any would be processed twice (H16)."""
         accepted: list[SourceRecords] = []
         for run in runs:
             key = TopicPartition(run.topic, run.partition)
@@ -272,7 +271,7 @@ class KafkaRecordSource(AssignedConsumer):
 
 
 class KafkaInputReader(AssignedConsumer):
-    """Reader of single input records a second time: port `tidewheel.tasks.ports.RecordSource`."""
+    """Reader of processed input records whose output failed, for their dead letters."""
 
     noun = "input"
     next_step = "nothing is to be done, it was processed"

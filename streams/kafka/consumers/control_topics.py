@@ -39,11 +39,11 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlTopicsReader:
-    """Reader of both topics, for one thread.
+    """Reader of the group's state topic and inbox, a thread each; one thread calls `take`.
 
     Args:
-        inbox_end: Returns the offset to continue at if unread inbox records were deleted; members
-            repeat their messages. Called in the inbox's thread.
+        inbox_end: Returns the offset to continue at if unread inbox records were deleted, which
+            members send again. Called in the thread that reads the inbox.
     """
 
     def __init__(

@@ -24,9 +24,10 @@ _SETTLE_S: Final = 0.1
 
 
 class FixedClaim:
-    """A worker's membership from construction to `close`; errors are only logged.
+    """Consumer that joins the group `<application id>:fixed` from construction to `close`.
 
-    `topic` must exist: a member needs a subscription.
+    It reads nothing: its membership shows that the worker is alive. Members must subscribe, so
+    `topic` must exist.
     """
 
     def __init__(self, config: Config, topic: str) -> None:
@@ -48,8 +49,8 @@ class FixedClaim:
             if message is not None and message.error() is not None:
                 self._tell(message.error())
             self._ending.wait(_LOOK_S)
-        # `close` must not meet a pending assignment. Its callback is then never answered and waits
-        # forever while it holds the GIL (librdkafka issue 4884).
+        # With a pending assignment, `close` would wait forever in its callback and hold the GIL
+        # (librdkafka issue 4884).
         self._client.unsubscribe()
         self._client.poll(_SETTLE_S)
         self._client.close()

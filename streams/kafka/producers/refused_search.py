@@ -50,9 +50,10 @@ class Batch(NamedTuple):
     """Records of one partition for one batch.
 
     Attributes:
-        copies: How often each record is sent.
+        copies: 2, or 1 for a record sent alone: librdkafka reports which record is bad only if the
+            broker names two.
         has_canary: Also sends a harmless record: if the broker names others but not it, the named
-            ones are bad. Only for batches refused as a whole, so it is never written.
+            ones are bad. Only for batches that the broker has refused.
     """
 
     topic: str
@@ -63,9 +64,12 @@ class Batch(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The cluster's answers per batch, by index of the row; the canary's index is the last.
+    """Result of sending batches in a transaction.
 
-    Rows without a final answer are missing.
+    Attributes:
+        answers: Per batch: error (None: accepted) by index of the row; the canary's is the last.
+            Rows without an answer or with a temporary error are missing, to be sent again.
+        failure: Error that failed the transaction.
     """
 
     answers: Sequence[dict[int, KafkaError | None]]
@@ -84,7 +88,7 @@ class _Topic:
 
 @dataclass(slots=True)
 class _Lane:
-    """One partition's records without a final answer (`open`), in order.
+    """One partition's records, neither accepted nor refused yet (`open`), in order.
 
     `alone`: records to send alone next. `unanimous`: records of a completely refused batch, to be
     sent again with a canary.

@@ -141,7 +141,6 @@ class KafkaTransactionalProducer:
         *,
         row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records in order; `commit` returns the offset after the last."""
         self._check_open()
         if not keys:
             return
@@ -181,7 +180,6 @@ class KafkaTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets to the transaction ahead of `commit`, within half the call timeout."""
         self._check_open()
         if not offsets:
             return
@@ -275,9 +273,9 @@ class KafkaTransactionalProducer:
         offsets: Mapping[TopicPartition, CommittedOffset],
         deadline_s: float,
     ) -> None:
-        """Wait for the answers to records and offsets.
+        """Wait until the cluster has answered records and offsets.
 
-        With unflushed records the client's commit would wait, and can't be aborted then.
+        Else the client's commit would wait for the records, and can't be aborted meanwhile.
         """
         if offsets == self._sent:
             if not self._flush(deadline_s):
@@ -306,7 +304,7 @@ class KafkaTransactionalProducer:
         return _stalled()
 
     def _note_answer(self, sending: GuardedCall) -> None:
-        """Once offsets are answered, watch only the transaction coordinator's connection."""
+        """Record an answer to the offsets: a later loss of their broker is harmless."""
         if sending.has_succeeded:
             self._producer.serve()  # Reads the log lines from before the answer.
             self._log.offsets_are_answered()
@@ -369,7 +367,6 @@ class KafkaTransactionalProducer:
         assert self._open, "begin a transaction first"
 
     def _check_doubt(self, what: str) -> None:
-        """End the producer if a request of this transaction may still be in flight."""
         self._producer.serve()
         if self._log.doubt:
             self._end(

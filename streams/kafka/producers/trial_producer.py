@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class TrialProducer:
-    """Client for one search.
+    """Producer of one search for the records that the broker refuses.
 
     Its transactional id differs from the worker's: a refusal leaves librdkafka without a valid
     sequence number, which would delay the worker.
@@ -213,7 +213,10 @@ def _has_errors(reports: dict[int, list[KafkaError | None]]) -> bool:
 def _final_answer(
     reports: Sequence[KafkaError | None], copies: int
 ) -> tuple[KafkaError | None] | None:
-    """Return the final answer (`None`: accepted) to a record's copies as a 1-tuple, or None."""
+    """Return a record's error, or None if a copy was accepted, as a 1-tuple.
+
+    Return None if the record must be sent again: answers are missing or temporary.
+    """
     if any(
         error is None for error in reports
     ):  # `None in` fails: KafkaError compares only with numbers

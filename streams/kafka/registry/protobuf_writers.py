@@ -22,7 +22,7 @@ _BLOCK: Final = re.compile(r"\bmessage\s+(\w+)\s*\{|\{|\}")
 
 
 class ProtobufWriters:
-    """Checker that message `full_name` wrote a record.
+    """Check that records contain the Protobuf message `full_name`.
 
     `schema_of` returns the schema text for a record's first bytes (magic byte and schema id).
     """

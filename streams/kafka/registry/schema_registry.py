@@ -486,7 +486,6 @@ def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
-    """Raise `TopologyError` if a subject's schema has another message in this class's place."""
     name, wanted = "no message", descriptor.full_name
     with suppress(CodecError):
         name = message_name(schema, message_indexes(descriptor))
@@ -498,7 +497,7 @@ def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
 
 
 def _with_sorted_maps(data: bytes, message: Any) -> bytes:
-    """Return a message's bytes with sorted maps, unless a rule has changed them."""
+    """Return key bytes with sorted maps; unchanged if a registry rule encrypted or changed them."""
     plain = message.SerializeToString()
     return (
         data[: len(data) - len(plain)] + message.SerializeToString(deterministic=True)

@@ -180,7 +180,7 @@ class SubscriptionSend(ForeignKeyOperator):
     def _send_one_each(
         values: Sequence[Any], before: Sequence[bytes | None], after: Sequence[bytes | None]
     ) -> bool:
-        """Return True if every row exists with a foreign key equal to the old one, if any."""
+        """Return True if each row needs one subscription: a foreign key, new or unchanged."""
         return (
             not has_none(values)
             and not has_none(after)

@@ -62,7 +62,7 @@ class JoinBuffer:
         self._observed_ms, self._number = times
 
     def begin(self, latest_ms: int) -> None:
-        """Read the rows that a batch with this largest time may make due."""
+        """Read the stored rows that become due at stream time `latest_ms`, the batch's largest."""
         if self._observed_ms < 0:
             self._recover()
         latest_ms = max(latest_ms, self._observed_ms)
@@ -74,7 +74,7 @@ class JoinBuffer:
             self._earliest_ms = last_due_ms + 1
 
     def _recover(self) -> None:
-        """Compute stream time and the last number from the rows if no commit has them."""
+        """Compute stream time and the last row's number from the rows if no commit stored them."""
         for key, _, _ in self._rows.iterate(None, None):
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])

@@ -114,7 +114,6 @@ class NonJoinedStore:
             self._buffer.put(row, None, now_ms)
 
     def keep(self, key_bytes: bytes, value: Any, timestamp: int) -> None:
-        """Store an unmatched record until it is due or matched."""
         data = self._value_serde(is_left=self._is_left).serialize(self._buffer.topic, value)
         if data is None:
             raise ValueError(
@@ -151,9 +150,10 @@ class NonJoinedStore:
                     yield self._decoded(row, timestamp, entry)
 
     def _end_of_scan(self, last_left: int, last_right: int) -> int:
-        """Return the row time at which Kafka Streams stops its scan.
+        """Return the row time at which Kafka Streams stops its scan, the new `earliest_ms`.
 
-        Left join: the last row. Outer join: the row after both sides have a waiting one.
+        Left join: the last row. Outer join: the row after the scan has met a left and a right row
+        that are not due.
         """
         if not self._settings.is_outer:
             last = next(self._buffer.iterate(None, None, reverse=True), None)

@@ -220,7 +220,7 @@ class Suppress(MaterializedOperator):
 
 
 def _numbered(order: list[Any] | None, indices: Sequence[int]) -> list[Any] | None:
-    """Return the rows' order: each follows the record that triggered it."""
+    """Return the emitted rows' sort keys: that of the triggering record, then a count from 0."""
     if order is None:
         return None
     numbered: list[Any] = []

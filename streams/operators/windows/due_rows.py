@@ -20,8 +20,9 @@ class DueRows:
     """Store keys of rows by time; the earliest can be removed.
 
     Args:
-        scan: `scan(first)` -> time and key of all stored rows of that time or later.
-        indexed_rows: Limit of indexed rows.
+        scan: `scan(first)` -> time and key of all stored rows of that time or later. `pop` calls it
+            when it needs rows that the index lacks.
+        indexed_rows: Most rows in memory; beyond, the latest are dropped, and scanned later.
 
     >>> stored = [(7, b"a"), (3, b"b"), (9, b"c")]
     >>> due = DueRows(lambda first: [place for place in stored if place[0] >= first])

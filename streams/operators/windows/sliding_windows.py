@@ -28,17 +28,17 @@ class _Row(NamedTuple):
 
 
 class _Neighbours(msgspec.Struct):
-    """Windows of a record's key around its timestamp.
+    """Stored windows of a record's key around its timestamp t.
 
     Attributes:
         updates: Windows to add the record to, in the order of results.
         starts: Starts of all windows.
         previous: Time of the latest earlier record that may share a window.
-        left: The window before this record that contains the previous record.
-        left_exists: The window that ends at this record is stored.
-        right: The stored window with the latest start up to this record.
-        right_exists: The window that starts just after this record is stored.
-        complete: An earlier record had this timestamp; all windows are updates.
+        left: The latest window that ends before t; if t is below the window size, the one from 0.
+        left_exists: A window ends at t.
+        right: The window with the latest start of those that contain t and end after it.
+        right_exists: A window starts just after t.
+        complete: An earlier record had this timestamp, so no window needs to be created.
     """
 
     updates: list[_Row] = msgspec.field(default_factory=list["_Row"])
@@ -193,7 +193,6 @@ class SlidingWindowAggregate(WindowedOperator):
     def put(
         self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]
     ) -> None:
-        """Store a change; a window's second change has the first one's value as old value."""
         if change.old_value is _STORED:
             change = change._replace(old_value=self.old_value(change.data))
         super().put(batch, index, change, results)

@@ -266,7 +266,7 @@ class WindowedOperator(MaterializedOperator):
         return [key[cut] for key in data], serde
 
     def count_late_windows(self, windows: int, batch: RecordBatch, first: int) -> None:
-        """Count closed windows; `first` is the first late record's index."""
+        """Count updates dropped because their window had closed; `first`: first record's index."""
         self._late_windows += windows
         self.context.dropped(windows, "late record for a closed window", batch, first)
 
@@ -275,7 +275,6 @@ class WindowedOperator(MaterializedOperator):
         self.count_late_windows(1, self._batch, self._turn)
 
     def report_late_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
-        """Send a late record to the dead letter topic, if configured."""
         closed = "a window" if windows == 1 else f"{windows} windows"
         self.report_late(batch, index, f"came too late for {closed}: stream time is {time}")
 

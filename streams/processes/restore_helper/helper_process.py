@@ -59,7 +59,7 @@ class HelperProcess:
             threading.Thread(target=target, name="tidewheel-restore-helper", daemon=True).start()
 
     def send(self, order: Order) -> None:
-        """Queue an order. For a dead helper, `on_end` is called instead."""
+        """Queue an order. A helper that ends loses it, and `on_end` is called."""
         self._orders.put(encode(order))
 
     def close(self) -> None:

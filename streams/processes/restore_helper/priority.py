@@ -34,7 +34,9 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class SessionNiceness:
-    """The niceness of a helper's session, chosen by the CPU time that it got. Pure.
+    """Niceness of a helper's Linux session (autogroup). Pure.
+
+    `LOWEST`, or `NICENESS` for some checks after the helper got too little CPU time.
 
     >>> session = SessionNiceness()
     >>> session.after(used_s=0.9, waited_s=0.1, elapsed_s=1.0)
@@ -60,7 +62,7 @@ class SessionNiceness:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority; if sessions have one too, start a thread that adapts it."""
+    """Lower this process's priority. With Linux autogroups, a thread adapts the session's."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     if not _AUTOGROUP.exists() or os.getsid(0) != os.getpid():

@@ -61,7 +61,12 @@ _DOWNLOAD_STALL_S: Final = 120.0
 
 
 class _Job:
-    """An order in progress. `ReadingTurns` uses `partition`, `end` and `held`."""
+    """An order in progress. `ReadingTurns` decides by `end` and `held` which orders are read.
+
+    Attributes:
+        end: Offset at which an urgent order ends; None for others, which wait for urgent ones.
+        held: Buffered records, always 0 here; many would pause reading.
+    """
 
     def __init__(self, order: MakeRuns, clock: Clock) -> None:
         self.order = order
@@ -95,7 +100,6 @@ class RestoreHelper:
     """Executes orders to find snapshots and build runs. One thread calls `accept` and `step`.
 
     Args:
-        application_id: The application whose snapshots to use.
         make_reader: Makes the one reader of changelogs.
         send: Sends a report; called by several threads.
         run_bytes: Memory for the rows of one run.
@@ -150,7 +154,7 @@ class RestoreHelper:
         if self._reader is not None and any(not job.is_read for job in self._active.values()):
             self._read(self._reader)
         else:
-            time.sleep(_POLL_S)  # only downloads are in progress
+            time.sleep(_POLL_S)
         for job in list(self._active.values()):
             self._check(job)
         self._check_downloads()
@@ -203,7 +207,7 @@ class RestoreHelper:
             job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
 
     def _check_downloads(self) -> None:
-        """Fail all downloads if none got a byte in `_DOWNLOAD_STALL_S`; a single one may wait."""
+        """Fail all downloads if none of them got a byte in `_DOWNLOAD_STALL_S`."""
         now_s = self._clock.monotonic_s()
         waiting = [job for job in self._active.values() if not job.is_downloaded]
         if waiting and now_s - self._arrived_s <= _DOWNLOAD_STALL_S:

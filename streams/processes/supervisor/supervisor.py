@@ -95,8 +95,6 @@ class Supervisor:
     """Runs workers until they stop or one fails for good.
 
     Args:
-        starts: One start order per worker.
-        on_report: Called with each worker's reports.
         drain_timeout_ms: Overrides the workers' setting of this name.
         start_watchdog: Starts the watchdog that all workers share; None: they form no group.
     """
@@ -129,7 +127,7 @@ class Supervisor:
         self._logged_errors: set[str] = set()
 
     def run(self) -> ExitCode:
-        """Start the workers, wait until all have ended, and return the command's exit code."""
+        """Return the command's exit code once all workers have ended."""
         with self._signals_received():
             try:
                 while not self._is_done():
@@ -286,7 +284,7 @@ class Supervisor:
             self._exit_code = crash.exit_code
 
     def _log_error(self, message: str) -> None:
-        """Log an error. Store its text without the worker's number, to log a common cause once."""
+        """Log an error. While stopping, other workers' errors with its text are not logged."""
         self._logged_errors.add(message.partition(": ")[2])
         _log.error("%s", message)
 
@@ -358,7 +356,6 @@ class Supervisor:
 
 
 def _crash_of(slot: _Slot, code: int) -> Crash:
-    """Return a dead worker's crash as it reported it, else as its exit code shows it."""
     healthy_ms = int(slot.healthy_s * 1000)
     report = slot.last_report
     if not isinstance(report, WorkerCrashed):

@@ -19,7 +19,8 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The first line that a worker reads.
 
     Attributes:
-        process_id: Identifies this supervisor's workers in the group.
+        process_id: Random id of the supervisor, the same for all its workers. Their watchdog's id
+            in leader elections begins with it.
         careful: The previous process died without a report: send `RecordInHand` before each record.
     """
 

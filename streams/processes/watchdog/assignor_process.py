@@ -73,7 +73,7 @@ class Assignors:
     """Computes assignments with the configured assignor.
 
     Args:
-        assignor: Its name; `assign` refuses another, which a group message could smuggle in.
+        assignor: Its name; `assign` imports no other, because group messages could name any code.
         timeout_s: Limit for a user's assignor.
         import_path: More folders to import it from.
     """
@@ -84,7 +84,6 @@ class Assignors:
         self._import_path = tuple(import_path)
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return the assignment; raise `AssignorFailedError`, `AssignmentRefusedError`, ValueError."""
         if request.assignor != self._assignor:
             raise AssignorFailedError(
                 f"task_assignor {request.assignor!r} is not the one that this process was started with "

@@ -141,7 +141,6 @@ class WatchdogLink:
         self._memory.bump()
 
     def show_call(self, since_ns: int) -> None:
-        """Publish the start of the present call of user code, for the worker's call watch."""
         self._memory.show_call(since_ns, time.monotonic_ns())
 
     def lease_left_s(self) -> float:

@@ -74,7 +74,6 @@ class SharedMemory:
         return self._words[_CALL_NS]
 
     def show_call(self, since_ns: int, now_ns: int) -> None:
-        """Publish the present call (0: none) and the time of this check, for the call watch."""
         self._words[_CALL_NS] = since_ns
         self._words[_PULSE_NS] = now_ns
 

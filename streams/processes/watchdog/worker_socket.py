@@ -77,10 +77,10 @@ class WorkerSocket:
         return self._memory.progress
 
     def call_since_ms(self, silent_ms: int) -> int | None:
-        """Return the start of the present call of user code, by the machine's monotonic clock.
+        """Return the start of the present call of user code (monotonic ms), None if there is none.
 
-        The worker's call watch writes it. A call watch that is silent for `silent_ms` can't run:
-        unless the process was stopped, code has kept the interpreter's lock since its last check.
+        The worker's call watch writes it at each check. Without a check for `silent_ms`, a call
+        keeps the GIL, unless the process is stopped: it began at the last check or earlier.
         """
         assert self._memory is not None, "its worker has sent it"
         assert self.hello is not None, "its worker has sent it"
