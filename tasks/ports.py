@@ -77,9 +77,7 @@ class RecordSource(Protocol):
     `close` is idempotent.
     """
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the assignment."""
-        ...
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None: ...
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         """Add partitions; assigned ones keep their position."""
@@ -122,7 +120,8 @@ class RecordSource(Protocol):
     def stable_offsets(self) -> dict[TopicPartition, int]:
         """Return the cached last stable offset per partition; no request is made.
 
-        It may be too high, above an open transaction's start, until all records below are read.
+        Before the client has read a partition to its end, it knows only the high watermark, which
+        may be above an open transaction's start.
         """
         ...
 
@@ -130,10 +129,10 @@ class RecordSource(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """Transactional producer of a worker; a second thread may send and commit offsets.
+    """Transactional producer of a worker: its loop and a commit thread call it, one at a time.
 
     Calls raise `FencedError` if a newer producer of the id exists, and `CommitOutcomeUnknownError`
-    if the producer must be replaced. Then only `close` may follow.
+    if the producer must be replaced. After either, only `close` may follow.
     """
 
     @property
@@ -318,9 +317,7 @@ class Admin(Protocol):
         """Find the group's coordinator, so that later requests are fast."""
         ...
 
-    def group_members(self, group_id: str) -> int:
-        """Return the number of subscribed consumers."""
-        ...
+    def group_members(self, group_id: str) -> int: ...
 
     def offsets_retention_ms(self) -> int:
         """Return the brokers' offset retention; raise `StreamsError` if unknown."""
@@ -332,9 +329,7 @@ class Admin(Protocol):
         """Overwrite committed offsets, with their metadata where given."""
         ...
 
-    def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets, if it exists."""
-        ...
+    def delete_group(self, group_id: str) -> None: ...
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence producers in parallel, and abort their open transactions."""
@@ -373,9 +368,7 @@ class ChangelogReader(Protocol):
 
 
 class Clock(Protocol):
-    def now_ms(self) -> int:
-        """Return wall-clock time in ms since the epoch."""
-        ...
+    def now_ms(self) -> int: ...
 
     def monotonic_s(self) -> float:
         """Return seconds of a clock that never jumps, for intervals."""

@@ -1,4 +1,4 @@
-"""Queries of uncommitted rows, answered by the threads that own the rows."""
+"""Queries of uncommitted rows."""
 
 import threading
 import time
@@ -10,7 +10,10 @@ from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 
 
 class Question:
-    """Query of a store's uncommitted rows: a function that each owner of rows calls."""
+    """Query of a store's uncommitted rows.
+
+    Their owners, a task or each of its key ranges, call `function` with their rows.
+    """
 
     def __init__(self, store: str, function: Callable[[UncommittedRows], Any]) -> None:
         self.store = store

@@ -17,17 +17,18 @@ _log = logging.getLogger(__name__)
 _SLICE_S = 0.02
 _SLICE_RECORDS_MAX = 10_000
 
-#: If its process died without an error (a signal, `os._exit`), the next one reports and processes
-#: single records for these seconds: the last report names a record that kills it.
+#: If a worker's process died without an error (a signal, `os._exit`), the next one reports and
+#: processes single records for these seconds: the last report names a record that kills it.
 _CAREFUL_S: Final = 60.0
 
 
 class Slices:
-    """Runner of slices: about 20 ms of a task's processing, between commits and orders.
+    """Runner of slices: about 20 ms of a task's processing.
 
     Args:
-        is_restoring: Returns True while tasks restore, which could also end the process.
-        on_record: Receives each single record before its processing; None processes batches.
+        is_restoring: Returns True while tasks restore. If the process dies then, the restore may
+            be the cause, so `on_record` is not called.
+        on_record: Receives each record before its processing, if the previous process died.
 
     Attributes:
         records: Size of the next slice of a task without functions that take a batch.

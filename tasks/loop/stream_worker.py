@@ -49,8 +49,9 @@ class StreamWorker:
 
     Args:
         assigned: Tasks of a worker without membership; empty in a group.
-        membership: Connection to the group; the group has stored `settings.transactional_id`.
-        first_producer: Producer of that id, initialised before the group knew the id.
+        membership: Connection to the group.
+        first_producer: Producer of `settings.transactional_id`, initialised before the worker
+            joined the group: later, it would undo the group's fencing.
 
     Attributes:
         appeared: Input partitions that appeared while this process ran.
@@ -103,7 +104,6 @@ class StreamWorker:
             None if settings.threads > 1 else ports.on_record,
         )
         self._restarts = RestartPolicy(settings.siblings, ports.clock)
-        #: Current loop: each start of the tasks makes a new one.
         self._loop: TaskLoop
 
     # -- from other threads ----------------------------------------------------------------------
@@ -213,10 +213,10 @@ class StreamWorker:
         loop.stop()
 
     def _early_s(self) -> float:
-        """Return the seconds by which commits may start early; 0 under at_least_once.
+        """Return the seconds before its deadline at which a commit may start.
 
-        Also 0 with repartition topics, because readers wait behind open transactions, and with key
-        ranges, which seal (hand over) their work independently.
+        0 under at_least_once, where results do not wait for commits; with repartition topics, whose
+        readers wait behind open transactions; with key ranges, which finish work independently.
         """
         settings = self._settings
         results_wait = self._ports.make_sink_producer is None

@@ -70,7 +70,7 @@ class HeldTasks(msgspec.Struct):
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def keep_inputs_of(self, plan: ApplicationPlan) -> None:
-        """Drop start positions of inputs that a plan lacks: topics of their name will be new."""
+        """Drop start positions of inputs missing in `plan`: a later topic needs new ones."""
         for task_id, grant in self.owned.items():
             inputs = plan.inputs(task_id)
             kept = {each: offset for each, offset in grant.input.items() if each in inputs}
@@ -216,8 +216,8 @@ class TaskManager:
     def admit(self) -> list[Task]:
         """Start the restored tasks, and return them.
 
-        Raises if the worker cannot continue. A task that cannot start is reported to the group; it
-        ends the worker only if it is the only one.
+        Raises if the worker cannot continue. A task that may not start is reported to the group; it
+        ends a worker that has no other task and never ran one.
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
@@ -282,7 +282,6 @@ class TaskManager:
             self._send(report)
 
     def _broke(self, result: FailedTask) -> None:
-        """Report a broken task or copy to the group; without a group, raise."""
         task_id = result.task.task_id
         if self._send is None:
             raise result.error
@@ -342,7 +341,6 @@ class TaskManager:
                         self._drop(TaskId.parse(order.task))
 
     def end_erasures(self) -> None:
-        """Commit the erasures that key ranges have finished, and answer."""
         self._erasures.end()
 
     def _run(self, orders: Iterable[RunTask]) -> None:

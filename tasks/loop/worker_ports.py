@@ -32,7 +32,7 @@ class Membership(Protocol):
     """The worker's connection to its member in the watchdog (`streams/processes/watchdog/link.py`).
 
     The worker's loop calls `take`, `progress` and `lease_left_s`; any thread may send reports. No
-    call blocks. The owner passes `StreamWorker.wake`, which a new order calls.
+    call blocks. When an order arrives, the connection calls `StreamWorker.wake`.
     """
 
     def take(self) -> list[AnyOrder]:
@@ -62,7 +62,7 @@ def _no_call() -> RunningCall | None:
 
 
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """The clients of one worker, made by the adapters; the worker closes what it made."""
+    """Clients of one worker, which closes those that it made."""
 
     make_source: Callable[[], RecordSource]
     #: Makes a reader of consumed records: the handler and dead letter of a failed output get its

@@ -267,8 +267,8 @@ class GlobalStores:
         """Apply consecutive records of one partition; write rows and position together.
 
         Args:
-            known_ms: Wall-clock ms, stored with the position, when the store last had all records
-                before these.
+            known_ms: Wall-clock ms when the store last had all records before these. Stored with
+                the position: a restart checks if tombstones could be missing since.
             position: False during a table's restore, which stores no position until complete.
                 Processor stores always get one, because a record must not reach a processor twice.
         """
@@ -295,7 +295,7 @@ class GlobalStores:
     def _rows(
         self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return a table's row changes: raw values, and keys serialised as for reads."""
+        """Return a table's row changes: values as in the topic, keys serialised as by lookups."""
         if has_none(batch.keys):
             before = batch
             batch = batch.select([key is not None for key in batch.keys])
@@ -317,7 +317,7 @@ class GlobalStores:
         for index, key in enumerate(batch.keys):
             try:
                 keys.append(spec.store.key_serde.serialize(spec.topic, key))
-            except FAILURES as error:  # the handler decides
+            except FAILURES as error:
                 self._corrupt(records, batch.rows[index], error)
             else:
                 kept.append(index)

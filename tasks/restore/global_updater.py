@@ -262,7 +262,7 @@ class GlobalUpdater:
             _log.warning("global store %s: restoring has made %s", store, text)
 
     def _refresh(self, positions: dict[TopicPartition, int]) -> None:
-        """Store the positions of fully read partitions again, with the present time."""
+        """Store the positions of fully read partitions again: old ones force a full restore."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
         # Compaction stops at the stable offset: a store that is there has missed no tombstone.

@@ -69,8 +69,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of one input's offset.
 
     Attributes:
-        facts: `CommitFacts` that later commits of the input store.
-        has_past: This application has committed for the task. If not, state proves lost offsets.
+        facts: Facts to store with each later commit of this input.
+        has_past: This application has committed for the task. Else existing state proves that
+            offsets were lost.
         is_new: The partition appeared after the application's first start.
         is_accepted: The offset is foreign or missing, and `accept_offsets` is set.
     """
@@ -115,7 +116,8 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     def _is_new_topic(self, topic: str) -> bool:
         """Return True if a pattern matched the topic later than others.
 
-        Evidence is a commit for another topic's partition 0: one task commits that of all topics.
+        One task commits partition 0 of all its topics together. If it did so without this topic,
+        the topic appeared later.
         """
         if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
             return False
@@ -212,7 +214,8 @@ def origin_of_own(
 def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
     """Raise `StartRefusedError` if an operator's generated name changed since the last commit.
 
-    It would use another operator's store or topic. Equal fingerprints are not distinguished.
+    It would use another operator's store or topic. Operators of equal fingerprints may swap names
+    unnoticed.
     """
     names = {name_digest(name): name for name in operators}
     for before, now in (
@@ -261,7 +264,7 @@ def check_state(
     """Raise `StartRefusedError` if a task with state lost its offsets.
 
     Args:
-        committed: Inputs with an offset; Kafka Streams committed foreign ones.
+        committed: Inputs with a committed offset; if it is not ours, it is Kafka Streams'.
         on_disk: Evidence of state on disk; empty if none.
     """
     if any(each.has_past or each.is_accepted for each in origins.values()):

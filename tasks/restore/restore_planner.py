@@ -112,7 +112,7 @@ class RestorePlanner:
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
-        """Cache facts for promotions: topic ids, the group's coordinator, slowest positions."""
+        """Read ahead for promotions: topic ids, coordinator, slowest key ranges' stream times."""
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
         self.refresh_topic_ids(inputs)
@@ -318,7 +318,7 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Set an active task's slowest range position, from the commit that ends its restore."""
+        """Set the stream time of an active task's slowest key range at its last commit."""
         segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
         if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(

@@ -73,7 +73,7 @@ def find_starts(
     transactional_id: str,
     appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
-    """Fence earlier producers of these tasks' inputs; return each input's start and topic id.
+    """Fence earlier workers of these tasks; return each input's start and topic id.
 
     Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an
     input must not start.
@@ -464,7 +464,8 @@ def earlier_transactional_ids(
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
     """Return the progress of each input's key ranges at its last commit.
 
-    Ranges by an unknown hash function are ignored: records are processed from the lowest offset.
+    Ranges by an unknown hash function are ignored. Records from the lowest offset are then
+    processed again, even those that faster ranges had finished.
     """
     found: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
@@ -488,8 +489,7 @@ def operator_times(
 ) -> tuple[int, ...]:
     """Return the stream times of a task's operators at its last commit; () if unknown.
 
-    Inputs carry equal times, or different ones after a crash between owners' commits: then each
-    maximum counts.
+    Each input's commit has all times. If commits differ, each operator's largest time counts.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):

@@ -69,7 +69,7 @@ class StateUpdater:
 
     Args:
         running: Tasks that process records; a restore must not slow them down.
-        lasting: Keep idle connections, because copies will follow.
+        lasting: Keep the reader's idle connections, because the worker may get copies later.
         runs: Builds sorted runs for stores that are far behind; None to read everything here.
     """
 

@@ -173,7 +173,6 @@ class StoreRestore(msgspec.Struct, eq=False):
     #: Offset that the builder of the runs has reached.
     built_to: int = 0
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
-    #: Last position written to disk.
     stored_position: int | None = None
     is_announced: bool = False
     #: `restored` at the last event for the listener.
@@ -282,7 +281,6 @@ class StoreRestore(msgspec.Struct, eq=False):
         self.advance_to(position, at_end=False, now_ms=self.known_ms)
 
     def raise_limit(self, limit: int, now_ms: int) -> int:
-        """Raise the limit; return the number of records applied."""
         if self.limit is None or limit <= self.limit:
             return 0
         self.limit = self.milestone = limit
@@ -322,8 +320,8 @@ def start_of(
     A store that restarts at the log's start is emptied.
 
     Args:
-        extracts: Extracted timestamps depend on all earlier records: a new record means a full
-            restore.
+        extracts: A timestamp extractor's results depend on all earlier records. With records after
+            the position, the restore starts at the log's start.
         follows: A copy, which has no end.
         open_before: The store has stayed open in this worker, so its position is right.
     """
@@ -381,7 +379,7 @@ class RestoringTask(msgspec.Struct, eq=False):
 
     @property
     def is_awaited(self) -> bool:
-        """Return True if no worker processes the task, now or soon, until it runs here."""
+        """Return True if the task pauses (now or soon) until it runs here: reads must be short."""
         return self.promoted or (
             self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
         )
@@ -506,7 +504,7 @@ class RestoreEvents:
 
     @contextmanager
     def leaving(self, restoring: RestoringTask) -> Generator[None]:
-        """Report the end of reading: before the block closes the task; for a copy, after."""
+        """Report the end of reading. As in Kafka Streams, a copy's follows its task's close."""
         reports = self._suspensions(restoring, "MIGRATED")
         if restoring.copy is None:
             for report in reports:

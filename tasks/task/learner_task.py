@@ -85,7 +85,10 @@ class LearnerTask:
         return self._withdraw(reason)
 
     def advance(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
-        """Record the progress; return the "ready" or "not ready" that is now due, if any (L2)."""
+        """Record the progress; report a lag that becomes acceptable ("ready") or not ("not ready").
+
+        "Ready" is repeated when positions change.
+        """
         self.progress = progress
         lag = progress.lag
         if lag is None or lag > self._acceptable_lag:

@@ -215,7 +215,7 @@ class ParallelTask:
         self._wake_ranges(self.ranges)
 
     def _ensure_clock(self) -> bool:
-        """Create the position clock; return False until a range's operators know its start time."""
+        """Create the position clock; return False until range 0 restored its operators' time."""
         if self._counted is None:
             return True
         processing = self.ranges[0].processing
@@ -385,7 +385,10 @@ class ParallelTask:
 
     @property
     def has_fixed_ranges(self) -> bool:
-        """Return True if the ranges must stay: one hangs, or an old map still marks records."""
+        """Return True while the ranges must stay: one hangs, or inputs have records to skip.
+
+        Ranges before the task's start had finished these records.
+        """
         now_s = time.monotonic()
         hangs = any(
             (since_s := key_range.unit_since_s) is not None and now_s - since_s > _HANGS_S
@@ -623,9 +626,9 @@ class ParallelTask:
             key_range.applied(number)
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
-        """Return the lowest unsealed offset, even if an earlier commit's ranges all passed it.
+        """Return the lowest unsealed offset, even if its record was done before the task's start.
 
-        A restart must read from there, to merge the inputs in the same order again.
+        A restart skips such records, but must read them to merge the inputs in the same order.
         """
         end = self._distributed_offsets[partition]
         offsets = offsets_of(self._ledgers, partition, end)

@@ -472,7 +472,7 @@ class StateManager:
         self.stores[store].buffer.discard()
 
     def refresh_positions(self, *, now_ms: int) -> None:
-        """Write the positions again, with the time `now_ms` at which they are log ends."""
+        """Write the positions again as log ends at `now_ms`: old ones force a full restore."""
         positions = {
             partition: position.offset
             for partition, store in {**self.changelogs, **self.sources}.items()

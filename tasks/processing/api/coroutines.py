@@ -52,7 +52,7 @@ class PromptLoop(asyncio.SelectorEventLoop):
         super().__init__(_OwnSelector())
 
     def come_next(self) -> None:
-        """Move the callback that was scheduled last to the front of the queue."""
+        """Move the callback scheduled last to the front: its record must not queue again."""
         self._ready.appendleft(self._ready.pop())
 
 
@@ -71,7 +71,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def unexpected_cancellation(error: asyncio.CancelledError) -> StreamsError:
-    """Return the error of a coroutine that raised `CancelledError` without being cancelled."""
     failure = StreamsError(
         "an async function ended with asyncio.CancelledError, but it was not cancelled: something it awaited was "
         "cancelled; catch the error at that await"

@@ -20,8 +20,8 @@ def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
 
     Users' processors could: they forward and commit at any record. Below one source, no two nodes
     may use a store that one of them writes: the second would see the first one's whole batch. Below
-    different sources they may, because a batch comes from one partition. Nodes with batches of
-    several partitions keep the record order themselves.
+    different sources they may: a batch has one source, except in graphs whose nodes all keep the
+    record order (`takes_joint`).
     """
     processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
     for node in processors:

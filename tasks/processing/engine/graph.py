@@ -70,7 +70,6 @@ class TaskGraph:
         self.batched = execution_mode(spec).batch and not record_by_record
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
-        #: Nodes that cache records; known after `init`.
         self._caching: list[Node] = []
         self.may_flush = False
         self._make_context = make_context
@@ -121,7 +120,10 @@ class TaskGraph:
             self.nodes[parent].children.append(node)
 
     def _order_flushes(self) -> None:
-        """Make caches flush in the order of changes if a store or repartition topic follows."""
+        """Make caches above a store or repartition topic always flush keys by last change.
+
+        Others may skip the sort.
+        """
         ordered = {
             each.name
             for each in self.spec.nodes
@@ -151,7 +153,10 @@ class TaskGraph:
         )
 
     def _number_paths(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Return the function that makes a source batch's `order`; None if no paths merge."""
+        """Return the function that makes sort keys from row numbers; None if no paths merge.
+
+        Where paths merge, a node sorts its input by these keys into record-at-a-time order.
+        """
         parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
         for node in self.nodes.values():
             for child in node.children:
@@ -253,7 +258,7 @@ class TaskGraph:
     def push(self, node: Node, output: Output, child: str | None = None) -> None:
         records = _records(output, child)
         if isinstance(output, RecordBatch) and len(output) == 1:
-            records = iter(((output, child),))  # Fast path for a single record.
+            records = iter(((output, child),))
         for record, only in records:
             for target in node.children:
                 if only is not None and target.name != only:
@@ -362,7 +367,7 @@ class TaskGraph:
 def _depth_first(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes in topological order, depth first where paths do not merge.
 
-    One record's outputs to different topics then have record-at-a-time order.
+    Sinks then run in the order in which a single record, processed depth first, reaches them.
     """
     done: list[Node] = []
     seen: set[str] = set()

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class JavaQueue(Generic[T]):
-    """A binary heap with the sift order of `java.util.PriorityQueue`; `rank` returns the sort key.
+    """A binary heap that sifts like Java's, so equal ranks leave in Kafka Streams' order.
 
     >>> queue = JavaQueue(lambda name: 0)
     >>> for name in "abc":

@@ -70,7 +70,7 @@ class Operator(ABC):
     #: Judges lateness by the largest timestamp so far of all records whose key is not None.
     observes_time: ClassVar[bool] = False
     #: Accepts batches that mix records of several partitions (`JointRecords`), sorted by `order`.
-    #: In a store that nodes share, a record must not see rows of records behind it.
+    #: In a store that nodes share, a record must not see rows of later records.
     takes_joint: bool = False
     #: Calls a user's function once per batch, which is cheaper.
     calls_batches: ClassVar[bool] = False
@@ -103,7 +103,7 @@ class Operator(ABC):
         return (0, 0)
 
     def mark_committed(self) -> None:  # noqa: B027 - most operators have no cache
-        """Mark the keys that are still cached as left over by this commit."""
+        """Mark cached keys: this commit stores their rows, so the buffer may drop the rows."""
 
     def awaits(self) -> bool:
         return False

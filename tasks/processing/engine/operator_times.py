@@ -40,9 +40,9 @@ class OperatorTimes:
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def collect_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return the whole task's times at stream time `position_ms`, as one key range knows them.
+        """Return the times to commit with an offset where the task's stream time is `position_ms`.
 
-        A store does not know its time there: -1 makes it start without one.
+        Operators derive theirs from it. Stores cannot: -1 makes them restart without one.
         """
         times: list[int] = []
         for keeper in self._keepers.values():
@@ -54,9 +54,9 @@ class OperatorTimes:
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def position_time_ms(self, otherwise_ms: int) -> int:
-        """Return the operators' stream time, for a new position clock; else `otherwise_ms`.
+        """Return the stream time at which a new position clock starts: that of the operators.
 
-        With key ranges, all operators count the same records.
+        Those that use the clock have the same; if none does, `otherwise_ms` is returned.
         """
         return max((each.observed_time_ms for each in self._observers), default=otherwise_ms)
 

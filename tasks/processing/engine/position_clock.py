@@ -39,7 +39,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class PositionClock:
-    """Stream time of a task at its loop's position in the input; starts at `time_ms`.
+    """Stream time of a task after each record that its loop reads; starts at `time_ms`.
 
     >>> from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
     >>> records = SourceRecords("clicks", 0, [7, 8, 9], [b"a", b"b", b"a"], [b"1"] * 3, [40, 20, 50], None)

@@ -34,8 +34,6 @@ from tidewheel.tasks.processing.engine.steps import Steps, run_steps
 
 
 class ProcessorHost(Protocol):
-    """The task's services for processors, beyond `NodeContext`."""
-
     @property
     def application_id(self) -> str: ...
     @property
@@ -90,7 +88,7 @@ class ProcessorNode(Operator):
         self._push = push
 
     def open(self, push: Push, push_steps: PushSteps) -> None:
-        """Replace the functions that receive forwards, once all nodes are initialised."""
+        """Replace the function of `connect`: all nodes are initialised, and accept forwards."""
         self.user_context.push = push
         self.user_context.push_steps = push_steps
 
@@ -160,7 +158,7 @@ class ProcessorNode(Operator):
         self.context.failed(batch, index, error)
 
     def _awaited(self, result: object) -> Steps[None]:
-        """Yield the coroutine that `process` returned; raise for any other result."""
+        """Yield the coroutine that `process` returned, if any; raise for a result except None."""
         context = self.user_context
         while iscoroutine(result):
             context.collect_forwards()

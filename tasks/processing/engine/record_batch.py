@@ -102,8 +102,8 @@ class JointRecords(SourceRecords):
     """Raw records of several partitions that one graph processes together.
 
     A batch with this source has an `order` that begins with each record's place among all
-    partitions' records. `starts`: the partitions' first rows. `notes`: data that operators share,
-    by store.
+    partitions' records. `starts`: the partitions' first rows. `notes`: by store, data that one
+    operator leaves for later ones.
     """
 
     __slots__ = ("_parts", "notes", "starts")
@@ -221,7 +221,7 @@ class RecordBatch:
         )
 
     def apart(self, parts: Sequence[Sequence[int]]) -> Iterator["RecordBatch"]:
-        """Yield a batch per part (indices), with a source of its rows only: frees other memory."""
+        """Yield a batch per list of indices; its `source` keeps no other rows in memory."""
         every = self.take(list(chain.from_iterable(parts)))
         source = None if every.source is None else every.source.take(every.rows)
         stop = 0

@@ -57,10 +57,10 @@ def run_steps(steps: Steps[R]) -> R:
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
     """Run work to its end on the running loop; return its result.
 
-    asyncio queues a new asyncio task, and later its waiter, behind all due callbacks. A
-    `PromptLoop` runs both next; otherwise a record would queue three times on a busy loop. After
-    the owner is given up, the work gets `asyncio.CancelledError` instead of a coroutine's result.
-    If a coroutine raises that error on its own, the work fails.
+    asyncio queues a coroutine's start, and later its waiter's wake-up, behind all due callbacks. A
+    `PromptLoop` runs both next: on a busy loop, each wait delays the record. After the owner is
+    given up, the work gets `asyncio.CancelledError` instead of a coroutine's result. If a coroutine
+    raises that error on its own, the work gets a `StreamsError`.
     """
     loop = asyncio.get_running_loop()
     result: Any = None
