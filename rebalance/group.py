@@ -70,7 +70,7 @@ class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Content of the group log; `==` ignores `ended` (incarnations): later readers know fewer."""
+    """Group log content; `==` ignores `ended`: late readers know fewer ended incarnations."""
 
     leader_epoch: int = 0
     leader: str = ""

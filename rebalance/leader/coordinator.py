@@ -170,10 +170,7 @@ class Coordinator:
         return self._beat(resigns=True)
 
     def _restart_settling(self, now_ms: int) -> None:
-        """Restart `settling_ms`, the wait before a member without a task can receive a running one.
-
-        The log has no join times, so it counts from now.
-        """
+        """Keep running tasks from taskless members for `settling_ms`: join times are not logged."""
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:

@@ -345,7 +345,7 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
 
 
 def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
-    """Return the learner's cost; FREE includes KIP-441's swap of an owner and its standby."""
+    """Return FREE if the target owner has a standby, or swaps roles with the owner (KIP-441)."""
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)
     if copy is not None and copy.role == TaskRole.STANDBY:
