@@ -92,8 +92,8 @@ _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 class _Signature(msgspec.Struct, frozen=True):
     """Positional parameters of a callable.
 
-    `most` counts all (None: any number), `required` those without default. `keyword_only` is a
-    parameter that positional arguments can't fill.
+    `most` counts all (None: any number), `required` those without default. `keyword_only`
+    names a keyword-only parameter without default, which makes the callable unusable.
     """
 
     required: int
@@ -143,7 +143,7 @@ def adapt(
     signature = _signature(call)
     form = forms[0] if signature is None else _fitting(signature, forms, call)
     if form is None:
-        assert signature is not None  # an unreadable signature always gets the first form
+        assert signature is not None
         takes = (
             f"needs the keyword-only parameter {signature.keyword_only!r}"
             if signature.keyword_only is not None

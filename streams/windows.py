@@ -84,7 +84,8 @@ class FixedWindows(Windows):
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
         """Return the first and last start of windows with `closed_before` < end <= `closed_now`.
 
-        Without such windows, first > last. `closed_before` is -1 at first.
+        Both are stream times less `grace_ms`: at the last call (negative at first), and now.
+        Without such windows, first > last.
         """
 
     def closes_at(self, end: int) -> int:
@@ -160,7 +161,6 @@ class TimeWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return size plus grace."""
         return self.size_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
@@ -225,12 +225,10 @@ class SlidingWindows(Windows):
 
     @property
     def longest_ms(self) -> int:
-        """Return the window length (ms): the difference."""
         return self.difference_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return twice the difference, plus grace."""
         return 2 * self.difference_ms + self.grace_ms
 
 
@@ -258,7 +256,6 @@ class SessionWindows(Windows):
 
     @property
     def retention_ms(self) -> int:
-        """Return gap plus grace."""
         return self.gap_ms + self.grace_ms
 
 
@@ -378,7 +375,6 @@ class CalendarWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return maximum length plus grace."""
         return _LONGEST_MS[self.unit] + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
@@ -406,7 +402,7 @@ class JoinWindows:
     negative if the window is not empty. `grace` is the time the join waits for late records.
 
     Raises:
-        TopologyError: A missing side, or an empty window.
+        TopologyError: `before` or `after` has no value, or the window is empty.
 
     >>> JoinWindows(5_000, after=0)
     JoinWindows(before_ms=5000, after_ms=0, grace_ms=0)
@@ -450,7 +446,6 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """Return `before` plus `after` plus grace (ms)."""
         return self.size_ms + self.grace_ms
 
 

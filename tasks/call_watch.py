@@ -57,7 +57,7 @@ class Limits(NamedTuple):
 
     @property
     def alarm_s(self) -> float:
-        """Return the duration that makes a call `is_long`: half of `call_s`, or `hang_s`."""
+        """Return the seconds that make a call `is_long`: `call_s` / 2; without limit, `hang_s`."""
         return self.hang_s if self.call_s is None else self.call_s / 2
 
 
@@ -200,7 +200,6 @@ class CallWatch:
         self._log_long_call(before, (now_ns - before.since_ns) / 1e9, effect)
 
     def _log_held_lock(self, call: UserCall | None, held_s: float) -> None:
-        """Log that a call kept the interpreter's lock; it may have ended since."""
         limit_s = self._limits.call_s
         is_over = limit_s is not None and held_s >= limit_s
         where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"

@@ -317,8 +317,8 @@ def _check_copartitioning(
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
     """Return the spec with expired window and session rows kept as long as in changelogs.
 
-    A copy follows the slowest key range (`StateManager.slowest_position_ms`) with a delay, and a
-    snapshot is older: both still need these rows.
+    The slowest key range may need rows that expired for faster ranges. Copies of the task know its
+    time with a delay, and snapshots are older, so they keep such rows too.
     """
     return replace(
         spec,
@@ -354,10 +354,7 @@ def fault_of_repartition_config(config: object) -> str:
 
 
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
-    """Return the plan with internal topics that accept records of `largest` bytes, as inputs do.
-
-    Their limit is slightly higher, because rows have longer keys.
-    """
+    """Return the plan with internal topics that accept input records of `largest` bytes."""
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
     limit = str(min(largest + _LONGER_BYTES, _MESSAGE_BYTES_MAX))

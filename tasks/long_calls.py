@@ -50,7 +50,7 @@ class UserCall(NamedTuple):
         node, task: Name of the calling node, and its task; empty if unknown.
         record: Input record of the call; None for none (init, a punctuation) or several.
         records: First and last record of its batch; None without one.
-        key: Differs between consecutive calls, as far as possible.
+        key: If equal at two checks, the thread is most probably still in the same call.
     """
 
     function: str
@@ -83,7 +83,6 @@ class UserCall(NamedTuple):
 
 
 def call_of(thread: int) -> UserCall | None:
-    """Return a thread's current call of user code; None outside one."""
     frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
     innermost = frames.get(thread)
     del frames
@@ -91,7 +90,6 @@ def call_of(thread: int) -> UserCall | None:
 
 
 def find_call(innermost: FrameType) -> UserCall | None:
-    """Return the call of user code on a stack; None if there is none."""
     stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
     if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
         return _described(_without_frame(stack), stack, ())

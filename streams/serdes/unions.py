@@ -23,7 +23,7 @@ _Codecs = Mapping[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
 
 
 def needs_union_codec(python_type: Any) -> bool:
-    """Return True for a union of classes with a Struct that msgspec can't distinguish by tags."""
+    """Return True for a union with a Struct if msgspec can't tell its user classes apart."""
     parts = [part for part in members(python_type) if part is not type(None)]
     if len(parts) < 2 or not all(is_users_class(part) for part in parts):  # noqa: PLR2004 - one is no union
         return False

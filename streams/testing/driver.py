@@ -110,8 +110,9 @@ class TopologyTestDriver:
     'HELLO'
 
     State is in a temporary folder unless the config sets `state_dir`. Without a config, results are
-    not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Join non-matches and
-    on-close results are checked at every record, unless the config sets `emit_interval_ms`.
+    not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Each record emits
+    all due results of closed windows and unmatched join records, unless the config sets
+    `emit_interval_ms`.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class TopologyTestDriver:
         """Return an input topic; raise `StreamsError` if the topology does not read it.
 
         Args:
-            start_timestamp_ms: Timestamp of the first record without its own; None: the wall clock.
+            start_timestamp_ms: Timestamp of the first record without one; None: the wall clock.
             auto_advance_ms: Time added for each further record, >= 0; may be a `timedelta`.
         """
         self.check_open()
@@ -271,7 +272,7 @@ class TopologyTestDriver:
         return TestOutputTopic(self, records, name, (key_serde, value_serde))
 
     def _find_outputs(self) -> None:
-        """Collect the output topics of sinks and handlers; functions may choose any topic."""
+        """Collect the topics that tests may read: any, if a user function chooses topics."""
         config, prefix = self._config, internal_prefix(self._config.application_id)
         handlers: tuple[object, ...] = (
             config.deserialization_exception_handler,
@@ -360,7 +361,6 @@ class TopologyTestDriver:
         )
 
     def _settle(self, limit: int = _UNLIMITED_BYTES) -> None:
-        """Process and commit at most `limit` records at a time until no record is left."""
         while True:
             while (task := self._next_task()) is not None:
                 task.process(limit)
@@ -371,7 +371,7 @@ class TopologyTestDriver:
                 return
 
     def _next_task(self) -> Task | None:
-        """Return the task of the next record; None if there is none or it must wait."""
+        """Return the oldest queued record's task; None without one, or if the task awaits input."""
         for task in self._tasks:
             queue = task.group.queue
             assert queue is not None, "the order is by arrival"
@@ -502,7 +502,7 @@ class TestInputTopic(Generic[K, V]):
     def pipe_input(
         self, key: K | None, value: V | None, timestamp: int | None = None, headers: Headers = ()
     ) -> None:
-        """Pipe and process one record; without a timestamp it gets the topic's next one."""
+        """Pipe and process one record; without `timestamp` it gets the topic's next timestamp."""
         self._driver.pipe(self.name, [self._raw(key, value, timestamp, headers)], together=False)
 
     def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
@@ -511,14 +511,17 @@ class TestInputTopic(Generic[K, V]):
             self.pipe_input(key, value)
 
     def pipe_batch(self, records: Iterable[tuple[K | None, V | None, int]]) -> None:
-        """Pipe (key, value, timestamp) records as one batch with one commit, also in repartition topics."""
+        """Pipe (key, value, timestamp) records as one batch with one commit.
+
+        Resulting records in a repartition topic are also processed as one batch.
+        """
         given = rows(records, "pipe_batch", "key", "value", "timestamp")
         raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in given]
         if raws:
             self._driver.pipe(self.name, raws)
 
     def advance_time(self, duration: timedelta | int) -> None:
-        """Advance the timestamp of the next record without its own."""
+        """Add `duration` to the timestamp that the next record gets if none is passed."""
         self._driver.check_open()
         self._next_ms = self._now_ms() + to_ms(duration, error=StreamsError)
 

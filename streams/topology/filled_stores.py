@@ -111,8 +111,8 @@ class TopologyStores(ABC):
 
         KIP-813. The topic is read from its beginning. Only this processor writes the store; other
         connected ones read it. A lost store is restored by replaying records up to the committed
-        offset through the processor. So it must depend on nothing else, and the topic should be
-        compacted.
+        offset through the processor. So the processor's results must depend on these records
+        only, and the topic should be compacted.
 
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.
@@ -175,7 +175,7 @@ class TopologyStores(ABC):
         *,
         table: bool = False,
     ) -> None:
-        """Add a global store with its two nodes; for a `table`, the supplier is the DSL's."""
+        """Add a global store with its two nodes; `table`: its rows are the records unchanged."""
         context = where(repr(processor), source.location)
         spec = builder.spec
         if spec.kind not in (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE):
@@ -261,5 +261,5 @@ def _check_plain(supplier: Callable[[], Any], context: str) -> None:
 class _GlobalNodes(NamedTuple):
     source: str
     processor: str
-    #: True if the DSL's own processor fills the store.
+    #: True if the rows are the topic's records, unchanged.
     table: bool

@@ -62,8 +62,8 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
 def _meeting(subtopology: SubtopologySpec) -> list[frozenset[str]]:
     """Return groups of topics that must be co-partitioned.
 
-    Besides join inputs these are all topics of a sub-topology with stores: merged streams, a stream
-    of several topics, processors that share a store.
+    Besides each join's inputs, all topics of a sub-topology with stores are a group. After a merge,
+    or in a shared store, equal keys of different topics use the same row.
     """
     topics = frozenset(topic for source in subtopology.sources for topic in source.topics)
     return [*subtopology.copartition_groups, *([topics] if subtopology.stores else [])]
@@ -92,7 +92,7 @@ def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
     for subtopology in plan.subtopologies.values():
         spec = subtopology.spec
         meeting = {topic for group in spec.copartition_groups for topic in group}
-        # Records of all topics may meet in a store, so all topics must place keys alike.
+        # Equal keys of all topics may meet in a store (see `_meeting`).
         if spec.stores and len(subtopology.topic_partitions) > 1:
             meeting |= subtopology.topic_partitions.keys()
         for source in spec.sources:

@@ -115,8 +115,8 @@ class Topology(TopologyStores):
         Args:
             topics: A topic, a list of topics, or a regular expression that matches whole names.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
-            offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
-                (first record of at most that age), or "none" (an error).
+            offset_reset: First record to read without a committed offset: "earliest", "latest", a
+                `timedelta` (first record of at most that age), or "none" (an error).
 
         >>> Topology().add_source("read", ["a", "b"]).source_topics
         ('a', 'b')
@@ -286,7 +286,7 @@ class Topology(TopologyStores):
         Raises `TopologyError`, starting with `context`, if two declared counts differ.
         """
         above = set(nodes)
-        for name, node in reversed(self._nodes.items()):  # children come after their parents
+        for name, node in reversed(self._nodes.items()):
             if name in above and not isinstance(node, SourceSpec):
                 above.update(node.parents)
         sources = {

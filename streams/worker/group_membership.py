@@ -46,7 +46,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembership:
-    """Connection of a worker to its member in the watchdog process; used by one thread.
+    """Connection of a worker to the watchdog process, its member of the group; used by one thread.
 
     Args:
         woken: Set whenever an order of the group has arrived.
@@ -143,7 +143,9 @@ def user_error(error: FencedError) -> StreamsError:
 
 
 def member_name(instance_id: str | None, stored_id: str, slot: int, *, alone: bool) -> str:
-    """Return the lasting name of a member; several in one program append their slot.
+    """Return the lasting name of a member: `instance_id`, else the id stored on its disk.
+
+    Several workers in one program have the same `instance_id`, so they append their slot.
 
     >>> member_name("shop", "5f0c", 0, alone=True), member_name("shop", "5f0c", 1, alone=False)
     ('shop', 'shop-1')

@@ -298,7 +298,8 @@ class WorkerLife:
     ) -> str | None:
         """Join the group; return the transactional id, or None if stopped before.
 
-        The producer is initialised before the group knows its id, so a later fencing applies to it.
+        The producer is initialised before the group log has its id. After a fencing of this id, the
+        initialisation would undo it.
         """
         application = self._application
         on_disk = state_on_disk(

@@ -15,7 +15,7 @@ _RECORDS: Final = 1_000
 
 
 def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck, list[str]]:
-    """Check the keys of joined topics' first records; return the check and the topics.
+    """Check the keys of joined topics' first records; return the check and topic names.
 
     Raises `MissingSourceTopicError`, `CopartitioningError`, or `StreamsError` if no broker answers.
     """

@@ -80,7 +80,7 @@ class PlacementCheck:
         refuse_fixed_worker(self._app, self._live_members())
 
     def _fixed_workers(self, level: int) -> Mapping[str, str]:
-        """Return live workers with fixed assignment; none if no broker answers: fencing decides."""
+        """Return live workers with fixed assignment; assume none if no broker answers."""
         try:
             return self._admin.fixed_workers(self._app)
         except StreamsError as error:

@@ -144,7 +144,10 @@ def plan_with_topics(
 def _with_limits_of_inputs(
     plan: ApplicationPlan, config: StreamsConfig, admin: Admin, topics: Mapping[str, int]
 ) -> ApplicationPlan:
-    """Return the plan with its inputs' record size limits (bytes); warn of lower existing ones."""
+    """Return a plan whose internal topics accept the inputs' largest records.
+
+    Warn of existing internal topics with lower limits.
+    """
     names = {topic.name for topic in (*plan.repartition_topics, *plan.changelog_topics)}
     inputs = {
         topic

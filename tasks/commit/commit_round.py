@@ -24,7 +24,8 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: Seconds between writes of unchanged store positions: after a crash old ones are not trusted.
+#: Seconds between writes of unchanged store positions. A start rejects positions older than the
+#: changelog's `delete.retention.ms`.
 _REFRESH_S: Final = 3_600.0
 #: Seconds to wait for key ranges to seal (hand over) work for a commit; the rest joins the next.
 _SEAL_S: Final = 0.02
@@ -157,7 +158,7 @@ class CommitRound:
         self.sequence.number = max([self.sequence.number, *earlier])
 
     def former_ids(self, task: Task) -> set[str]:
-        """Return the transactional ids of a task's commits before its start; "" if unknown."""
+        """Return transactional ids of commits before the task's start; "" for an input without."""
         return self._former[task.task_id]
 
     def remove_task(self, task: Task) -> dict[TopicPartition, int]:
@@ -344,7 +345,7 @@ class CommitRound:
                 task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
-        """Rewrite the positions of unchanged stores.
+        """Rewrite the positions of unchanged stores with the current time, so a start accepts them.
 
         This worker could commit, so no other worker has written: the positions are still valid.
         """

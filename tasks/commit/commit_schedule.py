@@ -69,8 +69,6 @@ class PendingWork(Protocol):
 class EarlyCommitLimit:
     """Limit of keys that record caches forward twice; pauses early commits above it.
 
-    A key that changes in both parts of an early commit is forwarded twice.
-
     >>> limit = EarlyCommitLimit(interval_s=0.1)
     >>> limit.record(keys=1_000, twice=2, now_s=5.0)
     >>> limit.allows(5.1)
@@ -97,7 +95,6 @@ class EarlyCommitLimit:
             self._keys, self._twice = 0, 0
 
     def pause(self, now_s: float) -> None:
-        """Pause early commits, also after one that was never extended: caches forward twice."""
         self._paused_until_s = now_s + _PAUSE_COMMITS * self._interval_s
         self._keys, self._twice = 0, 0
 
@@ -112,8 +109,8 @@ class CommitSchedule:
     Attributes:
         due_s: Deadline of the next commit; infinite while a commit that can't be extended is in
             progress, unless another is requested.
-        ahead_until_s: Time from which the loop waits for the commit in progress. Without it, each
-            commit of a busy worker is longer than the one before.
+        ahead_until_s: Time at which the loop stops processing and waits for the commit in progress.
+            Without it, a busy worker collects more in each commit, so commits take ever longer.
     """
 
     def __init__(self, interval_ms: int) -> None:
@@ -200,6 +197,7 @@ class CommitSchedule:
     ) -> None:
         """Record a complete commit; `was_early` if it was prepared early and never extended.
 
+        Such a commit flushed caches too soon for nothing, so early commits pause.
         The next interval starts at this commit's deadline, so results come as often as configured.
         After a long commit of a busy worker it starts now: else it would do little but commit.
         """

@@ -424,9 +424,9 @@ class Committer:
     def _find_out(
         self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
     ) -> Positions:
-        """Replace the producer, then read from the group if its transaction committed (H8).
+        """Read the committed offsets with a new producer, to learn if the transaction committed.
 
-        A late request of the old producer could end its next transaction.
+        The old producer is closed: its delayed EndTxn request could end its next transaction.
         """
         _log.warning(
             "outcome of a transaction is unknown (%s); reading it back with a new producer", error

@@ -65,7 +65,7 @@ class OutputCollector:
         self.policy: ErrorPolicy | None = None
 
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Stage or send records; the production handler receives those that are too large."""
+        """Stage transactional records, send others; the production handler gets too large ones."""
         columns.internal = internal
         size = self._checked(columns)
         if not len(columns):
@@ -234,5 +234,4 @@ def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
         columns.inputs = lambda index: inputs(kept[index])
 
 
-#: Stages a dead letter.
 Emit = Callable[[OutputColumns], None]

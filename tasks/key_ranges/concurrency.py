@@ -48,12 +48,12 @@ _NEWEST: Final = 0.1
 
 @dataclass(slots=True)
 class _Look:
-    """Trial of one limit: its measurements so far.
+    """Trial of one limit of concurrent ranges, with its processor seconds so far.
 
     Attributes:
         fewer: Smaller limit to return to if this one does not help; 0 at the smallest.
-        enough: Processor share above which this limit is worth keeping.
-        put_off_s: Seconds with another number of working ranges than the limit.
+        enough: Number of processors (such as 0.5) above whose use this limit stays.
+        put_off_s: Seconds in which too few or too many ranges worked to judge the limit.
     """
 
     fewer: int = 0
@@ -104,9 +104,9 @@ class ConcurrencyLimit:
 
         Args:
             ranges: Processors used by the ranges' threads, such as 0.5 or 2.
-            waited: Time of these threads in the run queue, in the same unit.
+            waited: Mean number of these threads in the run queue.
             loop: Processor share of the worker's own thread.
-            at_work: Number of working ranges, at start or end if larger.
+            at_work: Number of working ranges at start or end, the larger one.
             more_wait: True if further ranges wait for a thread.
         """
         ranges_wanted = ranges + min(waited, _BESIDE * ranges)
@@ -136,7 +136,7 @@ class ConcurrencyLimit:
             self._reason_s = 0.0
 
     def _counts(self, look: _Look, elapsed_s: float, at_work: int, *, more_wait: bool) -> bool:
-        """Return True if enough ranges worked to judge the limit; end a trial that lacks them."""
+        """Return True if enough ranges worked to judge; else end the trial after `_PUT_OFF_S`."""
         if at_work <= self.limit and (more_wait or 0 < look.fewer < at_work):
             return True
         if at_work > self.limit or look.fewer:

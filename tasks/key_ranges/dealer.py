@@ -59,9 +59,10 @@ class Dealer:
         letters: Letters,
         others: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
-        """Return the records as a chunk, the ranges' shares, and stream time per record.
+        """Return the records as a chunk, each range's work items, and stream time per record.
 
-        `batch` has the decoded records; `old` marks those that the former owner finished.
+        `batch` has the decoded records, `letters` dead letters for others. `old` marks records that
+        the former owner finished. `others`: positions of other partitions.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
@@ -180,7 +181,6 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
 def noting_passed(
     item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
 ) -> WorkItem:
-    """Return the item with the row up to which the former owner ran timed callbacks."""
     if old is None:
         return item
     passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))

@@ -66,13 +66,16 @@ def keyedness(subtopology: SubtopologySpec) -> Cutting:
 
 
 def counted(subtopology: SubtopologySpec) -> Counted | None:
-    """Return the records that advance time for a keyed sub-topology's operators, if any do."""
+    """Return the rule for records that advance stream time; None if no operator uses it."""
     timed = _timed(_flows(subtopology))
     return _counted(timed[0]) if timed else None
 
 
 def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
-    """Return key-value stores that user objects may scan, with node names (see `OwnKeys`)."""
+    """Return key-value stores that user code may scan, with its nodes' names.
+
+    Such a scan sees only the rows of its key range (`OwnKeys`).
+    """
     names = {store.name for store in subtopology.stores if not _expires(store)}
     found: dict[str, tuple[str, ...]] = {}
     for flow in _flows(subtopology):
@@ -87,10 +90,10 @@ def runs_users_objects(subtopology: SubtopologySpec) -> bool:
 
 
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys and times of records that reach and leave a node.
+    """Kinds of keys (`_OWN`, "windowed", `_ANY`) and times of a node's input and output.
 
     Attributes:
-        timed_in: True if all records of its sources arrive, with their own timestamps.
+        timed_in: True if no parent drops records of its sources or changes their timestamps.
     """
 
     node: ProcessorSpec
@@ -107,7 +110,7 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> frozenset[str]:
-        """Return the kinds of keys of the node's store rows; windowed aggregates have windows'."""
+        """Return kinds of keys of store rows: a windowed aggregate's output's, else the input's."""
         windowed = self.operator is not None and self.operator.keys_out == "windowed"
         return self.keys_out if windowed else self.keys_in
 

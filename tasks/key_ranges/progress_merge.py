@@ -14,8 +14,8 @@ def first_cut(
     Args:
         before: Ranges in the last commit of each input where their progress differs.
         fitting: Maximum ranges whose progress fits into a commit, which merges old and new ones.
-        as_before: True to keep the old boundaries until progress is equal: timed callbacks ran
-            only for some keys.
+        as_before: True to keep the old boundaries until progress is equal, because the same timed
+            callbacks must have run for all keys of one range.
 
     >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
     >>> first_cut(thirds, [], 10, as_before=True) == first_cut(thirds, [halves], 10, as_before=False) == thirds

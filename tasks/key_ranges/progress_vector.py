@@ -251,9 +251,9 @@ def slowest_position_ms(
 ) -> int | None:
     """Return the stream time of the slowest range's committed position.
 
-    A restore to it must not use later times of faster ranges. None if no range is ahead; -1 if the
-    time is unknown: no commit, or another topology. `may_part`: ranges now at one offset may differ
-    when the changelog is read.
+    A restore must not expire rows by later times of faster ranges. None if no range is ahead; -1 if
+    the time is unknown: no commit, or another topology. `may_part`: never None, because ranges now
+    at one offset may differ when the restore reads the changelog.
     """
     known = [progress for progress in committed if progress is not None]
     level = all(progress.highest_offset == progress.committed_offset for progress in known)

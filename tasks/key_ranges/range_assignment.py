@@ -78,8 +78,8 @@ def assign_ranges(
 
     Args:
         previous: Last answer; it may name tasks and threads that no longer exist.
-        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all threads' counts as
-            even load, so chance differences between idle threads move nothing.
+        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all threads' capacity is
+            added evenly to the tasks' loads, so chance differences of idle threads move nothing.
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)
@@ -304,7 +304,7 @@ class _Draft:
         return False
 
     def _part_goes(self, piece: _Piece, taker: int, wanted: int) -> bool:
-        """Move hashes of at most `wanted` load to `taker`, next to its own if possible."""
+        """Move a part of at most `wanted` load to `taker`, next to its own range if possible."""
         below = self._weights[piece.task].below
         inner = range(piece.first + 1, piece.end)
         if taker in (each.thread for each in self._neighbours_of(piece, below_it=True)):

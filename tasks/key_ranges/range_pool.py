@@ -1,9 +1,8 @@
 """Thread pool of the key ranges; one lock assigns ranges to threads.
 
-A thread takes the range that waited longest, or its previous one while no range waits: that one's
-objects are in the cache. A range whose call hangs keeps its thread; after its task released it, a
-new thread replaces that one. Long calls do not count toward the limit (`concurrency.py`), so a call
-that never returns blocks no other range.
+A range whose call hangs keeps its thread; after its task released it, a new thread replaces that
+one. Long calls do not count toward the limit (`concurrency.py`), so a call that never returns
+blocks no other range.
 """
 
 import threading
@@ -54,8 +53,8 @@ class RangePool:
         self._crowded = threading.Condition(self._lock)
         self._looks = True
         self._clocks: dict[threading.Thread, int] = {}
-        #: Ranges in calls longer than `_LONG_S`: they don't count toward the limit. Closed ranges'
-        #: threads are in `_left_behind` instead.
+        #: Ranges in calls longer than `_LONG_S`. Closed ranges' threads are in `_left_behind`
+        #: instead.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
         if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
@@ -97,7 +96,7 @@ class RangePool:
             self._look_soon()
 
     def share(self) -> Shared:
-        """Return a new part of the shared event loop. Called in ranges' threads."""
+        """Return a range's runner of coroutines on the shared event loop. Called in its thread."""
         with self._lock:
             if self._shared is None:
                 self._shared = SharedLoop(self._turned)
@@ -198,7 +197,10 @@ class RangePool:
         return mine.has_work and self._queue(mine)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
-        """Return `before` if other threads can run all others, else the first. Needs the lock."""
+        """Return the thread's last range if other threads can run the rest, else the first queued.
+
+        The last one's (`before`) objects are still in the processor's cache. Needs the lock.
+        """
         others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
         if before is not None and len(self._ready) - 1 <= others:
             with suppress(ValueError):  # `before` has no work

@@ -100,7 +100,8 @@ class RangeWorker:
         dirty: True if finished work is not sealed.
         commit_requested: True if a processor requested a commit; work before that is sealed.
         busy_percent: Percent of `RangePlacement`'s last interval in which the range worked.
-        cancelled: True if its last record was cancelled after a halt; only sealed work counts.
+        cancelled: True if a stop cancelled its record in progress; the next start repeats unsealed
+            work.
         unit_since_s: Start of the current unit of work (`time.monotonic`); None between units.
     """
 
@@ -263,7 +264,7 @@ class RangeWorker:
     def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
         """Work until nothing is left or other ranges need the thread. Never raises.
 
-        `alone` returns True if no other thread is free for a later seal request.
+        If `alone()` (no other thread is free), an idle range seals now: a later request would wait.
         """
         with self._ending(), self._trusted(), self.waiting:
             run_steps(self._turn(others_wait, alone, on_loop=False))
@@ -271,7 +272,6 @@ class RangeWorker:
             self._end()
 
     async def turn_on_loop(self) -> None:
-        """Work on the shared event loop. Never raises."""
         with self._ending(), self._trusted():
             assert self._shared is not None, "it shares the loop that calls it"
             await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)

@@ -27,7 +27,7 @@ _ROWS_MIN: Final = 8
 
 
 class Repartitioning:
-    """Requested change of one task's ranges; until then only `part` of the usual rows may queue."""
+    """Requested change of a task's ranges; until then, queues fill only to `part` of the limit."""
 
     def __init__(self) -> None:
         self.wish: KeyRanges | None = None

@@ -14,10 +14,10 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """Records that the loop gives to one key range, in order.
 
     Attributes:
-        batch: None without decoded records.
+        batch: Decoded records; None if there are only dead letters, or only time.
         times_ms: Stream time per row of the run (records distributed together to all ranges).
-        rows: Rows of the run that are these records.
-        end: Row up to which the range's time passes with them.
+        rows: Indexes of these records in the run.
+        end: After this item, the range's stream time is that of the row before `end`.
         size_bytes: Approximate memory, without data shared with other ranges.
         only_time: True without records: one row represents the run, for callbacks that become due.
         passed: Row up to which the former owner already ran the due callbacks.

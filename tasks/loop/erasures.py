@@ -22,7 +22,8 @@ class _Pending(msgspec.Struct, frozen=True):
 
     Attributes:
         position: Position of the changelog before the deletion.
-        is_alone: True if the commit adds nothing else to the changelog, except expired rows.
+        is_alone: True if the commit adds only tombstones to the changelog (expired rows' too), so
+            the answer names exactly their offsets.
     """
 
     order: EraseRows

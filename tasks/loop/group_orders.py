@@ -11,8 +11,6 @@ from tidewheel.tasks.ports import Clock
 
 
 class GroupOrders:
-    """The loop's connection to the group, if it has a membership."""
-
     def __init__(
         self,
         membership: Membership | None,
@@ -34,7 +32,7 @@ class GroupOrders:
 
     @property
     def may_process(self) -> bool:
-        """Return True if input may be processed: a member without a lease may be replaced (H9)."""
+        """Return True if input may be processed: without a lease, others may own the tasks."""
         return self.membership is None or self.membership.lease_left_s() > 0
 
     def show_progress(self) -> None:

@@ -104,7 +104,8 @@ class ApplicationState:
     def ask_to_stop(self) -> None:
         """Set `stopping` and wake waiting threads.
 
-        A signal handler may call it while its thread has the lock: another thread notifies.
+        In a signal handler, notifying could corrupt the condition that the interrupted code uses,
+        so another thread notifies.
         """
         self.stopping.set()
         threading.Thread(target=self._notify, name="tidewheel-notify", daemon=True).start()

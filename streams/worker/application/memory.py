@@ -22,7 +22,10 @@ class ProcessMemory:
         self._resources: SharedResources | None = None
 
     def resources(self, databases: int) -> SharedResources:
-        """Return the resources; create new ones only for more databases than before."""
+        """Return resources sized for `databases`.
+
+        A larger number creates new ones; open databases keep the old.
+        """
         with self._lock:
             if self._resources is None or databases > self._databases:
                 self._databases = databases

@@ -88,7 +88,10 @@ def range_threads(config: StreamsConfig) -> int:
 
 
 def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
-    """Raise `ConfigError` for custom stores if threads for key ranges run ahead of commits."""
+    """Raise `ConfigError` for custom stores if key ranges run in several threads.
+
+    These process records during a commit; a custom store would commit such changes too early.
+    """
     for store in (
         spec_store for subtopology in spec.subtopologies for spec_store in subtopology.stores
     ):
