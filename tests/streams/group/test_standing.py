@@ -16,9 +16,9 @@ def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> No
     seen = StandingTransactions()
     seen.note({LOG: _open(5)}, 100.0)
     assert seen.is_unsure(100.0)
-    assert seen.standing == ()
+    assert not seen.standing
     seen.note({LOG: _open(5)}, 104.9)
-    assert seen.standing == ()
+    assert not seen.standing
     seen.note({LOG: _open(5)}, 105.0)
     assert not seen.is_unsure(100.0)
     assert seen.standing == (_open(5),)
@@ -29,7 +29,7 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
     seen = StandingTransactions()
     for second in range(60):
         seen.note({LOG: _open(second)}, float(second))
-        assert seen.standing == ()
+        assert not seen.standing
         assert seen.is_unsure(0.0) == (second == 0), "only the first one was open at that time"
 
 
@@ -39,4 +39,4 @@ def test_F3_one_that_has_ended_is_forgotten() -> None:
     seen.note({LOG: _open(5)}, 0.0)
     seen.note({}, 9.0)
     assert not seen.is_unsure(0.0)
-    assert seen.standing == ()
+    assert not seen.standing
