@@ -33,8 +33,13 @@ async def await_nap(value: bytes) -> bytes:
 
 
 def hold(value: bytes) -> bytes:
-    """Do so, and keep the interpreter's lock."""
+    """Keep the interpreter's lock for these seconds; after a long time stay in the call for another second.
+
+    The watch of calls can only run after the lock is free, and names the call of that moment.
+    """
     _HOLDING.usleep(int(float(value) * 1_000_000))
+    if float(value) > 1:
+        time.sleep(1)
     return value
 
 
