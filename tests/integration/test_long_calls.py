@@ -56,7 +56,9 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
     until(lambda: len(cluster.read(sink)) >= 3, "all are out")
     assert _values(cluster, sink) == [b"0", b"0.1", NAP.encode()]
     assert FENCED not in worker.log
-    (error,) = [line for line in worker.log.splitlines() if "longer than max_call_ms" in line]
+    errors = [line for line in worker.log.splitlines() if "longer than max_call_ms" in line]
+    # The probes of these tests count as user code, and a commit below one may take seconds.
+    (error,) = [line for line in errors if "probes.py:" not in line]
     assert "slow_calls.py:" in error
     assert [word for word in named if word not in error] == []
 
