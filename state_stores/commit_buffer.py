@@ -479,6 +479,11 @@ class CommitBuffer:
             self._deleted.difference_update(rows)
         self.newest_ms = max(self.newest_ms, max(timestamps, default=-1))
 
+    def check_value(self, value: Any) -> None:
+        """Raise the serde's error if a value does not serialise."""
+        if value is not None and not self.keeps(value):
+            self._serde.serialize(self.topic, value)
+
     def keeps(self, value: Any) -> bool:
         """Return whether a value may stay as it is until the commit; None is none."""
         if type(value) not in _SHAREABLE or (

@@ -105,11 +105,19 @@ class SessionBatch:
     def replace(
         self, index: int, found: Iterable[Session], start: int, end: int, value: Any
     ) -> None:
-        """Put a session of the key of the record at `index` in the place of those that it has found.
+        """Replace the sessions that the record at `index` joins by one session.
 
-        Raises what the serde raises: then it is not set.
+        If the serde raises, nothing has changed.
         """
         key, buffer = self._keys[index], self._buffer
+        new = self._layout.session_key(key, start, end)
+        is_kept = buffer.keeps(value)
+        if not is_kept:
+            self.store()
+            buffer.put(new, value, end)  # serialises, so it precedes the deletions
+            for row, _, found_end, _ in found:
+                if row != new:
+                    buffer.put(row, None, found_end)
         live = self._live.get(key)
         if live is None:
             live = self._live[key] = {}
@@ -117,16 +125,11 @@ class SessionBatch:
             self._note(index, row, found_start, found_end, None)
             self._gone.add(row)
             live.pop(row, None)
-        row = self._layout.session_key(key, start, end)
-        if buffer.keeps(value):
-            live[row] = value
-        else:
-            self.store()
-            buffer.put(row, value, end)
-            live[row] = _STORED
-            self._stored += 1
-        self._note(index, row, start, end, value)
-        self._gone.discard(row)
+        live[new] = value if is_kept else _STORED
+        self._note(index, new, start, end, value)
+        self._gone.discard(new)
+        if not is_kept:
+            self._stored = len(self.rows)
 
     def _note(self, index: int, row: bytes, start: int, end: int, value: Any) -> None:
         self.rows.append(row)

@@ -132,6 +132,8 @@ class SessionWindowAggregate(WindowedOperator):
             old, changes = self.old_value(at), []
         else:
             old = None
+            if changes:
+                self.buffer.check_value(new)  # before a session is deleted
         return [*changes, Change(Windowed(key, start, end), at, new, end, old)]
 
     def _merged(self, key: Any, value: Any, values_before: Iterable[Any]) -> Any:

@@ -99,6 +99,31 @@ def test_the_quick_way_does_what_the_general_one_does(
         assert everything(batches, windows, longer=longer, counts=counts) == quick
 
 
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.parametrize("earlier", [2, "a text that the buffer keeps only as bytes" * 100])
+def test_a_session_stays_if_its_successor_does_not_serialise(
+    monkeypatch: pytest.MonkeyPatch, earlier: Any, *, is_quick: bool
+) -> None:
+    """The record is skipped; the sessions that it would have merged are still there."""
+    if not is_quick:
+        monkeypatch.setattr(SessionWindowAggregate, "is_plain", never)
+
+    def use(stream: KStream[Any, Any]) -> Any:
+        cut = stream.group_by_key(**KEYED).windowed_by(SessionWindows(10))
+        return cut.aggregate(
+            lambda: None,
+            lambda _, value, total: object() if value == 5 else earlier if total is None else value,
+            merger=lambda _, one, two: two,
+            store=Materialized("store", key_serde=JSON, retention=1_000),
+            value_serde=JSON,
+        ).to_stream(flat_key)
+
+    with driver_of(use, processing_exception_handler="continue") as driver:
+        pipe(driver, [("a", 1, 0), ("a", 1, 20), ("a", 5, 10), ("a", 1, 100)])
+        stored = [each for _, each in driver.get_state_store("store").fetch_range(None, None)]
+    assert stored == [earlier] * 3
+
+
 def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual count does not come by the general way at all; one whose results are held back does."""
     ways: list[str] = []
