@@ -79,7 +79,8 @@ class KafkaBroker:
         port: The port for clients; by default a free one.
         heap_mb: Memory of the Java heap, in MiB.
         jvm_options: More options for Java, such as `-XX:...` or `-D...`.
-        start_timeout_ms: How long the broker may take until it answers.
+        start_timeout_ms: How long the broker may take until it answers. A broker that ends is noticed at once; on a busy machine a start
+            has taken over a minute.
         stop_timeout_ms: How long it may take to stop before it is killed.
         verify_jars: Read all jars and compare their checksums before the start, not only sizes.
         show_progress: Draw a progress bar while fetching; by default if stderr is a terminal.
@@ -98,7 +99,7 @@ class KafkaBroker:
         port: int | None = None,
         heap_mb: int = HEAP_MB,
         jvm_options: Sequence[str] = (),
-        start_timeout_ms: int = 60_000,
+        start_timeout_ms: int = 180_000,
         stop_timeout_ms: int = 15_000,
         verify_jars: bool = False,
         show_progress: bool | None = None,

@@ -18,7 +18,7 @@ from rebalance.messages import AnyMessage, Join, SeenTask, decode_message
 from streams.watchdog.hello import Hello, encode_hello
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Line(NamedTuple):
