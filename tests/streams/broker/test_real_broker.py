@@ -83,7 +83,7 @@ def command() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     yield run
     for process in started:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
@@ -170,7 +170,7 @@ def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> No
         ]
         for thread in threads:
             thread.start()
-        committed = {answered.get(timeout=30) for _ in range(_PRODUCERS // 2)}
+        committed = {answered.get(timeout=120) for _ in range(_PRODUCERS // 2)}
         broker.kill()
         broker.start()
 
@@ -279,7 +279,7 @@ def test_the_command_reports_json_lines_and_ends_well(
     assert describe_cluster(ready.bootstrap_servers) is not None
     assert "num.io.threads = 3" in Path(ready.log_file).read_text()
     process.send_signal(signal.SIGTERM)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=120)
     assert (process.returncode, out, error) == (0, b'{"event":"stopped"}\n', b"")
     assert not _lives(ready.pid)
 
@@ -303,7 +303,7 @@ def test_the_command_notices_a_broker_that_dies(
     assert process.stdout is not None
     ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
     os.kill(ready.pid, signal.SIGKILL)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 1
     assert b"ended by itself with exit code 137" in error
     assert f'{{"event":"failed","error":"Kafka {DEFAULT_VERSION} ended by itself'.encode() in out
@@ -317,7 +317,7 @@ def test_the_command_can_print_nothing_but_the_address(
     address = process.stdout.readline().decode().strip()
     assert describe_cluster(address) is not None
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=120)
     assert (process.returncode, out, error) == (0, b"", b"")
 
 

@@ -18,7 +18,7 @@ from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup, SeenTas
 from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
 
 ROOT = Path(__file__).parents[4]
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Line(NamedTuple):

@@ -107,15 +107,15 @@ def start(kafka_broker: RunningBroker, app: str, tmp_path: Path) -> Iterator[Sta
 def test_a_program_leads_its_group_and_runs_its_tasks(
     start: StartWorker, overheard: Overheard, app: str
 ) -> None:
-    worker = start("a", heartbeat_interval_ms=500, session_timeout_ms=3_000)
+    worker = start("a", heartbeat_interval_ms=500, session_timeout_ms=15_000)
     worker.wait_for_order("welcome", transactional_id=f"{app}-a-1-0")
     worker.wait_for_order("run", task="0_0")
     worker.wait_for_order("run", task="0_1")
     overheard.read_until(lambda: overheard.owners() == {"0_0": "a-1", "0_1": "a-1"})
     assert len([each for each in overheard.records if isinstance(each, LeaderClaim)]) == 1
-    wait_until(lambda: 0 < worker.lease_left_s() <= 3)
+    wait_until(lambda: 0 < worker.lease_left_s() <= 15)
     worker.tell("close")
-    assert worker.process.wait(10) == 0
+    assert worker.process.wait(PATIENCE_S) == 0
     overheard.read_until(lambda: not overheard.group.live())
     assert not is_running(worker.watchdog_pid)
 
