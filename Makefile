@@ -1,5 +1,5 @@
-# Every recipe is one readable line, and every command makes what it needs first: stamps in .venv say
-# what is there already, so a second run starts at once.
+# Every recipe is one readable line. Every command first installs what it needs into .venv; stamp
+# files there record each finished installation, so that a second run starts immediately.
 
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
@@ -11,59 +11,59 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 .NOTPARALLEL: # one pip at a time
 .PHONY: help env demo test simulate check lint format types imports duplicates docs repository bench map lock clean
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-env: $(VENV)/.check $(VENV)/.broker ## .venv with this project, its tools and what its Kafka needs
+env: $(VENV)/.check $(VENV)/.broker ## install this project, all tools and a Kafka into .venv
 
 demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
 	$(VENV)/bin/tidewheel demo
 
-test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## all tests, those with a real Kafka too (make test ARGS="-k word")
+test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## run all tests, also those with a real Kafka (make test ARGS="-k word")
 	$(PYTHON) -m checks.run_tests $(ARGS)
 
-simulate: $(VENV)/.test ## nightly: 5,000 simulated lifetimes of groups, and every mutant
+simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly
 
-check: lint types imports duplicates docs repository ## all that can be said without a Kafka
+check: lint types imports duplicates docs repository ## all checks that need no Kafka
 
-lint: $(VENV)/.check ## style and form of the code
+lint: $(VENV)/.check ## check style and format of the code
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
-format: $(VENV)/.check ## bring the code into form
+format: $(VENV)/.check ## format the code
 	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .
 
-types: $(VENV)/.check $(VENV)/.spark ## mypy strict and pyright strict
+types: $(VENV)/.check $(VENV)/.spark ## check types: mypy strict and pyright strict
 	$(VENV)/bin/mypy && for p in . checks/pyright-basic.json; do $(VENV)/bin/pyright --pythonpath $(PYTHON) -p $$p || exit 1; done
 
-imports: $(VENV)/.check ## who may import whom
+imports: $(VENV)/.check ## check the import contracts
 	$(VENV)/bin/lint-imports
 
-duplicates: $(VENV)/.check ## no passage written twice
+duplicates: $(VENV)/.check ## check for duplicated code
 	$(VENV)/bin/pylint $(EVERYTHING)
 
-docs: $(VENV)/.check $(VENV)/.spark ## every example in docstrings, README and docs runs
+docs: $(VENV)/.check $(VENV)/.spark ## run every example in docstrings, README and docs
 	$(PYTHON) -m pytest --quiet --doctest-modules tidewheel && $(PYTHON) -m checks.markdown_examples
 
-repository: $(VENV)/.check ## requirements have tests, no text that must not be here, packages fit
+repository: $(VENV)/.check ## check requirements, forbidden texts and installed packages
 	$(PYTHON) -m checks.requirements_table && $(PYTHON) -m checks.forbidden_text && $(PYTHON) -m pip check
 
-bench: $(VENV)/.test $(VENV)/.broker ## throughput in ten minutes (make bench ARGS="latency --quick")
+bench: $(VENV)/.test $(VENV)/.broker ## measure throughput in ten minutes (make bench ARGS="latency --quick")
 	$(PYTHON) -m benchmarks $(or $(ARGS),throughput --quick)
 
-map: $(VENV)/.run ## every module and what it is for
+map: $(VENV)/.run ## list every module with its purpose
 	@$(PYTHON) -m checks.file_map
 
-lock: $(VENV)/.lock ## resolve constraints.txt anew (make lock ARGS=--upgrade: newest versions)
+lock: $(VENV)/.lock ## resolve constraints.txt again (make lock ARGS=--upgrade: newest versions)
 	$(PYTHON) -m checks.lock $(ARGS)
 
-clean: ## remove the environment and what tools left behind
+clean: ## remove the environment and the caches of all tools
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 # The environment, in layers: a demo does not wait for a type checker.
 
 $(PYTHON):
-	$(or $(FOUND_PYTHON),$(error no Python 3.11 or newer found: install one, or say make PYTHON3=/path/to/python3)) -m venv $(VENV)
+	$(or $(FOUND_PYTHON),$(error no Python 3.11 or newer found: install one, or run make PYTHON3=/path/to/python3)) -m venv $(VENV)
 
 $(VENV)/.build: constraints.txt | $(PYTHON)
 	$(PYTHON) -m checks.install build && touch $@
