@@ -120,7 +120,7 @@ def close_load(group: Group, store: str, attempt: str, claimant: Claimant) -> li
 
 
 def finish_load(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction that ends the load and the hold.
+    """Return the transaction that ends the load and lets the group decide again.
 
     Raises:
         ValueError: The attempt is not the current one.

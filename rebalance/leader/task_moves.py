@@ -241,7 +241,7 @@ class _Wanted(msgspec.Struct, kw_only=True):
     owners: dict[TaskId, str]
     #: Tasks that leave a healthy owner: these moves are paced.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
-    #: Unowned tasks whose grant waits for checks of copies.
+    #: Unowned tasks whose grant waits until the leader knows their copies' lags.
     waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
 
 

@@ -48,7 +48,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Counter  # Task epoch (active) or learn epoch (copies).
     state: Label
     input: Positions = {}
-    committed: Positions = {}  # Committed input offsets: floor of the next owner if this one dies.
+    committed: Positions = {}  # Committed input offsets; a next owner never starts below.
     changelog: Positions = {}
     ends: Positions = {}
     #: Unprocessed input records (active) or unrestored changelog records; -1 unknown.

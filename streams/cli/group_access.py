@@ -125,7 +125,7 @@ class GroupAccess:
         self.inbox = InboxFold()
         #: Set by commands that show the group's history.
         self.chronicle: Chronicle | None = None
-        #: Set by commands that show key ranges: each read includes the committed offsets.
+        #: Set by commands that show key ranges: their positions are in committed offsets.
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"

@@ -349,8 +349,7 @@ class KTableJoins(ABC, Generic[K, V]):
     ) -> "KTable[K, Any]":
         own_part, other_part = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(own_part, other_part, link)
-        # Even without `store=`: Kafka Streams advances the name counter for a store, which a later
-        # operator may need.
+        # Also without `store=`: Kafka Streams counts this store in the numbers of generated names.
         wanted = Materialized() if store is None else store
         kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
         assert kept is not None, "a store was asked for"

@@ -91,8 +91,8 @@ class CommitRound:
         reached: Position of each changelog after the last commit.
         written: Number of records in the last commit, for each changelog.
         unknown: Changelogs whose position the cluster has not reported.
-        forwarded: Number of keys of cached stores in the last extended commit.
-        twice: Number of those keys that changed in its early part and in its extension.
+        forwarded: In the last commit that was extended, number of keys of cached stores.
+        twice: Number of these keys that changed both before and after the extension.
     """
 
     def __init__(

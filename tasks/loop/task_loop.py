@@ -21,7 +21,7 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: Longest wait for input; a wake-up ends it at the next poll.
+#: Longest poll without input; a wake-up takes effect at its end.
 _IDLE_S: Final = 0.05
 #: Longest wait in a group, which may send orders.
 _IDLE_IN_GROUP_S: Final = 0.01

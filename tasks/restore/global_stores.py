@@ -275,7 +275,7 @@ class GlobalStores:
         spec = self.specs[records.topic]
         partition = TopicPartition(records.topic, records.partition)
         positions = {partition: records.offsets[-1] + 1} if position or not spec.table else {}
-        # Global tables use the records' own timestamps, not the partition's time.
+        # -1: no partition time, so each record keeps its own timestamp.
         batch = self._sources[records.topic].decode(records, -1)
         with _watched(spec.store.name):
             if spec.table:

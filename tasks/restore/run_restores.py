@@ -92,7 +92,7 @@ class RunRestores:
         return list(self._builds)
 
     def begin(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
-        """Order runs for a store if worthwhile; the reader skips it until `on_end`."""
+        """Request sorted files for a store if worthwhile; until `on_end` its changelog is not read."""
         settings = self._settings
         if not self._is_worthwhile(settings, entry, facts):
             return

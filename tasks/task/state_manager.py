@@ -254,7 +254,7 @@ class StateManager:
         return self._changelog_of[store]
 
     def slowest_ms(self, store: str) -> int | None:
-        """Return a store's stream time at `slowest_position_ms`; None if no rows expire by it."""
+        """Return a store's stream time at the slowest key range; None if that is not needed."""
         if self.slowest_position_ms is None:
             return None
         return slowest_time(self.specs[store], self.slowest_position_ms)

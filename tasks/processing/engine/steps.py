@@ -57,9 +57,9 @@ def run_steps(steps: Steps[R]) -> R:
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
     """Run work to its end on the running loop; return its result.
 
-    asyncio queues a coroutine's start, and later its waiter's wake-up, behind all due callbacks. A
-    `PromptLoop` runs both next: on a busy loop, each wait delays the record. After the owner is
-    given up, the work gets `asyncio.CancelledError` instead of a coroutine's result. If a coroutine
+    asyncio queues a coroutine's start, and later its waiter's wake-up, behind all due callbacks, so
+    a busy loop delays the record twice. A `PromptLoop` runs both next. Once `owner.given_up` is
+    set, the work gets `asyncio.CancelledError` instead of a coroutine's result. If a coroutine
     raises that error on its own, the work gets a `StreamsError`.
     """
     loop = asyncio.get_running_loop()
