@@ -8,7 +8,7 @@ from benchmarks.coordinator.suite import FULL, JOBS, CoordinatorSize, Coordinato
 from benchmarks.results import SuiteResult
 
 
-def test_a_simulated_group_balances_and_takes_over() -> None:
+def test_a_simulated_group_balances_tasks_and_replaces_a_killed_member() -> None:
     group = SimulatedGroup(tasks=12)
     for name in ("a", "b", "c"):
         group.start(name)
@@ -22,7 +22,7 @@ def test_a_simulated_group_balances_and_takes_over() -> None:
     assert group.loads() == [4, 4, 4]
 
 
-def test_costs_are_counted_from_the_last_reading_on() -> None:
+def test_costs_are_counted_since_the_last_reading() -> None:
     group = SimulatedGroup(tasks=4)
     group.start("a")
     group.come_to_rest()
@@ -46,7 +46,7 @@ def test_only_the_rows_of_the_chosen_jobs_are_left() -> None:
     assert {row.job for found in suite.rows() for row in found} == {"kill"}
 
 
-def test_every_size_has_a_line_for_everything_that_happens() -> None:
+def test_every_size_has_a_line_for_every_event() -> None:
     suite = CoordinatorSuite(
         size=CoordinatorSize(groups=((4, 8), (2, 4)), rounds=2), console=Console(), date="today"
     )

@@ -20,7 +20,7 @@ def test_a_share_of_the_limit_is_that_of_the_rounds() -> None:
     assert limit_lines(result) == [(*SETTING, "200", "400", NONE, "800", NONE, "33%", "50%", NONE)]
 
 
-def test_two_workers_are_held_against_two_clients_as_well() -> None:
+def test_two_workers_are_compared_with_two_clients_too() -> None:
     result = suite(
         rows("tidewheel", [100.0]),
         rows("tidewheel-workers-2", [180.0]),
@@ -37,7 +37,7 @@ def test_without_a_plain_client_there_is_no_limit() -> None:
     assert limit_lines(suite(rows("tidewheel", [1.0]), rows(BASELINE, [1.0]))) == []
 
 
-def test_more_workers_are_held_against_one() -> None:
+def test_several_workers_are_compared_with_one_worker() -> None:
     two = rows("tidewheel", [100.0, 100.0]), rows("tidewheel-workers-2", [180.0, 190.0])
     assert workers_lines(suite(*two)) == []
     assert workers_lines(suite(*two, rows("tidewheel-workers-4", [110.0, 90.0]))) == [
@@ -54,7 +54,7 @@ def test_processor_time_is_the_median_of_the_rounds() -> None:
     assert processor_lines(result) == [(*SETTING, "4.0", NONE, "7.0", NONE, NONE, NONE)]
 
 
-def test_documents_have_the_tables_they_have_room_for(tmp_path: Path) -> None:
+def test_documents_have_the_tables_of_their_markers(tmp_path: Path) -> None:
     document = tmp_path / "README.md"
     marks = {
         mark: f"<!-- benchmarks:{mark} -->\n<!-- /benchmarks:{mark} -->"

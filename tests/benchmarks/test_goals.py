@@ -68,14 +68,14 @@ def test_with_a_cache_the_bare_rates_are_compared() -> None:
     ]
 
 
-def test_without_a_cache_who_writes_less_is_not_compared() -> None:
+def test_without_a_cache_systems_that_write_less_are_not_compared() -> None:
     rates = {ONE: 100.0, TWO: 200.0, "quix": 10.0}
     written = suite(setting(rates, job="session_count", outputs={"quix": 500.0}))
     assert goal_lines(written) == []
     assert len(goal_lines(suite(setting(rates, job="session_count")))) == 1
 
 
-def test_as_many_workers_are_held_against_as_many_clients() -> None:
+def test_workers_are_compared_with_as_many_clients() -> None:
     rates = {ONE: 60.0, TWO: 90.0, "raw-client": 100.0}
     assert goal_lines(suite(setting(rates, job="stateless_json"))) == []
     (line,) = goal_lines(suite(setting({**rates, "raw-client-2": 200.0}, job="stateless_json")))

@@ -47,7 +47,7 @@ def test_a_move_has_the_gap_in_which_the_writer_changed() -> None:
     assert quiet_median_ms([stayed], [quiet]) == pytest.approx(98, abs=2)
 
 
-def test_a_partition_that_waits_for_another_ones_move_is_seen() -> None:
+def test_a_partition_that_waits_for_the_move_of_another_one_is_counted() -> None:
     stayed = steady(2.0)
     add_steady(stayed, 2.7, 6.0, "a")
     figures = event_figures(

@@ -92,7 +92,7 @@ def kafka_session(key: bytes, start_ms: int, end_ms: int) -> bytes:
     return key + end_ms.to_bytes(8, "big") + start_ms.to_bytes(8, "big")
 
 
-def test_a_session_that_grew_is_one() -> None:
+def test_an_extended_session_counts_once() -> None:
     one, two = (b"\0" * 7 + bytes([count]) for count in (1, 2))
     short, long = kafka_session(b"a", 5, 5), kafka_session(b"a", 5, 9)
     right = {of_window(b"a", 5): of_session(2, 5, 9)}
@@ -124,7 +124,7 @@ def test_windows_and_sessions_as_dicts_are_read() -> None:
     assert sessions.problems({of_window(b"a", 5): of_session(2, 5, 9)}) == []
 
 
-def test_events_are_read_however_their_json_is_spaced() -> None:
+def test_events_are_read_with_any_json_spacing() -> None:
     right = {b"u": fingerprint(b"7 view 119")}
     for value in (
         b'{"id":7,"kind":"view","cents":119}',
@@ -146,7 +146,7 @@ def test_the_plain_client_is_checked_by_its_copies() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_times_only_go_up_in_every_partition(name: str) -> None:
+def test_times_never_decrease_within_a_partition(name: str) -> None:
     inputs = small_inputs(JOBS[name])
     for spec in inputs:
         times = [at_ms for _, _, at_ms, _ in records(spec)]
@@ -156,7 +156,7 @@ def test_times_only_go_up_in_every_partition(name: str) -> None:
         assert records(inputs[1])[-1][2] < records(inputs[0])[0][2]
 
 
-def test_both_sides_of_the_stream_join_are_uneven_and_lie_together() -> None:
+def test_both_sides_of_the_stream_join_are_uneven_and_copartitioned() -> None:
     left, right = JOBS["stream_stream_join"].inputs(20_000)
     assert (left.records, right.records) == (10_000, 10_000)
     places = {key: partition for key, _, _, partition in records(left)}
@@ -166,7 +166,7 @@ def test_both_sides_of_the_stream_join_are_uneven_and_lie_together() -> None:
     assert [record[:2] for record in records(left)] != [record[:2] for record in records(right)]
 
 
-def test_every_row_comes_once_and_refers_to_a_row_that_is_there() -> None:
+def test_each_row_appears_once_and_refers_to_an_existing_row() -> None:
     orders, users = JOBS["foreign_key_join"].inputs(2_000)
     assert (users.keys, users.records) == (200, 200)
     assert len({key for key, _, _, _ in records(orders)}) == orders.records

@@ -32,7 +32,7 @@ def all_there(at_s: tuple[float, ...]) -> Arrivals:
     return arrivals
 
 
-def test_a_stall_counts_for_every_record_that_was_due_meanwhile() -> None:
+def test_a_stall_counts_for_every_record_that_was_due_during_it() -> None:
     arrivals = all_there((100.5, 100.5, 100.5, 100.5))
     found = arrivals.latencies_ms(begin_s=100.0, records_per_s=10, skipped=0)
     assert found == pytest.approx([200.0, 300.0, 400.0, 500.0])
@@ -50,7 +50,7 @@ def test_results_in_any_order_find_their_records() -> None:
     assert arrivals.problems("exactly_once") == ["3 of 4 results never came"]
 
 
-def test_with_a_cache_a_later_count_is_the_result_of_those_it_took_the_place_of() -> None:
+def test_with_a_cache_a_count_is_the_result_of_all_counts_it_replaces() -> None:
     arrivals = Arrivals(places_by_key([b"a"] * 4 + [b"b"]), 5, held_back=True)
     arrivals.add(b"a", 1, 100.1)
     arrivals.add(b"a", 4, 100.4)
@@ -59,7 +59,7 @@ def test_with_a_cache_a_later_count_is_the_result_of_those_it_took_the_place_of(
     assert arrivals.problems("exactly_once") == ["1 of 5 results never came"]
 
 
-def test_with_a_cache_a_count_that_was_passed_already_is_repeated() -> None:
+def test_with_a_cache_an_older_count_is_a_repetition() -> None:
     arrivals = Arrivals(places_by_key([b"a", b"a"]), 2, held_back=True)
     arrivals.add(b"a", 2, 100.2)
     arrivals.add(b"a", 1, 100.3)
@@ -73,7 +73,7 @@ def test_a_result_without_a_record_is_wrong() -> None:
     assert arrivals.problems("at_least_once") == ["3 results belong to no record, e.g. b'a' with 3"]
 
 
-def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
+def test_a_repeated_result_is_wrong_only_with_exactly_once() -> None:
     arrivals = all_there((100.1, 100.2, 100.3, 100.4))
     arrivals.add(b"a", 1, 109.0)
     assert arrivals.problems("at_least_once") == []
@@ -81,7 +81,7 @@ def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
     assert arrivals.at_s[0] == 100.1
 
 
-def test_lines_stand_beside_kafka_streams() -> None:
+def test_lines_are_compared_with_kafka_streams() -> None:
     """Each setting is compared with Kafka Streams, round by round."""
     rows = [
         row
@@ -109,7 +109,7 @@ def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
     assert FULL.spec.records == 10_000 + (30 + 120) * 10_000
 
 
-def test_who_has_no_cache_runs_without_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_a_cache_run_only_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
 
     def run(_: LatencySuite, setting: LatencySetting, __: LatencySize) -> LatencyRun:

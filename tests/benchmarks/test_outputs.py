@@ -25,7 +25,7 @@ def test_a_true_count_has_no_problem(keys: list[bytes]) -> None:
     assert tally.outputs == len(keys)
 
 
-def test_updates_may_be_held_back() -> None:
+def test_updates_may_be_cached() -> None:
     assert counted((b"a", 3), (b"a", 7)).problems({b"a": 7}) == []
 
 
@@ -48,7 +48,7 @@ def test_a_count_that_does_not_grow_is_found(second: int) -> None:
     assert problems == [f"1 times a count did not grow, e.g. 'a' from 2 to {second}"]
 
 
-def test_a_copy_is_checked_by_how_often_each_key_came_out() -> None:
+def test_a_copy_is_checked_by_its_records_per_key() -> None:
     tally = OutputTally(decoder("copy"))
     tally.add([(b"a", b"anything"), (b"a", b"else")])
     assert tally.problems({b"a": 2}) == []
@@ -62,7 +62,7 @@ def test_counts_as_json_are_read() -> None:
 
 
 @pytest.mark.parametrize("value", [b'"1"', b"1.5", b"null"])
-def test_json_that_is_no_count_is_refused(value: bytes) -> None:
+def test_json_without_a_count_is_refused(value: bytes) -> None:
     with pytest.raises(TypeError, match="a count was expected"):
         OutputTally(decoder("json")).add([(b"a", value)])
 

@@ -34,7 +34,7 @@ def variants(setting: Setting) -> list[tuple[str, int]]:
     return [(variant.name, variant.factor) for variant in setting.variants]
 
 
-def test_every_factor_and_every_peer_takes_its_turn() -> None:
+def test_each_factor_and_each_peer_has_a_variant() -> None:
     assert variants(found()["blocking_10ms", 0.0]) == [
         *((f"tidewheel-factor-{factor}", factor) for factor in FACTORS),
         ("kafka-streams", 1),
@@ -59,7 +59,7 @@ def test_a_selection_omits_settings_without_runs() -> None:
     }
 
 
-def test_all_is_one_partition() -> None:
+def test_all_sources_have_one_partition() -> None:
     sources = [variant.source for setting in settings(FULL) for variant in setting.variants]
     assert {source.partitions for source in sources} == {1}
     assert {source.keys for source in sources if source.value_bytes == 90} == {10_000}

@@ -54,7 +54,7 @@ def test_nothing_runs_twice() -> None:
     assert {job for job, *_ in runs} == set(throughput.JOBS)
 
 
-def test_common_settings_have_everyone_who_can_run_in_them() -> None:
+def test_common_settings_include_every_system_that_supports_them() -> None:
     found = names(COUNTS)
     for guarantee in ("at_least_once", "exactly_once"):
         for interval_ms in (100, 1_000):
@@ -94,7 +94,7 @@ def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
     }
 
 
-def test_a_guarantee_that_a_system_cannot_give_is_no_setting() -> None:
+def test_a_guarantee_that_a_system_lacks_is_no_setting() -> None:
     alone = replace(COUNTS, systems=("bytewax",))
     assert {key[0] for key in names(alone)} == {"at_least_once"}
     assert not list(settings(replace(alone, guarantees=("exactly_once",))))
@@ -134,7 +134,7 @@ def test_only_the_count_has_rows_of_own_defaults() -> None:
     assert own == {"count_by_key"}
 
 
-def test_the_full_size_is_the_laid_down_one() -> None:
+def test_the_full_size_is_the_specified_one() -> None:
     setting = next(settings(COUNTS))
     (ours,) = inputs_for(systems.SYSTEMS["tidewheel"], setting, FULL)
     (quix,) = inputs_for(systems.SYSTEMS["quix"], setting, FULL)
@@ -266,7 +266,7 @@ def test_an_empty_plan_names_its_reason_before_a_broker_is_started(
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
-def test_every_declared_option_is_one(suite: str) -> None:
+def test_every_declared_option_is_an_option_of_the_parser(suite: str) -> None:
     known = set(program._parser()._option_string_actions)
     assert set(SUITES[suite].takes) <= known
     taken = {option for each in SUITES.values() for option in each.takes}
@@ -293,7 +293,7 @@ def test_options_of_a_suite_are_accepted(arguments: list[str]) -> None:
         program.main(arguments)
 
 
-def test_an_address_where_no_broker_is_is_named(
+def test_an_address_without_a_broker_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "benchmark_broker", broker.benchmark_broker)
@@ -303,7 +303,7 @@ def test_an_address_where_no_broker_is_is_named(
 
 
 @pytest.mark.parametrize("there", [b"no json", b'{"suite": "latency"}', b""])
-def test_a_file_that_is_no_result_is_refused_before_anything_runs(
+def test_a_file_without_results_is_refused_before_the_run(
     there: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.json"
@@ -314,13 +314,13 @@ def test_a_file_that_is_no_result_is_refused_before_anything_runs(
     assert path.read_bytes() == there
 
 
-def test_the_rows_of_full_runs_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_full_runs_are_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     path = results.results_path("latency")
     text = refused(["latency", "--quick", "--json", str(path)], capsys)
     assert f"--json {path}: rows of full runs are there" in text
 
 
-def test_results_of_another_suite_are_not_written_over(
+def test_results_of_another_suite_are_not_overwritten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = results.results_path("latency")
@@ -398,7 +398,7 @@ def test_rows_of_fewer_runs_name_the_rows_they_replace(
     assert [row.runs for row in found.rows] == [3]
 
 
-def test_a_broker_that_is_lost_meanwhile_is_named(
+def test_a_broker_lost_during_the_run_is_named(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cut_off(_suite: object) -> Iterator[list[results.Row]]:
@@ -422,7 +422,7 @@ def test_a_document_that_cannot_be_filled_is_reported_with_its_reason(
     assert str(document) in capsys.readouterr().out.replace("\n", "")
 
 
-def test_a_document_without_markers_is_left_alone(
+def test_a_document_without_markers_is_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "README.md"

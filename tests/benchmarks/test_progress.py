@@ -69,7 +69,7 @@ def test_without_any_commit_there_is_no_rate() -> None:
         slope([], untimed_records=0, records=10, commit_interval_ms=100)
 
 
-def test_a_committed_offset_that_goes_back_voids_the_run() -> None:
+def test_a_decreasing_committed_offset_voids_the_run() -> None:
     commits = [
         CommitRecord(at_ms=1, partition=2, offset=10),
         CommitRecord(at_ms=2, partition=2, offset=9),
@@ -88,7 +88,7 @@ def test_partitions_that_commit_at_other_times_do_not_change_the_rate() -> None:
     assert found.records_per_s == pytest.approx(100_000)
 
 
-def test_a_partition_that_waits_is_not_taken_as_moving() -> None:
+def test_a_waiting_partition_does_not_count_as_moving() -> None:
     commits = [
         CommitRecord(at_ms=1_000, partition=0, offset=100),
         CommitRecord(at_ms=5_000, partition=1, offset=100),
@@ -110,7 +110,7 @@ def test_a_partition_that_waits_is_not_taken_as_moving() -> None:
     ),
     st.integers(1, 1_000),
 )
-def test_progress_never_falls_and_ends_with_everything(
+def test_progress_never_falls_and_ends_with_all_records(
     steps: list[tuple[int, int, int]], commit_interval_ms: int
 ) -> None:
     at_ms, offsets, commits = 0, [0, 0, 0, 0], list[CommitRecord]()
@@ -124,7 +124,7 @@ def test_progress_never_falls_and_ends_with_everything(
     assert (totals[-1] if totals else 0) == sum(offsets)
 
 
-def test_records_are_done_when_they_are_through_every_topic() -> None:
+def test_records_are_done_after_they_passed_every_topic() -> None:
     at_once = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     first = [(500 * number, 100_000 * number) for number in range(1, 11)]
     then = [(5_000 + 500 * number, 800_000 * number) for number in range(1, 11)]
@@ -141,7 +141,7 @@ def test_records_are_done_when_they_are_through_every_topic() -> None:
     assert rates == [pytest.approx(100_000, rel=0.02)] * 2
 
 
-def test_marks_of_transactions_count_for_nothing() -> None:
+def test_transaction_markers_are_not_counted() -> None:
     steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     marked = [(at_ms, records + records // 10) for at_ms, records in steps]
     found = staged_slope(
@@ -166,7 +166,7 @@ def test_an_input_that_was_not_read_to_its_end_has_no_rate() -> None:
             )
 
 
-def test_pauses_are_commits_that_come_late() -> None:
+def test_pauses_are_late_commits() -> None:
     times = [0, 3_000, 3_100, 3_200, 4_000, 4_100, 4_690, 4_800, 4_900]
     steps = [(at_ms, 100_000 * (number + 1)) for number, at_ms in enumerate(times)]
     found = slope(together(steps), untimed_records=150_000, records=900_000, commit_interval_ms=100)

@@ -92,7 +92,7 @@ def test_every_way_of_restoring_is_compared_with_the_peers_replay(tmp_path: Path
     assert not suite.failures
 
 
-def test_a_task_beside_a_restore_has_no_figure_if_a_restored_row_is_missing(
+def test_a_task_during_a_restore_has_no_figure_if_a_restored_row_is_missing(
     tmp_path: Path,
 ) -> None:
     suite = suite_of_given_runs()
@@ -118,7 +118,7 @@ def test_a_smaller_run_keeps_its_shape() -> None:
     assert (size.records, size.keys, size.pairs) == (800_000, 100_000, 2)
 
 
-def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
+def test_lines_are_compared_with_the_replay_of_kafka_streams() -> None:
     rows = [
         *make_rows(
             {"seconds": [10.0], "records_per_s": [800_000.0]},
@@ -243,7 +243,7 @@ def test_growth_is_drawn() -> None:
     assert growth_svg(SuiteResult(suite="restore", date="", cpu="", cores=2, versions={})) is None
 
 
-def test_a_document_gets_the_table_and_the_picture(tmp_path: Path) -> None:
+def test_a_document_receives_the_table_and_the_chart(tmp_path: Path) -> None:
     document = tmp_path / "performance.md"
     document.write_text(f"<!-- benchmarks:{GROWTH_MARK} -->\n<!-- /benchmarks:{GROWTH_MARK} -->\n")
     assert write_tables(document, [grown()]) == [GROWTH_MARK]

@@ -47,7 +47,7 @@ def result(**parameters: Any) -> SuiteResult:
     )
 
 
-def test_the_file_has_exactly_the_laid_down_fields() -> None:
+def test_the_file_has_exactly_the_specified_fields() -> None:
     data = json.loads(encode(result()))
     assert set(data) == {"suite", "date", "cpu", "cores", "versions", "rows"}
     assert data["rows"][0] == {
@@ -163,7 +163,7 @@ def test_cycles_count_like_runs() -> None:
     ]
 
 
-def test_results_of_another_machine_say_so() -> None:
+def test_results_of_another_machine_name_the_machine() -> None:
     here, elsewhere = "A processor, Python 3.11, 2 cores", "Another, Python 3.11, 2 cores"
     old = replace(result(commit_interval_ms=1_000), cpu="Another")
     both = merged(old, result())
@@ -175,7 +175,7 @@ def test_results_of_another_machine_say_so() -> None:
     assert third.rows[:2] == old.rows
 
 
-def test_results_of_another_python_say_so() -> None:
+def test_results_of_another_python_name_the_python() -> None:
     new = result()
     built_here = replace(
         new, versions={**new.versions, "python": "3.11 built without optimizations"}

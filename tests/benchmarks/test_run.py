@@ -98,7 +98,7 @@ def test_the_input_is_filled_once(kafka_broker: "RunningBroker") -> None:
     assert record_count(servers, source.topic, source.partitions) == source.records
 
 
-def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
+def test_an_internal_topic_is_done_when_only_a_marker_remains(
     kafka_broker: "RunningBroker",
 ) -> None:
     servers = kafka_broker.bootstrap_servers
@@ -122,7 +122,7 @@ def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
     assert done == [False, True]
 
 
-def test_records_that_are_purged_between_two_questions_hide_none(
+def test_records_purged_between_two_requests_hide_no_records(
     kafka_broker: "RunningBroker",
 ) -> None:
     servers, group = kafka_broker.bootstrap_servers, "bench-test-purging"

@@ -64,7 +64,7 @@ def test_a_line_has_the_rates_and_ratios_of_a_setting() -> None:
     ]
 
 
-def test_lines_say_on_which_machine_they_were_measured() -> None:
+def test_lines_name_the_machine_of_the_measurement() -> None:
     elsewhere = [
         *rows("tidewheel", [1.0], job="word_count"),
         *rows(BASELINE, [1.0], job="word_count"),
@@ -113,7 +113,7 @@ def bars(result: SuiteResult) -> dict[str, list[float]]:
     return found
 
 
-def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
+def test_the_chart_has_a_bar_for_each_job_and_system() -> None:
     result = suite(
         *(rows(BASELINE, [100.0], job=job) for job in ("count_by_key", "word_count")),
         rows("tidewheel", [150.0]),
@@ -127,7 +127,7 @@ def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
     assert throughput_svg(suite()) is None
 
 
-def test_the_picture_is_written_beside_the_document(tmp_path: Path) -> None:
+def test_the_chart_is_written_next_to_the_document(tmp_path: Path) -> None:
     document = tmp_path / "performance.md"
     document.write_text(MARKED)
     result = suite(rows("tidewheel", [150.0]), rows(BASELINE, [100.0]))

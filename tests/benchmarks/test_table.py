@@ -101,7 +101,7 @@ def test_a_common_interval_is_not_called_a_default() -> None:
     assert [line[2] for line in lines] == ["100 ms"]
 
 
-def test_settings_are_in_order_whichever_was_run_last() -> None:
+def test_the_order_of_settings_does_not_depend_on_the_order_of_runs() -> None:
     late = rows("tidewheel", 1, 1, commit_interval_ms=1_000)
     early = rows("tidewheel", 1, 1)
     assert table_lines(suite(late, early)) == table_lines(suite(early, late))
@@ -141,7 +141,7 @@ def test_another_reason_for_absence_is_no_missing_feature() -> None:
     assert {line[4] for line in lines} == {"kafka-streams"}
 
 
-def test_a_cache_that_holds_some_keys_is_named_by_its_size() -> None:
+def test_a_cache_for_some_of_the_keys_is_named_by_its_size() -> None:
     lines = table_lines(
         suite(*(rows("tidewheel", 1, 1, cache_bytes=size << 20) for size in (0, 10, 64)))
     )
@@ -159,7 +159,7 @@ def test_uncounted_outputs_are_not_compared(first: float | None, second: float |
     assert not comparable(first, second)
 
 
-def test_the_markdown_table_is_one() -> None:
+def test_the_markdown_table_is_valid_markdown() -> None:
     text = markdown_table(suite(rows("tidewheel", 2, 1), rows("kafka-streams", 1, 1)))
     table, notes = text.split("\n\n")
     assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}
@@ -212,7 +212,7 @@ def test_a_document_without_its_markers_is_refused(document: str) -> None:
         marked(document, "throughput", "new")
 
 
-def test_a_document_gets_the_tables_it_has_places_for(tmp_path: Path) -> None:
+def test_a_document_receives_the_tables_of_its_markers(tmp_path: Path) -> None:
     document = tmp_path / "README.md"
     document.write_text(BEFORE)
     results = [suite(rows("tidewheel", 1, 1)), replace(suite(), suite="latency")]

@@ -85,7 +85,7 @@ def parquet_of(spark: SparkSession, path: Path, rows: Mapping[str, int]) -> Fram
     return FrameSource(source=str(path), select=("customer AS key", "total AS value"))
 
 
-def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
+def test_a_store_loaded_as_of_a_time_and_fed_the_rest_equals_the_full_store(
     spark: SparkSession, shop: Shop, tmp_path: Path, running: list[KafkaStreams]
 ) -> None:
     before, after = orders(4_000, seed=1), orders(3_000, seed=2)

@@ -73,7 +73,9 @@ def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
     return _World(cluster, config, source, topology, counts)
 
 
-def test_R2_a_worker_goes_on_from_what_spark_restored(world: _World, spark: SparkSession) -> None:
+def test_R2_a_worker_continues_from_state_that_spark_restored(
+    world: _World, spark: SparkSession
+) -> None:
     fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
     report = restore(world.topology, fresh, spark=spark)
     assert sorted((str(each.task_id), each.store) for each in report.stores) == [
@@ -87,7 +89,7 @@ def test_R2_a_worker_goes_on_from_what_spark_restored(world: _World, spark: Spar
     assert again.rows == 0
 
 
-def test_a_slot_of_a_worker_is_left_alone(world: _World, spark: SparkSession) -> None:
+def test_a_slot_in_use_is_neither_restored_nor_compared(world: _World, spark: SparkSession) -> None:
     app = KafkaStreams(world.topology, world.config, options=RunOptions(fixed=True))
     app.start()
     try:
@@ -171,7 +173,7 @@ def test_a_broken_run_is_rejected_and_built_again(
     assert counts == world.counts
 
 
-def test_secrets_are_nowhere_in_spark(
+def test_no_secret_reaches_spark(
     world: _World, spark: SparkSession, spark_files: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -224,6 +226,6 @@ def test_the_commands(
     assert lines("state", "get", target, COUNTS, "nobody", code=1) is not None
 
 
-def test_without_a_place_there_is_no_snapshot(world: _World) -> None:
+def test_a_snapshot_without_a_location_is_refused(world: _World) -> None:
     with pytest.raises(ConfigError, match="snapshot_location is not set"):
         snapshot(world.topology, world.config.replace(snapshot_location=None))

@@ -48,7 +48,7 @@ def test_csv_is_read_as_other_programs_write_it(spark: SparkSession, tmp_path: P
         ("broken.json", '{"id":"a","name":"b"}\n{"id":"b","name":\n'),
     ],
 )
-def test_a_row_that_is_not_whole_is_an_error(
+def test_an_incomplete_row_is_an_error(
     spark: SparkSession, tmp_path: Path, name: str, text: str
 ) -> None:
     path = tmp_path / name
@@ -303,7 +303,7 @@ def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path)
         rows_of(spark, path, multi_line=True)
 
 
-def test_moments_keep_their_zone(spark: SparkSession) -> None:
+def test_timestamps_keep_their_zone(spark: SparkSession) -> None:
     frame = spark.sql(
         "SELECT TIMESTAMP'2026-07-01 12:00:00Z' AS at, TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, "
         "array(struct(TIMESTAMP'2026-01-01 00:00:00Z' AS t)) AS many, "
@@ -333,7 +333,7 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
     assert utc_converter(spark.range(1).schema) is None
 
 
-def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:
+def test_times_without_a_zone_are_in_the_zone_of_the_session(spark: SparkSession) -> None:
     frame = spark.sql("SELECT TIMESTAMP_NTZ'2026-07-01 12:00:00' AS at, 1 AS other")
     with time_zone(spark, "Asia/Kolkata"):
         row = zoned(frame, ("at", None, "other")).selectExpr("unix_millis(at) AS ms").first()

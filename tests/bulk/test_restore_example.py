@@ -35,7 +35,7 @@ def _counts(cluster: Cluster, options: dict[str, str]) -> tuple[dict[str, int], 
 
 
 @pytest.mark.usefixtures("topics_of_the_demo", "spark")
-def test_the_example_has_its_counts_back(
+def test_the_example_restores_its_counts(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     cluster.create({"visits": 4})

@@ -402,7 +402,7 @@ def idle() -> Topology:
 @pytest.mark.parametrize(
     "name", ["partition_group_time_tracking", "partition_group_choose_by_head_timestamp"]
 )
-def test_the_lowest_head_goes_next(name: str) -> None:
+def test_the_partition_with_the_lowest_head_is_processed_next(name: str) -> None:
     """In the order of Kafka Streams' polls."""
     case = CASES[name]
     stage = Stepped(idle())
@@ -462,7 +462,7 @@ IDLE_MS = {
 
 
 @pytest.mark.parametrize("name", IDLE_MS)
-def test_an_empty_input_is_waited_for(name: str) -> None:
+def test_a_task_waits_for_an_empty_input(name: str) -> None:
     case = CASES[name]
     assert f"max.task.idle.ms={IDLE_MS[name]};" in case["topology"]
     partitions = {topic: TopicPartition(topic, 0) for topic in ("p1", "p2")}

@@ -110,6 +110,6 @@ def test_task_movement_case(name: str) -> None:
     assert_expected(case, plan.active, plan.standby, movements)
 
 
-def test_every_case_says_what_it_expects() -> None:
+def test_every_case_has_expected_results() -> None:
     assert len(CASES) == 9
     assert all(len(case["expected"]) >= 2 for case in CASES.values())

@@ -77,5 +77,5 @@ def test_reconciler_case(name: str) -> None:
         assert found == [expected] * len(found)
 
 
-def test_every_case_is_there() -> None:
+def test_every_case_exists() -> None:
     assert len(CASES) == 11

@@ -149,7 +149,7 @@ def _has_committed(worker: _RestartedWorker, commits: int) -> bool:
     return worker.commits > commits
 
 
-def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
+def test_brokers_down_for_longer_than_a_call_timeout_end_no_worker(
     broker: KafkaBroker,
     cluster: Cluster,
     start_app: StartApp,
@@ -222,7 +222,7 @@ def test_broker_that_crashes_with_the_worker_inside_a_transaction(
     _assert_exact(cluster, "exactly_once", application_id, source, sink)
 
 
-def test_worker_waits_for_a_broker_that_is_not_there_yet(
+def test_worker_waits_for_a_broker_that_starts_later(
     broker: KafkaBroker,
     cluster: Cluster,
     start_app: StartApp,
@@ -247,7 +247,7 @@ def test_worker_waits_for_a_broker_that_is_not_there_yet(
     assert app.wait_until_running(RECOVERY_S), app.error
 
 
-def test_broker_that_never_comes_is_an_error_that_names_it(
+def test_broker_that_never_starts_is_an_error_that_names_it(
     start_app: StartApp, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults: Any = KafkaClients.admin.__kwdefaults__
@@ -269,7 +269,7 @@ def test_broker_that_never_comes_is_an_error_that_names_it(
     assert "check that the brokers run" in str(app.error)
 
 
-def test_while_the_broker_is_away_questions_wait_quietly(
+def test_requests_use_little_cpu_while_the_broker_is_down(
     broker: KafkaBroker, cluster: Cluster, unique: str
 ) -> None:
     topic = f"in-{unique}"

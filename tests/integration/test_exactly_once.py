@@ -70,7 +70,7 @@ def _config(cluster: Cluster, folder: Path, application_id: str, guarantee: str)
 
 
 @pytest.mark.parametrize("which", _RUNS, ids="-".join)
-def test_workers_are_killed_where_it_hurts(runs: Runs, which: tuple[str, str]) -> None:
+def test_workers_are_killed_often_and_between_commits(runs: Runs, which: tuple[str, str]) -> None:
     run = runs[which]
 
     assert run.exit_code == 0

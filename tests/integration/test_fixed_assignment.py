@@ -299,7 +299,7 @@ def test_a_fixed_worker_starts_only_after_a_live_group_has_left(
     assert cluster.values_by_key(sink) == _updates(records)
 
 
-def test_a_member_is_refused_beside_live_fixed_workers_and_joins_when_they_have_left(
+def test_a_member_is_refused_while_fixed_workers_live_and_joins_after_they_left(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
     source, sink = topics
@@ -328,7 +328,7 @@ def test_a_member_is_refused_beside_live_fixed_workers_and_joins_when_they_have_
 
 
 @pytest.mark.parametrize("late", ["fixed", "member"])
-def test_of_two_that_start_together_one_is_refused(
+def test_one_of_a_member_and_a_fixed_worker_that_start_together_is_refused(
     start_worker: StartWorker,
     start_app: StartApp,
     config: dict[str, Any],

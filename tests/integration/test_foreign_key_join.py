@@ -31,7 +31,7 @@ def joined_rows(app: KafkaStreams) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_rows_find_each_other_across_partitions_and_restarts(
+def test_rows_are_joined_across_partitions_and_restarts(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, guarantee: str
 ) -> None:
     left, right, out = (f"{name}-{unique}" for name in ("orders", "customers", "joined"))

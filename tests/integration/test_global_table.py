@@ -50,7 +50,7 @@ def _rows(count: int, version: str = "") -> list[tuple[bytes, bytes]]:
     return [(b"k%d" % number, f"row{number}{version}".encode()) for number in range(count)]
 
 
-def test_the_table_is_whole_before_the_first_record_is_joined(
+def test_the_table_is_complete_before_the_first_record_is_joined(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
     source, table, output = topics
@@ -111,7 +111,7 @@ def test_the_next_process_reads_new_rows_only(
     }
 
 
-def test_every_worker_has_the_whole_table(
+def test_every_worker_has_the_complete_table(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
     source, table, output = topics
@@ -130,7 +130,7 @@ def test_every_worker_has_the_whole_table(
     assert [len(dict(worker.store("rows").all())) for worker in workers] == [200, 200]
 
 
-def test_damage_is_repaired_by_the_topic(
+def test_damage_is_repaired_from_the_topic(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
     """A start finds the damaged file, wipes the store and reads the topic (KAFKA-21034 loops)."""
@@ -209,7 +209,7 @@ def test_topics_that_a_function_names_may_be_missing(
     assert exit_code_of(app.error).is_final
 
 
-def test_damage_found_while_it_runs_is_repaired_by_the_topic(
+def test_damage_found_by_a_running_worker_is_repaired_from_the_topic(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
     source, table, output = topics

@@ -64,7 +64,7 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         run.close()
 
 
-def test_L3_N1_scale_out_and_in_moves_only_what_has_to_move(run: GroupRun) -> None:
+def test_L3_N1_scale_out_and_in_moves_only_the_tasks_that_must_move(run: GroupRun) -> None:
     for names, shares in ((["a", "b"], [2, 2]), (["a", "b", "c", "d"], [1, 1, 1, 1])):
         with run.operation(f"out to {names}", unmoved=2, promoted=2):
             for name in names:
@@ -100,7 +100,7 @@ def test_killed_worker_is_replaced(run: GroupRun) -> None:
         run.until_shared_by([4], ["a"], MOVE_S)
 
 
-def test_frozen_worker_is_fenced_and_comes_back_as_another(run: GroupRun) -> None:
+def test_frozen_worker_is_fenced_and_rejoins_as_a_new_incarnation(run: GroupRun) -> None:
     """SIGSTOP for 20 s at a hang time-out of 5 s: others own the tasks, the zombie writes nothing."""
     _grow_to_two(run)
     frozen = run.members["b"].process
@@ -191,7 +191,7 @@ def test_L1_L2_learners_restore_nothing_after_their_promotion(run: GroupRun) -> 
         assert grant.restored_too_much(place) == 0
 
 
-def test_N10_everything_is_exact(run: GroupRun) -> None:
+def test_N10_all_results_are_exact(run: GroupRun) -> None:
     run.sweep()
     run.check_exact([])
     run.stop(*run.members)

@@ -85,7 +85,7 @@ def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> N
 
 
 @pytest.mark.alone
-def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> None:
+def test_N11_ephemeral_members_do_not_disturb_the_group(group: Group, tmp_path: Path) -> None:
     """Members that vanish within 5 s own no stateful task; the rate drops by under a tenth.
 
     Owners come from the log and from both remaining workers. The rate is the processed share of
@@ -213,7 +213,7 @@ def _alone(group: Group) -> WorkerProcess:
     return first
 
 
-def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
+def test_N4_a_stopped_group_continues_from_its_log(group: Group) -> None:
     first = _alone(group)
     assert first.stop() == ExitCode.OK, first.log[-4000:]
     before = replay([record for _, record in _log(group)])
@@ -227,7 +227,7 @@ def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
         assert after.states[task].task_epoch == state.task_epoch + 1
 
 
-def test_H15_no_restart_goes_back(group: Group) -> None:
+def test_H15_no_restart_accepts_offsets_that_were_moved_back(group: Group) -> None:
     first = _alone(group)
     group.stop_feeding()
     application_id = group.config["application_id"]

@@ -127,7 +127,7 @@ def test_L3_a_newcomer_gets_its_share_and_nothing_is_lost(group: Group) -> None:
     assert first.stop() == ExitCode.OK, first.log[-4000:]
 
 
-def test_L4_a_worker_that_is_told_to_stop_drains(group: Group) -> None:
+def test_L4_a_stopping_worker_drains(group: Group) -> None:
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
     leaving, staying = workers
@@ -136,7 +136,7 @@ def test_L4_a_worker_that_is_told_to_stop_drains(group: Group) -> None:
     group.check()
 
 
-def test_N9_a_killed_workers_tasks_go_on_elsewhere(group: Group) -> None:
+def test_N9_tasks_of_a_killed_worker_continue_on_another_worker(group: Group) -> None:
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
     killed, survivor = workers
@@ -197,7 +197,7 @@ def test_S3_the_later_of_two_members_of_one_name_wins(group: Group, tmp_path: Pa
     group.check()
 
 
-def test_a_worker_that_was_stopped_joins_again_by_itself(group: Group) -> None:
+def test_a_worker_that_was_suspended_rejoins_by_itself(group: Group) -> None:
     first = group.start("first")
     first.wait_until_running()
     hung = group.start("hung", worker_hang_timeout_ms=1_000)
@@ -309,7 +309,7 @@ def test_R1_stale_stores_are_read_from_copies(
     assert not own[0].keys() & own[1].keys()
 
 
-def test_a_thread_that_is_added_is_a_member_of_its_own(
+def test_an_added_thread_is_a_separate_member(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
     source, sink = topics
@@ -337,7 +337,7 @@ def _has(app: KafkaStreams, key: str) -> bool:
         return False
 
 
-def test_every_process_knows_where_each_key_is(
+def test_every_process_finds_the_owner_of_each_key(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_app: StartApp
 ) -> None:
     source, _ = topics

@@ -126,7 +126,7 @@ def test_the_wheel_puts_one_name_into_site_packages(installed: Path) -> None:
 
 
 @pytest.mark.spark
-def test_own_modules_of_these_names_disturb_nothing(
+def test_user_modules_with_the_names_of_our_folders_cause_no_conflict(
     folder: Path, environment: dict[str, str], run: Run, cluster: Cluster, unique: str
 ) -> None:
     topics = [f"{name}-{unique}" for name in ("changes", "orders", "priced")]

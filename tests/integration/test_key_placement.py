@@ -45,7 +45,7 @@ def _misplaced(cluster: Cluster, application_id: str) -> set[str]:
     }
 
 
-def test_a_topic_of_another_partitioner_is_found_and_followed(
+def test_a_topic_of_another_partitioner_is_detected_and_its_partitioner_is_used(
     cluster: Cluster,
     config: dict[str, Any],
     unique: str,

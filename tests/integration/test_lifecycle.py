@@ -88,7 +88,7 @@ def _processed(numbers: dict[str, int]) -> int:
     return sum(offset for name, offset in numbers.items() if name.startswith("position:"))
 
 
-def test_states_of_a_good_life(
+def test_states_of_a_run_without_errors(
     start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
     moves: list[tuple[str, str]] = []
@@ -136,7 +136,7 @@ def _failing_at(source: str, bad: bytes) -> StreamsBuilder:
     return builder
 
 
-def test_states_of_a_life_that_ends_with_an_error(
+def test_states_of_a_run_that_ends_with_an_error(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str
 ) -> None:
     moves: list[tuple[str, str]] = []
@@ -275,7 +275,7 @@ def test_store_shows_committed_values_only(
 
 
 @pytest.mark.parametrize("factor", [1, 4])
-def test_uncommitted_rows_are_seen_where_they_are_asked_for(
+def test_queries_of_uncommitted_rows_return_them(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, factor: int
 ) -> None:
     builder = StreamsBuilder()
@@ -320,7 +320,7 @@ def _counts(store: Any) -> dict[str, int]:
     return {key: row.value for key, row in store.all()}
 
 
-def test_store_is_read_where_it_runs(
+def test_only_stores_of_a_running_application_are_read(
     start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)

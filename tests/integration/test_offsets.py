@@ -33,7 +33,7 @@ def _refused(app: KafkaStreams) -> str:
     [(True, "exactly_once"), (False, "at_least_once")],
     ids=["fixed", "group"],
 )
-def test_offsets_that_moved_or_are_gone_are_refused(
+def test_moved_and_deleted_offsets_are_refused(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],
@@ -74,7 +74,7 @@ def test_offsets_that_moved_or_are_gone_are_refused(
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
-def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
+def test_new_partitions_and_topics_are_read_from_their_beginning(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, fixed: bool
 ) -> None:
     sink, first, options = f"out-{unique}", f"in-{unique}-a", RunOptions(fixed=fixed)

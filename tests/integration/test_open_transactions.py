@@ -124,7 +124,7 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     assert second.stop() == 0, second.log[-4000:]
 
 
-def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
+def test_F1_a_standby_becomes_owner_behind_a_foreign_transaction_without_loss(
     counting: Counting, start_worker: StartWorker
 ) -> None:
     config = counting.config | {

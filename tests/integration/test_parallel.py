@@ -85,7 +85,7 @@ def _numbered_with_stuck(index: int) -> tuple[bytes, bytes]:
     ],
     ids=["exactly_once", "at_least_once", "exactly_once-coroutine"],
 )
-def test_K6_stuck_call_holds_up_its_own_range_only(
+def test_K6_stuck_call_blocks_only_its_own_range(
     run: ParallelRun, cluster: Cluster, guarantee: str, awaits: bool
 ) -> None:
     run.config |= {
@@ -291,7 +291,7 @@ def _output(command: str, run: ParallelRun, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "awaits", [False, pytest.param(True, marks=_IN_FULL)], ids=["blocking", "coroutine"]
 )
-def test_K6_clean_stop_leaves_a_stuck_call_behind(
+def test_K6_clean_stop_abandons_a_stuck_call(
     run: ParallelRun, cluster: Cluster, awaits: bool
 ) -> None:
     """SIGTERM waits for running calls, then commits; only the stuck range's last records repeat.
@@ -327,7 +327,7 @@ def test_K6_clean_stop_leaves_a_stuck_call_behind(
     ],
     ids=["blocking", "coroutine", "at_least_once", "changing-factor"],
 )
-def test_K6_K7_killed_workers_repeat_what_was_in_hand_and_no_more(
+def test_K6_K7_killed_workers_repeat_only_records_in_progress(
     run: ParallelRun, cluster: Cluster, guarantee: str, awaits: bool, factors: tuple[int, ...]
 ) -> None:
     run.config["processing_guarantee"] = guarantee

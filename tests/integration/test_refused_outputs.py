@@ -131,7 +131,7 @@ def test_only_the_refused_records_are_missing(
 
 
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
-def test_a_function_is_asked_about_the_refused_records_only_and_fail_names_the_first(
+def test_the_handler_receives_only_refused_records_and_fail_names_the_first(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],

@@ -219,7 +219,7 @@ def test_deleted_changelog_stops_the_start(
     assert changelog not in cluster.admin.list_topics()
 
 
-def test_recreated_changelog_is_believed_and_not_local_state(
+def test_recreated_changelog_overrides_local_state(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     cluster: Cluster,
     config: dict[str, Any],
@@ -246,7 +246,7 @@ def test_recreated_changelog_is_believed_and_not_local_state(
     assert "the changelog topic was recreated" in caplog.text
 
 
-def test_changelog_deleted_under_a_running_application_ends_it(
+def test_deletion_of_a_changelog_ends_the_running_application(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],

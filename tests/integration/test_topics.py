@@ -163,7 +163,7 @@ def test_internal_topics_accept_records_as_large_and_old_as_their_inputs(
     assert sorted(int(key) for key in changelog) == sorted(days)
 
 
-def test_internal_topic_of_another_shape_is_refused(
+def test_internal_topic_with_another_partition_count_is_refused(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
@@ -222,7 +222,7 @@ def test_deleted_source_topic_ends_the_application(
     assert f"in-{unique}-0" in str(error)
 
 
-def test_source_topic_recreated_under_the_application_is_not_taken_for_the_old_one(
+def test_source_topic_recreated_during_a_run_ends_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
@@ -238,7 +238,7 @@ def test_source_topic_recreated_under_the_application_is_not_taken_for_the_old_o
     assert f"in-{unique}" in str(error)
 
 
-def test_records_deleted_before_they_were_processed_are_not_skipped_silently(
+def test_records_deleted_before_processing_are_not_skipped_silently(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})

@@ -74,7 +74,7 @@ def test_N12_a_topic_that_matches_later_is_read_too(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_N8_partitions_that_are_added_become_tasks(
+def test_N8_added_partitions_become_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
     source, sink = f"in-{unique}", f"out-{unique}"
@@ -169,7 +169,7 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
     )
 
 
-def test_H24_a_worker_of_a_held_group_closes_at_once(
+def test_H24_a_worker_of_a_held_group_closes_immediately(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     source = f"in-{unique}"
@@ -200,7 +200,7 @@ def _delete(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_N12_a_topic_of_a_pattern_that_vanishes_takes_its_tasks_along(
+def test_N12_tasks_of_a_deleted_pattern_topic_are_removed(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
     word, sink = f"orders{unique}", f"out-{unique}"
@@ -225,7 +225,7 @@ def test_N12_a_topic_of_a_pattern_that_vanishes_takes_its_tasks_along(
     assert app.state is KafkaStreamsState.RUNNING
 
 
-def test_N12_a_topic_of_a_pattern_that_is_gone_at_the_start_has_no_tasks(
+def test_N12_a_pattern_topic_deleted_before_the_start_has_no_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
     word, sink = f"orders{unique}", f"out-{unique}"

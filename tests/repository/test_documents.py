@@ -35,7 +35,7 @@ def test_links_resolve(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_files_that_are_named_are_there(document: Path) -> None:
+def test_named_files_exist(document: Path) -> None:
     named = re.findall(
         r"`((?:streams|tasks|state_stores|rebalance|tests|benchmarks|checks|examples)/[\w./-]+\.\w+)`",
         document.read_text(encoding="utf-8"),

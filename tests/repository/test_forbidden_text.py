@@ -40,5 +40,5 @@ def test_forbidden_text_is_found(line: str, name: str) -> None:
         "a << 7 >> b",
     ],
 )
-def test_neighbours_are_left_alone(line: str) -> None:
+def test_similar_text_is_allowed(line: str) -> None:
     assert list(findings_in("a.txt", line)) == []

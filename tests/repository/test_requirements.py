@@ -38,11 +38,11 @@ def with_line_of_l1(rest: str) -> str:
     return WHOLE.replace("| L1 | something | | | issue 9: Later |", f"| L1 | {rest}")
 
 
-def test_our_table_is_right() -> None:
+def test_our_table_is_valid() -> None:
     assert list(problems((ROOT / TABLE).read_text(encoding="utf-8"))) == []
 
 
-def test_a_table_of_open_issues_is_right(root: Path) -> None:
+def test_a_table_of_open_issues_is_valid(root: Path) -> None:
     assert list(problems(WHOLE, root)) == []
     assert len(list(lines(WHOLE))) == sum(LAST_NUMBER.values())
 

@@ -9,7 +9,7 @@ from tests.conftest import scope_of
 _BULK = Path(__file__).parents[1] / "bulk"
 
 
-def test_modules_that_share_a_spark_go_to_one_process() -> None:
+def test_modules_that_share_a_spark_run_in_one_process() -> None:
     scopes: dict[bool, set[str]] = {True: set(), False: set()}
     for path in _BULK.glob("test_*.py"):
         shares = "SparkSession" in path.read_text() or '"spark")' in path.read_text()

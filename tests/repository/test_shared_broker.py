@@ -33,7 +33,7 @@ class Brokers:
         self.running -= 1
 
 
-def test_all_who_ask_get_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_callers_share_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers()
     monkeypatch.setattr(shared_broker, "KafkaBroker", brokers)
     with offered_broker() as path:
@@ -45,7 +45,7 @@ def test_all_who_ask_get_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         client.connect(path)
 
 
-def test_a_run_that_asks_for_none_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_broker_tests_starts_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests without a broker need no Java."""
     brokers = Brokers()
     monkeypatch.setattr(shared_broker, "KafkaBroker", brokers)

@@ -24,7 +24,7 @@ def _made_by(archive: ClassArchive) -> Path:
     return part
 
 
-def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
+def test_the_first_broker_that_ends_cleanly_makes_the_archive_for_all(tmp_path: Path) -> None:
     first, second = _archive(tmp_path), _archive(tmp_path)
     assert first.options() == ()
     parts = {_made_by(first), _made_by(second)}
@@ -40,7 +40,9 @@ def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exit_code", [137, 1, None])
-def test_what_a_killed_broker_left_is_not_kept(tmp_path: Path, exit_code: int | None) -> None:
+def test_the_partial_archive_of_a_killed_broker_is_deleted(
+    tmp_path: Path, exit_code: int | None
+) -> None:
     archive = _archive(tmp_path)
     part = _made_by(archive)
     archive.keep(exit_code)
@@ -48,7 +50,7 @@ def test_what_a_killed_broker_left_is_not_kept(tmp_path: Path, exit_code: int | 
     assert archive.options() == ()
 
 
-def test_another_java_and_other_jars_have_archives_of_their_own(tmp_path: Path) -> None:
+def test_another_java_and_other_jars_have_separate_archives(tmp_path: Path) -> None:
     files = {
         _archive(tmp_path).file,
         _archive(tmp_path, version="21.0.2").file,
@@ -58,7 +60,7 @@ def test_another_java_and_other_jars_have_archives_of_their_own(tmp_path: Path) 
     assert _archive(tmp_path).file in files
 
 
-def test_what_was_abandoned_is_deleted(tmp_path: Path) -> None:
+def test_abandoned_partial_archives_are_deleted(tmp_path: Path) -> None:
     """A machine crash while Java wrote leaves 50 MB behind."""
     archive = _archive(tmp_path)
     old, young = _made_by(archive), _made_by(_archive(tmp_path))

@@ -42,7 +42,7 @@ def _run(*arguments: str) -> object:
         ),
     ],
 )
-def test_a_senseless_command_line_ends_with_2(
+def test_an_invalid_command_line_ends_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run(*arguments) == 2
@@ -58,7 +58,7 @@ def test_a_secret_in_a_bad_property_is_not_repeated(capsys: pytest.CaptureFixtur
     assert "hush" not in capsys.readouterr().err
 
 
-def test_what_the_machine_lacks_ends_with_1(
+def test_missing_programs_end_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -75,7 +75,7 @@ def test_what_the_machine_lacks_ends_with_1(
     assert "is Java 1.8.0_392" in said.err
 
 
-def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
+def test_the_fixture_uses_a_running_broker(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n"
         "def test_light():\n"

@@ -9,7 +9,7 @@ from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.file_lock import FileLock
 
 
-def test_only_one_holds_the_lock(tmp_path: Path) -> None:
+def test_the_lock_has_one_owner(tmp_path: Path) -> None:
     first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     with first:
         assert not second.try_acquire()
@@ -36,6 +36,6 @@ def test_a_child_with_the_descriptor_keeps_the_lock(tmp_path: Path) -> None:
     other.release()
 
 
-def test_a_lock_that_is_not_held_has_no_descriptor(tmp_path: Path) -> None:
+def test_an_unlocked_file_has_no_descriptor(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match="not locked"):
         FileLock(tmp_path / "lock").fileno()

@@ -84,7 +84,7 @@ def _traps(folder: Path) -> Path:
     )
 
 
-def test_stop_ends_the_child_and_tells_how(start: Start) -> None:
+def test_stop_ends_the_child_and_records_its_exit_code(start: Start) -> None:
     child = start("/bin/sleep", "60")
     assert child.is_running
     assert _lives(child.pid)
@@ -96,7 +96,7 @@ def test_stop_ends_the_child_and_tells_how(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_child_that_does_not_listen_is_killed(start: Start, tmp_path: Path) -> None:
+def test_a_child_that_ignores_the_signal_is_killed(start: Start, tmp_path: Path) -> None:
     child = start(str(_traps(tmp_path)), grace_ms=200)
     _until((tmp_path / "is-deaf").exists, "the program did not start")
     child.stop()
@@ -104,7 +104,7 @@ def test_a_child_that_does_not_listen_is_killed(start: Start, tmp_path: Path) ->
     assert not _lives(child.pid)
 
 
-def test_kill_does_not_ask(start: Start, tmp_path: Path) -> None:
+def test_kill_ends_the_child_without_a_grace_period(start: Start, tmp_path: Path) -> None:
     child = start(str(_traps(tmp_path)), grace_ms=60_000)
     _until((tmp_path / "is-deaf").exists, "the program did not start")
     child.kill()
@@ -118,7 +118,7 @@ def test_a_child_that_ends_by_itself_is_noticed(start: Start, tmp_path: Path) ->
     assert (tmp_path / "out").read_text() == "good\nbye\n"
 
 
-def test_what_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
+def test_a_program_that_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
     with pytest.raises(BrokerError) as failure:
         start("/nowhere/java")
     assert "/nowhere/java could not be started" in str(failure.value)

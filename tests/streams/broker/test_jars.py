@@ -114,7 +114,7 @@ def test_wrong_jars_are_never_put_into_the_cache(shop: Shop) -> None:
     assert [path.name for path in (shop.root / "kafka").iterdir()] == [f"{VERSION}.lock"]
 
 
-def test_a_broken_local_repository_is_gone_past(
+def test_a_broken_local_repository_is_skipped(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "broken"
@@ -165,7 +165,7 @@ def _open_gate(gate: Path) -> None:
             return
 
 
-def test_what_a_killed_fetch_left_is_cleared(shop: Shop) -> None:
+def test_files_of_a_killed_fetch_are_deleted(shop: Shop) -> None:
     left_over = shop.root / "kafka" / f".{VERSION}-abc"
     left_over.mkdir(parents=True)
     (left_over / "half.jar").write_bytes(b"")
@@ -204,7 +204,7 @@ def test_a_failing_maven_is_quoted(shop: Shop) -> None:
         "Server access error at url x (java.net.ConnectException: Connection refused)",
     ],
 )
-def test_no_network_is_told_apart(shop: Shop, said: str) -> None:
+def test_a_missing_network_has_its_own_error(shop: Shop, said: str) -> None:
     noise = "\n".join(f"echo '[ERROR] help {number}'" for number in range(30))
     script(shop.mvn, f"echo '{said}'\n{noise}\nexit 1")
     with pytest.raises(FetchError) as failure:
@@ -221,7 +221,7 @@ def test_no_network_is_told_apart(shop: Shop, said: str) -> None:
         f":: org.apache.kafka#kafka_2.13;{VERSION}: not found",
     ],
 )
-def test_a_version_nobody_published_is_told_apart(shop: Shop, said: str) -> None:
+def test_an_unpublished_version_has_its_own_error(shop: Shop, said: str) -> None:
     script(shop.mvn, f"echo '{said}'; exit 1")
     with pytest.raises(UnknownVersionError, match=f"there is no Kafka {VERSION}"):
         shop.cache().ensure(find_java)
@@ -234,19 +234,19 @@ def test_a_version_with_zookeeper_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.3", "latest", "../../x", "4.3.1\n"])
-def test_what_is_no_version_is_refused(version: str) -> None:
+def test_an_invalid_version_is_refused(version: str) -> None:
     with pytest.raises(UnknownVersionError, match="is no Kafka version"):
         JarCache(version)
 
 
 @pytest.mark.slow
-def test_a_fetch_that_takes_too_long_is_ended(shop: Shop) -> None:
+def test_a_fetch_longer_than_its_timeout_is_ended(shop: Shop) -> None:
     script(shop.mvn, "exec /bin/sleep 30")
     with pytest.raises(FetchError, match="was not done after 300 ms and was ended"):
         shop.cache().ensure(find_java, timeout_ms=300)
 
 
-def test_waiting_for_another_fetch_has_an_end(shop: Shop) -> None:
+def test_waiting_for_another_fetch_has_a_timeout(shop: Shop) -> None:
     from tidewheel.streams.broker.file_lock import FileLock  # noqa: PLC0415  # only this test needs it
 
     with (

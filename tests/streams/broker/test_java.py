@@ -45,7 +45,7 @@ def test_too_old_javas_are_named_with_version_and_path(tmp_path: Path) -> None:
     assert "Java 17 or newer" in message
 
 
-def test_no_java_at_all_says_how_to_get_one(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_java_explains_the_installation(tmp_path: Path) -> None:
     with pytest.raises(JavaError) as failure:
         find_java({"PATH": str(tmp_path)})
     message = str(failure.value)
@@ -54,7 +54,7 @@ def test_no_java_at_all_says_how_to_get_one(tmp_path: Path) -> None:
     assert "apt-get install openjdk-17-jre-headless" in message
 
 
-def test_a_java_that_is_none_is_reported_in_its_own_words(tmp_path: Path) -> None:
+def test_the_error_output_of_a_broken_java_is_quoted(tmp_path: Path) -> None:
     script(tmp_path / "java", "echo 'Unable to locate a Java Runtime.' >&2; exit 1")
     with pytest.raises(JavaError, match=r"is no working Java: Unable to locate a Java Runtime\."):
         find_java({"PATH": str(tmp_path)})

@@ -73,7 +73,9 @@ def test_a_kafka_that_dies_is_quoted_and_its_log_saved(machine: Machine) -> None
     assert "line-1\n" in saved.read_text()
 
 
-def test_a_kafka_that_never_answers_is_given_up(machine: Machine, tmp_path: Path) -> None:
+def test_a_kafka_that_never_answers_is_an_error_after_the_start_timeout(
+    machine: Machine, tmp_path: Path
+) -> None:
     machine.play("echo waiting; exec /bin/sleep 60")
     with pytest.raises(BrokerError, match="within start_timeout_ms=500") as failure:
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data", start_timeout_ms=500).start()
@@ -110,7 +112,9 @@ def test_a_port_lost_to_another_program_is_tried_thrice(machine: Machine, tmp_pa
     assert len(tried) == len(set(tried)) == 3
 
 
-def test_the_last_run_is_fenced_again_if_that_was_lost(machine: Machine, tmp_path: Path) -> None:
+def test_the_last_run_is_fenced_again_if_the_first_fence_was_lost(
+    machine: Machine, tmp_path: Path
+) -> None:
     machine.play("exit 1")
     with pytest.raises(BrokerError, match="exit code 1"):  # formatted, and started once
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
@@ -137,7 +141,7 @@ def test_the_last_run_is_fenced_again_if_that_was_lost(machine: Machine, tmp_pat
     ]
 
 
-def test_where_there_is_nobody_to_fence_the_session_of_the_last_run_is_waited_for(
+def test_a_start_that_can_not_fence_waits_for_the_session_of_the_last_run(
     machine: Machine, tmp_path: Path
 ) -> None:
     machine.play("exit 1")
@@ -194,7 +198,7 @@ def test_an_old_java_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch)
         KafkaBroker(version=VERSION).start()
 
 
-def test_what_is_not_running_says_so() -> None:
+def test_attributes_of_a_stopped_broker_raise_an_error() -> None:
     broker = KafkaBroker(version=VERSION)
     for attribute in ("bootstrap_servers", "pid", "cluster_id", "data_dir", "exit_code"):
         with pytest.raises(BrokerError, match="start"):
@@ -204,16 +208,16 @@ def test_what_is_not_running_says_so() -> None:
     assert repr(broker) == f"<KafkaBroker {VERSION}, not running>"
 
 
-def test_an_unknown_version_is_refused_at_once() -> None:
+def test_an_unknown_version_is_refused_by_the_constructor() -> None:
     with pytest.raises(UnknownVersionError):
         KafkaBroker(version="3.9.0")
 
 
-def test_all_errors_are_of_the_one_tree() -> None:
+def test_broker_errors_are_streams_errors() -> None:
     assert issubclass(BrokerError, StreamsError)
 
 
-def test_settings_with_secrets_are_for_the_owners_eyes(tmp_path: Path) -> None:
+def test_settings_with_secrets_are_readable_by_the_owner_only(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     data.write_config({"log.dirs": "x", "sasl.jaas.config": "password=hush"})
     assert data.properties_file.stat().st_mode & 0o077 == 0
@@ -222,7 +226,7 @@ def test_settings_with_secrets_are_for_the_owners_eyes(tmp_path: Path) -> None:
     assert "hush" not in data.properties_file.read_text()
 
 
-def test_the_last_ports_are_taken_again_if_free() -> None:
+def test_the_last_ports_are_reused_if_free() -> None:
     first = choose_ports(None, None)
     assert len(set(first)) == 2
     assert choose_ports(None, first) == first
@@ -246,7 +250,7 @@ def test_a_damaged_record_of_the_last_start_is_no_obstacle(tmp_path: Path) -> No
     data.unlock()
 
 
-def test_cluster_ids_are_of_kafkas_form() -> None:
+def test_cluster_ids_have_kafkas_form() -> None:
     ids = {new_cluster_id() for _ in range(500)}
     assert len(ids) == 500
     assert {len(text) for text in ids} == {22}

@@ -44,7 +44,7 @@ def test_with_java_and_maven_nothing_is_missing(
     assert runs(mvn) == []
 
 
-def test_an_ivy_will_do_too(
+def test_an_ivy_jar_replaces_maven(
     bare: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -107,7 +107,7 @@ def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
     assert describe_cluster(address) is None
 
 
-def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
+def test_old_records_are_kept_unless_their_topic_has_a_retention() -> None:
     checking_always = {"log.initial.task.delay.ms": 100, "log.retention.check.interval.ms": 100}
     kept, short = TopicPartition("kept", 0), TopicPartition("short", 0)
     with KafkaBroker(properties=checking_always) as broker:
@@ -124,7 +124,7 @@ def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
         cluster.close()
 
 
-def test_kept_data_come_back(tmp_path: Path) -> None:
+def test_kept_data_are_available_after_a_restart(tmp_path: Path) -> None:
     broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256)
     with broker:
         first = (broker.cluster_id, broker.bootstrap_servers)
@@ -146,7 +146,7 @@ def test_kept_data_come_back(tmp_path: Path) -> None:
         assert broker.create_topics({"orders": 2}) == ()
 
 
-def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> None:
+def test_data_committed_before_a_crash_stay_committed(tmp_path: Path) -> None:
     broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=512)
     with broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
@@ -224,7 +224,7 @@ def _has_all(consumer: Consumer, seen: Counter[str], committed: set[str]) -> boo
     return all(seen[name] == _PARTITIONS for name in committed)
 
 
-def test_a_data_folder_survives_other_ports(tmp_path: Path) -> None:
+def test_a_data_folder_can_be_used_with_other_ports(tmp_path: Path) -> None:
     with KafkaBroker(data_dir=tmp_path / "data") as broker:
         cluster_id = broker.cluster_id
     (tmp_path / "data" / "broker.json").unlink()

@@ -53,7 +53,7 @@ def _unescape(text: str) -> str:
 
 
 @given(st.dictionaries(_TEXT.filter(bool), _TEXT))
-def test_java_reads_back_what_was_written(properties: dict[str, str]) -> None:
+def test_java_reads_back_the_written_properties(properties: dict[str, str]) -> None:
     assert _read_as_java_does(format_properties(properties)) == properties
 
 
@@ -71,7 +71,7 @@ def test_one_node_asks_for_one_copy() -> None:
     assert properties["min.insync.replicas"] == "1"
 
 
-def test_the_users_properties_win() -> None:
+def test_properties_of_the_user_override_the_defaults() -> None:
     properties = _properties(
         auto__create__topics__enable=True, offsets__topic__num__partitions=3, own__thing="x"
     )
@@ -80,7 +80,7 @@ def test_the_users_properties_win() -> None:
     assert properties["own.thing"] == "x"
 
 
-def test_clients_are_sent_to_the_listener_that_is_not_the_controllers() -> None:
+def test_clients_connect_to_the_listener_of_the_broker() -> None:
     assert client_listener(_properties()) == ("127.0.0.1:9092", True)
     secured = _properties(
         listener__security__protocol__map="CONTROLLER:PLAINTEXT, BROKER:SASL_PLAINTEXT"

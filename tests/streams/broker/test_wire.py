@@ -36,7 +36,7 @@ def _created(*topics: tuple[str, int, str | None]) -> bytes:
     return body
 
 
-def test_a_broker_says_which_cluster_it_is_of() -> None:
+def test_a_broker_returns_its_cluster_id() -> None:
     with answering_server(_answer(_metadata("abc"))) as address:
         assert describe_cluster(address) == ClusterDescription(cluster_id="abc", broker_count=1)
 
@@ -56,18 +56,18 @@ def test_a_broker_says_which_cluster_it_is_of() -> None:
     ],
     ids=["closed", "cut", "http", "negative", "huge", "half", "other", "short", "no-utf8"],
 )
-def test_whoever_does_not_answer_as_kafka_is_not_ready(answer: bytes) -> None:
+def test_a_server_that_does_not_answer_as_kafka_is_not_ready(answer: bytes) -> None:
     with answering_server(answer) as address:
         assert describe_cluster(address) is None
 
 
-def test_nobody_there_is_not_ready() -> None:
+def test_an_address_without_a_server_is_not_ready() -> None:
     with answering_server() as address:
         pass
     assert describe_cluster(address) is None
 
 
-def test_topics_that_exist_are_left_alone() -> None:
+def test_existing_topics_are_not_changed() -> None:
     with answering_server(_answer(_created(("new", 0, None), ("old", 36, "exists")))) as address:
         assert create_topics(address, {"new": 2, "old": 1}) == ("new",)
 
@@ -94,7 +94,7 @@ def test_no_topics_need_no_broker() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", ":9092", "host:", "host:port"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(BrokerError, match=r"give host:port"):
         split_address(address)
 

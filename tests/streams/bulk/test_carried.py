@@ -76,7 +76,7 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
         carried(b"")
 
 
-def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_function_that_can_not_be_pickled_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     lock = threading.Lock()
     with pytest.raises(StreamsError, match=r"can't be sent to Spark's executors .*lock"):
         PortableFunction(lambda: lock)

@@ -31,7 +31,7 @@ def test_values_of_one_type_keep_it() -> None:
     assert type_of([_Order(1, ())]) == "string"
 
 
-def test_anything_else_is_json() -> None:
+def test_values_of_other_types_become_json() -> None:
     as_text = converter("string")
     assert as_text(_Order(7, ("a",))) == '{"number":7,"items":["a"]}'
     assert as_text([1, None]) == "[1,null]"
@@ -63,7 +63,7 @@ def test_foreign_bytes_are_named() -> None:
         reader.row(StoredRow(b"a", b"no number", 10))
 
 
-def test_a_registry_that_is_away_is_not_the_rows_fault() -> None:
+def test_an_unavailable_registry_is_not_an_error_of_the_row() -> None:
     away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
     spec = replace(_SPEC, value_serde=Serdes.avro('"string"', away))
     with pytest.raises(SchemaRegistryError, match="can't be reached"):

@@ -35,7 +35,7 @@ def test_every_difference_is_found(first: dict[bytes, bytes], second: dict[bytes
 
 
 @pytest.mark.parametrize("compacted_first", [True, False])
-def test_a_compacted_log_differs_from_no_copy_by_what_has_ended(
+def test_expired_rows_of_a_compacted_log_are_no_difference(
     tmp_path: Path, compacted_first: bool
 ) -> None:
     spec = replace(SPECS["key-value"], ttl_ms=100)

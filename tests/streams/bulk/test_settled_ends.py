@@ -20,7 +20,7 @@ def _with_open_transaction() -> FakeBroker:
     return broker
 
 
-def test_F1_what_is_undecided_is_waited_for() -> None:
+def test_F1_the_end_waits_for_open_transactions() -> None:
     broker = _with_open_transaction()
     pauses: list[float] = []
 

@@ -66,7 +66,7 @@ def test_parts_cover_the_range_once(first: int, size: int, records_per_task: int
     assert (bounds[0], bounds[-1]) == (first, first + size) if size else not parts
 
 
-def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
+def test_a_valid_snapshot_is_extended() -> None:
     plan = plan_partition(_FACTS, _runs(), None)
     assert plan.kept == _runs()
     assert plan.ranges == ((600, 1_000),)
@@ -87,7 +87,7 @@ def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
         (30, None, 90, None),
     ],
 )
-def test_K3_what_runs_leave_out_is_what_any_of_them_do(
+def test_K3_runs_omit_rows_that_any_earlier_run_omits(
     kept_by_ms: int | None, slowest_ms: int | None, observed_ms: int, expected: int | None
 ) -> None:
     before = (
@@ -97,33 +97,33 @@ def test_K3_what_runs_leave_out_is_what_any_of_them_do(
     assert plan.expired_by_ms(observed_ms) == expected
 
 
-def test_nothing_new_is_nothing_to_read() -> None:
+def test_a_snapshot_without_new_records_reads_no_offsets() -> None:
     plan = plan_partition(_FACTS, _runs(1_000, age_ms=10 * _DAY_MS), None)
     assert plan.kept is not None
     assert plan.ranges == ()
     assert plan.offsets == 0
 
 
-def test_a_snapshot_older_than_tombstones_is_made_anew() -> None:
+def test_a_snapshot_older_than_tombstones_is_rebuilt() -> None:
     plan = plan_partition(_FACTS, _runs(age_ms=_DAY_MS), None)
     assert plan.kept is None
     assert plan.ranges == ((0, 1_000),)
     assert "tombstones" in plan.reason
 
 
-def test_a_snapshot_that_the_log_has_left_behind_is_made_anew() -> None:
+def test_a_snapshot_that_ends_below_the_log_start_is_rebuilt() -> None:
     plan = plan_partition(replace(_FACTS, log_start=700), _runs(), None)
     assert plan.ranges == ((700, 1_000),)
     assert plan.from_offset == 700
 
 
-def test_a_refused_snapshot_is_not_gone_on_from() -> None:
+def test_a_refused_snapshot_is_not_extended() -> None:
     plan = plan_partition(_FACTS, _runs(), "topic app-counts-changelog was recreated since")
     assert plan.kept is None
     assert plan.reason == "in full: topic app-counts-changelog was recreated since"
 
 
-def test_runs_on_an_empty_stretch_lie_on_nothing() -> None:
+def test_runs_above_an_empty_range_have_no_earlier_run() -> None:
     assert plan_partition(_FACTS, _runs(runs=0), None).is_on_nothing
 
 

@@ -99,7 +99,7 @@ def _replayed(spec: StoreSpec, broker: FakeBroker) -> list[StoredRow]:
     max_examples=10,
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
-def test_snapshots_are_what_replay_leaves(
+def test_snapshots_equal_replayed_state(
     new_broker: NewBroker, locations: Iterator[Path], kind: str, data: st.DataObject
 ) -> None:
     spec = SPECS[kind]
@@ -141,7 +141,7 @@ def _losing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, offset: int) ->
     monkeypatch.setattr(executor_work, "read_range", partial(read_range, make_reader=make_reader))
 
 
-def test_a_log_that_loses_its_beginning_is_read_from_where_it_begins(
+def test_a_truncated_log_is_read_from_its_new_start(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broker = new_broker()
@@ -154,7 +154,7 @@ def test_a_log_that_loses_its_beginning_is_read_from_where_it_begins(
     assert [row.value for row in found] == [b"16", b"17", b"18", b"19"]
 
 
-def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
+def test_a_snapshot_with_deleted_records_behind_it_is_not_extended(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broker = new_broker()
@@ -171,7 +171,7 @@ def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
     assert made.generation == 0
 
 
-def test_runs_that_are_broken_are_not_merged_but_made_anew(
+def test_broken_runs_are_rebuilt_instead_of_merged(
     new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = new_broker()
@@ -190,7 +190,9 @@ def test_runs_that_are_broken_are_not_merged_but_made_anew(
     assert found == _replayed(store.spec, broker)
 
 
-def test_what_is_wrong_with_the_location_is_told(new_broker: NewBroker, tmp_path: Path) -> None:
+def test_an_unusable_location_is_an_error_with_its_url(
+    new_broker: NewBroker, tmp_path: Path
+) -> None:
     broker = new_broker()
     _append(broker, _RECORDS)
     (tmp_path / "file").touch()
@@ -202,7 +204,7 @@ def test_what_is_wrong_with_the_location_is_told(new_broker: NewBroker, tmp_path
         make_snapshots(driver, {STORE: _store(SPECS["key-value"])}, url)
 
 
-def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
+def test_all_stores_are_published_if_an_old_file_can_not_be_deleted(
     new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = new_broker()
@@ -217,7 +219,7 @@ def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
     assert "can't be deleted" in caplog.text
 
 
-def test_a_topic_made_anew_meanwhile_is_noticed(
+def test_a_topic_recreated_during_a_snapshot_is_detected(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broker = new_broker()
@@ -255,7 +257,7 @@ def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) ->
     broker.groups["app"][_INPUT] = CommittedOffset(slowest, progress.encode())
 
 
-def test_K3_a_snapshot_has_what_the_slowest_key_range_needs(
+def test_K3_a_snapshot_has_the_rows_of_the_slowest_key_range(
     new_broker: NewBroker, tmp_path: Path
 ) -> None:
     broker = new_broker()

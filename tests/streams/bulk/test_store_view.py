@@ -41,23 +41,23 @@ def _store(key_serde: Any, partitions: int = 4) -> BulkStore:
         (Serdes.uuid(), str(uuid.UUID(int=7)), uuid.UUID(int=7)),
     ],
 )
-def test_a_key_is_what_its_serde_takes(serde: Any, text: str, key: Any) -> None:
+def test_a_key_has_the_type_of_its_serde(serde: Any, text: str, key: Any) -> None:
     store = _store(serde)
     assert key_bytes(store, text) == serde.serialize(store.topic, key)
 
 
-def test_a_key_that_its_serde_refuses_is_told() -> None:
+def test_a_key_refused_by_its_serde_is_an_error() -> None:
     with pytest.raises(ConfigError, match="'alice' is no key of store counts"):
         key_bytes(_store(Serdes.int64()), "alice")
 
 
-def test_a_registry_that_is_away_does_not_make_a_key_wrong() -> None:
+def test_an_unavailable_registry_does_not_make_a_key_invalid() -> None:
     away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
     with pytest.raises(SchemaRegistryError, match="can't be reached"):
         key_bytes(_store(Serdes.avro('"string"', away)), "alice")
 
 
-def test_a_key_is_looked_for_where_kafka_puts_it() -> None:
+def test_a_key_is_searched_in_the_partition_that_kafka_gives_it() -> None:
     assert partition_of_key(_store(Serdes.string(), 1), b"alice") == 0
     found = {partition_of_key(_store(Serdes.string()), b"key-%d" % index) for index in range(50)}
     assert found == {0, 1, 2, 3}

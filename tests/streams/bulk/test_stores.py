@@ -61,7 +61,7 @@ def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
         ("nothing-like-it", "there is counts"),
     ],
 )
-def test_a_store_that_it_cannot_be_about(admin: FakeAdmin, name: str, why: str) -> None:
+def test_a_store_without_bulk_support_is_refused(admin: FakeAdmin, name: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         bulk_stores(_topology(), _CONFIG, admin, ["counts", name])
 

@@ -49,7 +49,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
         "group history", "group recover", "config show",
     ],
 )  # fmt: skip
-def test_every_command_is_there_and_explains_itself(
+def test_every_command_exists_and_has_a_help_text(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command.split(), "--help"]) == ExitCode.OK
@@ -88,7 +88,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "show", "--set", "comit_interval_ms=1"], "did you mean commit_interval_ms?"),
     ],
 )
-def test_a_senseless_command_line_ends_with_2(
+def test_an_invalid_command_line_ends_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == ExitCode.USAGE
@@ -148,14 +148,14 @@ def test_describe_prints_kafka_streams_text(capsys: pytest.CaptureFixture[str]) 
     assert said.endswith("(topic: word-counts)\n      <-- KTABLE-TOSTREAM-0000000007\n")
 
 
-def test_describe_draws_and_tells_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_prints_a_flowchart_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", WORD_COUNT, "--mermaid"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith(("flowchart", "graph"))
     assert main(["describe", WORD_COUNT, "--json"]) == ExitCode.OK
     assert len(json.loads(capsys.readouterr().out)["subtopologies"]) == 2
 
 
-def test_config_show_says_where_each_value_came_from(
+def test_config_show_prints_the_source_of_each_value(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

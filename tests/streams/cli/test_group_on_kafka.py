@@ -164,7 +164,7 @@ def test_N5_a_group_is_read_from_its_topics(
     ]
 
 
-def test_alarms_of_the_brokers_are_seen(group: _Group, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alarms_of_the_brokers_are_shown(group: _Group, capsys: pytest.CaptureFixture[str]) -> None:
     """H18: an offset that no commit of the application has written."""
     book = _scaled_out()
     orders = f"orders-{group.app}"
@@ -179,7 +179,7 @@ def test_alarms_of_the_brokers_are_seen(group: _Group, capsys: pytest.CaptureFix
     assert f"{orders}-0" in told["alarms"][0]["text"]
 
 
-def test_L4_the_wish_to_drain_reaches_the_leader(
+def test_L4_the_drain_request_reaches_the_leader(
     group: _Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = _scaled_out()

@@ -154,7 +154,7 @@ def test_functions_inside_functions_have_no_name() -> None:
 
 
 @pytest.mark.parametrize("obj", [objects.assignor, Assigning, Assigning.static])
-def test_names_lead_back_to_objects(obj: Any) -> None:
+def test_names_resolve_to_objects(obj: Any) -> None:
     assert import_object(importable_name(obj)) is obj
 
 
@@ -166,12 +166,12 @@ def test_names_lead_back_to_objects(obj: Any) -> None:
         ("json", 'write it as "module:name"'),
     ],
 )
-def test_names_that_lead_nowhere(name: str, reason: str) -> None:
+def test_names_without_an_object_are_errors(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         import_object(name)
 
 
-def test_K4_a_factor_with_one_thread_is_said_to_do_nothing() -> None:
+def test_K4_a_factor_with_one_thread_is_reported_as_without_effect() -> None:
     factor = StreamsConfig(application_id="shop", parallelising_factor=8)
     assert factor.cautions() == []
     assert factor.replace(num_stream_threads=4).cautions() == []

@@ -222,7 +222,7 @@ def test_values_in_all_spellings(option: str, given: Any, value: Any) -> None:
         ("consumer", {5: "x"}, "property names are text"),
     ],
 )  # fmt: skip
-def test_bad_values_say_what_is_wanted(option: str, given: Any, reason: str) -> None:
+def test_errors_of_bad_values_name_the_valid_values(option: str, given: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         StreamsConfig(**{"application_id": "shop", option: given})
 
@@ -236,7 +236,7 @@ def test_the_default_is_part_of_the_message() -> None:
         config(heartbeat_interval_ms=10)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         StreamsConfig(commit_interval_ms=-1, num_standby_replicas=-1)
 
@@ -247,7 +247,7 @@ def test_all_problems_are_told_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_missing_application_id_says_how_to_give_it() -> None:
+def test_the_error_of_a_missing_application_id_lists_the_ways_to_set_it() -> None:
     with pytest.raises(ConfigError) as caught:
         StreamsConfig()
 

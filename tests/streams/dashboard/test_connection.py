@@ -68,18 +68,18 @@ def _is_ended(client: socket.socket) -> bool:
     ],
     ids=["nothing", "headers", "body", "chunks", "stream", "second request"],
 )
-def test_an_unfinished_request_is_not_waited_for_for_ever(port: int, sent: bytes) -> None:
+def test_an_unfinished_request_ends_with_a_timeout(port: int, sent: bytes) -> None:
     with _connected(port) as client:
         client.sendall(sent)
         assert _is_ended(client)
 
 
-def test_a_request_that_comes_byte_by_byte_has_no_longer(port: int) -> None:
+def test_a_request_sent_byte_by_byte_has_the_same_timeout(port: int) -> None:
     with _connected(port) as client:
         _wait_until(lambda: _is_reset(client))
 
 
-def test_a_viewer_that_reads_follows_for_as_long_as_it_likes(port: int) -> None:
+def test_a_viewer_that_reads_has_no_time_limit(port: int) -> None:
     with _connected(port) as client:
         client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         until_s = time.monotonic() + 4 * REQUEST_S
@@ -87,14 +87,14 @@ def test_a_viewer_that_reads_follows_for_as_long_as_it_likes(port: int) -> None:
             assert client.recv(65_536)
 
 
-def test_a_viewer_that_reads_nothing_is_left(port: int) -> None:
+def test_a_viewer_that_reads_nothing_is_disconnected(port: int) -> None:
     with _connected(port) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
         client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         _wait_until(lambda: _is_reset(client))
 
 
-def test_more_connections_than_may_be_are_ended_before_they_ask(
+def test_connections_above_the_limit_are_closed_before_their_request(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CONNECTIONS_MAX", 2)

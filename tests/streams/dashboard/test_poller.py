@@ -28,7 +28,7 @@ async def _until(
     return told
 
 
-def test_each_look_is_told_in_order() -> None:
+def test_polls_are_published_in_order() -> None:
     poller = GroupPoller(polled_group, _SOON_S)
     told = asyncio.run(_until(poller, lambda told: told[-1].number >= 3))
     assert told[0] == PollResult(number=0, at_s=told[0].at_s, problem="the group was not read yet")
@@ -37,7 +37,7 @@ def test_each_look_is_told_in_order() -> None:
     assert all(each.seen == polled_group() for each in told[1:])
 
 
-def test_brokers_that_are_away_do_not_end_the_looks() -> None:
+def test_unavailable_brokers_do_not_end_the_polls() -> None:
     away = iter([True, False, False])
 
     def fetch() -> PolledGroup:
@@ -50,7 +50,7 @@ def test_brokers_that_are_away_do_not_end_the_looks() -> None:
     assert [each.problem for each in told if each.number == 1] == ["list topics: nobody there"]
 
 
-def test_a_look_that_does_not_come_back_is_a_problem() -> None:
+def test_a_poll_that_does_not_return_is_a_problem() -> None:
     come_back, calls = threading.Event(), iter(range(1_000))
 
     def fetch() -> PolledGroup:
@@ -69,7 +69,7 @@ def test_a_look_that_does_not_come_back_is_a_problem() -> None:
     assert told[-1].problem.startswith("the next poll has not returned")
 
 
-def test_everybody_is_let_go_at_the_end() -> None:
+def test_all_viewers_are_released_at_the_end() -> None:
     async def watch() -> list[list[PollResult]]:
         poller, waiting = GroupPoller(polled_group, 3_600.0), asyncio.Semaphore(0)
         running = asyncio.create_task(poller.run())
@@ -92,7 +92,7 @@ def test_everybody_is_let_go_at_the_end() -> None:
     assert [told[-1].number for told in asyncio.run(watch())] == [1, 1, 1]
 
 
-def test_an_error_that_nobody_foresaw_ends_the_looks() -> None:
+def test_an_unexpected_error_ends_the_polls() -> None:
     def fetch() -> PolledGroup:
         raise ZeroDivisionError
 
@@ -124,7 +124,7 @@ def test_the_end_does_not_wait_for_brokers_that_do_not_answer() -> None:
     assert (poller.hangs, poller.last, poller.failure) == (True, None, None)
 
 
-def test_looks_that_were_ended_before_they_began_do_not_begin() -> None:
+def test_a_poller_ended_before_its_start_does_not_poll() -> None:
     poller = GroupPoller(polled_group, _SOON_S)
     poller.end()
     asyncio.run(poller.run())

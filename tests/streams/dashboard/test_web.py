@@ -52,14 +52,14 @@ def _events(text: str) -> list[dict[str, Any]]:
     return [json.loads(block[0].removeprefix("data: ")) for block in blocks[:-1]]
 
 
-def test_programs_get_what_status_prints() -> None:
+def test_the_status_path_returns_the_json_of_the_status_command() -> None:
     with _served() as client:
         answer = client.get("/api/status")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == json.loads(json.dumps(polled_group().status.to_dict()))
 
 
-def test_viewers_get_each_look_as_an_event() -> None:
+def test_viewers_receive_each_poll_as_an_event() -> None:
     with _served() as client:
         told = _events(client.get("/api/events").text)[-1]
     assert told["status"]["learners"][0]["done"] == 750
@@ -77,7 +77,7 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
     assert not [key for key in samples if key[0].startswith("tidewheel_group_task_")]
 
 
-def test_a_group_that_cannot_be_read_is_not_shown_as_it_was() -> None:
+def test_a_group_that_cannot_be_read_is_not_shown_with_old_figures() -> None:
     def fetch() -> PolledGroup:
         raise StreamsError("list topics: nobody there")
 
@@ -135,7 +135,7 @@ def test_names_that_members_chose_stay_text() -> None:
     assert samples["tidewheel_group_task_lag_records", (EVIL, "learner", "0_1")] == 250
 
 
-def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
+def test_the_page_makes_no_markup_and_loads_no_external_files() -> None:
     markup, style, script = (
         (PAGE / name).read_text(encoding="utf-8") for name in ("index.html", "page.css", "page.js")
     )
@@ -149,7 +149,7 @@ def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
     assert used <= set(re.findall(r'id="([\w-]+)"', markup))
 
 
-def test_every_answer_forbids_browsers_what_is_not_needed() -> None:
+def test_the_headers_of_every_response_restrict_browsers() -> None:
     with _served(token=TOKEN) as client:
         answers = [client.get(path) for path in (*PATHS, "/nothing-here")]
         answers += [client.post("/"), client.get("/", headers={"host": "evil.example"})]
@@ -196,7 +196,7 @@ def test_every_answer_forbids_browsers_what_is_not_needed() -> None:
         ("", False),
     ],
 )
-def test_only_known_names_are_answered_to(host: str, *, is_known: bool) -> None:
+def test_only_requests_with_known_host_names_are_answered(host: str, *, is_known: bool) -> None:
     with _served(names=("Shop.Example",)) as client:
         codes = {client.get(path, headers={"host": host}).status_code for path in PATHS}
     assert codes == ({200} if is_known else {421})
@@ -215,7 +215,7 @@ def test_only_known_names_are_answered_to(host: str, *, is_known: bool) -> None:
         "Bearer \u00e9\u00ff",
     ],
 )
-def test_nothing_of_the_group_is_told_without_the_token(shown: str | None) -> None:
+def test_no_group_data_are_sent_without_the_token(shown: str | None) -> None:
     headers = {} if shown is None else {b"authorization": shown.encode("latin-1")}
     with _served(token=TOKEN) as client:
         told = {path: client.get(path, headers=headers) for path in (*PATHS, "/api/else")}
@@ -227,7 +227,7 @@ def test_nothing_of_the_group_is_told_without_the_token(shown: str | None) -> No
     assert not [path for path, answer in told.items() if "shop" in answer.text]
 
 
-def test_the_token_opens_everything() -> None:
+def test_the_token_allows_every_path() -> None:
     with _served(token=TOKEN) as client:
         headers = {"authorization": f"bearer {TOKEN}"}
         codes = {client.get(path, headers=headers).status_code for path in PATHS}
@@ -241,7 +241,7 @@ def test_nothing_can_be_changed(method: str) -> None:
     assert codes == {405}
 
 
-def test_what_another_site_asks_for_is_refused() -> None:
+def test_requests_from_another_site_are_refused() -> None:
     with _served() as client:
 
         def code(path: str, site: str, mode: str) -> int:
@@ -272,7 +272,7 @@ def test_no_path_reaches_a_file(path: str) -> None:
         assert client.get(path, follow_redirects=False).status_code == 404
 
 
-def test_as_many_follow_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_followers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     with _served() as client:
         monkeypatch.setattr("tidewheel.streams.dashboard.web.STREAMS_MAX", 0)
         answer = client.get("/api/events")

@@ -68,7 +68,7 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 class TestBoth:
-    def test_it_is_called_until_it_answers(self, kind: str, waited: list[float]) -> None:
+    def test_a_function_is_called_until_it_succeeds(self, kind: str, waited: list[float]) -> None:
         flaky = Flaky(2)
         function = flaky if kind == "plain" else in_async(flaky)
         assert called(retrying(function, attempts=5, backoff=100), "a") == "A"
@@ -83,7 +83,7 @@ class TestBoth:
             called(limited, "a")
         assert waited == [1.0, 1.5, 1.5]
 
-    def test_other_errors_are_raised_at_once(self, kind: str, waited: list[float]) -> None:
+    def test_other_errors_are_raised_without_a_retry(self, kind: str, waited: list[float]) -> None:
         flaky = Flaky(9, KeyError)
         function = flaky if kind == "plain" else in_async(flaky)
         with pytest.raises(KeyError):
@@ -120,7 +120,7 @@ def test_waits_differ_but_not_much() -> None:
     assert len(set(waits)) > 1
 
 
-def test_it_is_a_decorator_too() -> None:
+def test_retrying_is_a_decorator_too() -> None:
     @retrying(attempts=2)
     async def ask(key: str, value: str) -> str:
         return key + value
@@ -131,7 +131,7 @@ def test_it_is_a_decorator_too() -> None:
     assert called(ask, "a", "b") == "ab"
 
 
-def test_a_call_that_takes_too_long_is_cancelled_and_made_again(waited: list[float]) -> None:
+def test_a_call_longer_than_its_timeout_is_cancelled_and_repeated(waited: list[float]) -> None:
     cancelled: list[int] = []
 
     async def stuck(value: str) -> str:
@@ -172,6 +172,6 @@ def test_a_coroutine_that_is_cancelled_is_not_called_again() -> None:
         ({"timeout": 5}, "can't be stopped"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         retrying(str.upper, **arguments)

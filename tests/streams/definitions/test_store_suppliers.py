@@ -79,7 +79,7 @@ def test_in_memory_is_for_every_store_of_the_dsl_and_for_no_other(when: str) -> 
     ("setting", "store_type", "on_disk"),
     [("in_memory", "rocksdb", True), ("rocksdb", "in_memory", False), ("in_memory", "lru", False)],
 )
-def test_what_materialized_says_wins(setting: str, store_type: Any, on_disk: bool) -> None:
+def test_materialized_overrides_the_setting(setting: str, store_type: Any, on_disk: bool) -> None:
     limit = 5 if store_type == "lru" else None
     store = Materialized("table", store_type=store_type, max_entries=limit)
     spec = every_store(store).build().spec(config(dsl_store_suppliers=setting))
@@ -94,14 +94,14 @@ def test_what_materialized_says_wins(setting: str, store_type: Any, on_disk: boo
         "tests.streams.definitions.test_store_suppliers:WindowsInMemory",
     ],
 )
-def test_a_class_says_it_per_store(given: Any) -> None:
+def test_a_supplier_class_decides_per_store(given: Any) -> None:
     """As in Kafka Streams' DslStoreSuppliers."""
     kept = persistent(every_store().build().spec(config(dsl_store_suppliers=given)))
     in_memory = {name for name, on_disk in kept.items() if not on_disk}
     assert in_memory == {"windows", "join-this-join-store", "join-outer-other-join-store"}
 
 
-def test_an_answer_that_is_no_kind_of_store_is_refused() -> None:
+def test_an_unknown_kind_of_store_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"'sessions'.*Undecided.session_store.*'disk of "):
         every_store().build().spec(config(dsl_store_suppliers=Undecided))
 
@@ -113,7 +113,7 @@ def test_a_bad_setting_is_refused(bad: Any) -> None:
 
 
 @pytest.mark.parametrize("setting", ["rocksdb", "in_memory"])
-def test_the_answers_are_the_same(setting: str) -> None:
+def test_results_do_not_depend_on_the_store_supplier(setting: str) -> None:
     builder = StreamsBuilder()
     words = builder.stream("words", key_serde=str, value_serde=str)
     words.group_by_key().count(store="counts").to_stream().to("counts", value_serde=int)

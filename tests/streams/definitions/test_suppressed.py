@@ -28,7 +28,7 @@ def counted(builder: StreamsBuilder) -> KTable[str, int]:
     return builder.stream("input", **TEXT).group_by_key().count()
 
 
-def test_a_buffer_has_limits_and_does_one_thing_when_it_is_full() -> None:
+def test_a_buffer_has_limits_and_one_action_when_full() -> None:
     """As in Kafka Streams, limited buffers emit early by default."""
     assert BufferConfig(None, None, emits_early=False) == UNBOUNDED
     assert BufferConfig.max_records(5) == BufferConfig(5, None, emits_early=True)
@@ -46,7 +46,7 @@ def test_a_limit_is_a_whole_number(limit: Any) -> None:
             call(limit)
 
 
-def test_what_is_held_back_until_when() -> None:
+def test_suppressed_has_a_time_limit_or_final_results() -> None:
     assert Suppressed.until_time_limit(timedelta(seconds=2), UNBOUNDED).limit_ms == 2_000
     assert Suppressed.until_time_limit(None, BufferConfig.max_records(1)).limit_ms is None
     assert Suppressed.until_window_closes(UNBOUNDED.with_max_records(2)).final
@@ -77,7 +77,7 @@ def test_arguments_of_other_types_are_refused() -> None:
         ("asdf", "asdf", "asdf-store", 3),
     ],
 )
-def test_it_is_described_as_in_kafka_streams(
+def test_suppress_is_described_as_in_kafka_streams(
     name: str | None, node: str, store: str, after: int
 ) -> None:
     builder = StreamsBuilder()
@@ -107,7 +107,7 @@ def test_it_is_described_as_in_kafka_streams(
     )
 
 
-def test_explicit_naming_finds_the_store_of_what_is_held_back() -> None:
+def test_explicit_naming_finds_the_suppression_store() -> None:
     config = StreamsConfig(
         application_id="t", bootstrap_servers="unused:9092", ensure_explicit_naming=True
     )

@@ -26,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
     return small_archive(tmp_path / "small.tar.gz")
 
 
-def test_what_has_to_come_out(archive: Path) -> None:
+def test_expected_results_are_computed_from_the_rows(archive: Path) -> None:
     expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
     assert expected[DELAYS] == {
         "UA": {"flights": 2, "cancelled": 0, "minutes": -2, "longest": 2, "mean": -1.0},
@@ -73,7 +73,7 @@ def test_every_difference_is_found() -> None:
     assert differences(expected, expected) == []
 
 
-def test_tables_for_people_have_names_and_are_cut() -> None:
+def test_printed_tables_have_names_and_are_truncated() -> None:
     found: dict[str, dict[str, Any]] = {
         DELAYS: {
             "UA": {"flights": 1, "cancelled": 0, "minutes": 2, "longest": 2, "mean": 2.0},

@@ -21,14 +21,14 @@ def test_topics_keep_records_of_any_age(fakes: FakeClients) -> None:
     assert fakes.broker.topics["flights"].config["retention.ms"] == "-1"
 
 
-def test_somebody_elses_topics_are_never_written_to(fakes: FakeClients) -> None:
+def test_existing_topics_are_never_written_to(fakes: FakeClients) -> None:
     fakes.broker.create_topic("flights")
     with pytest.raises(StreamsError, match="topics flights exist already"):
         cluster.create_topics(fakes.admin(), ["weather", "flights"])
     assert set(fakes.broker.topics) == {"flights"}
 
 
-def test_loading_tells_how_far_it_is(fakes: FakeClients) -> None:
+def test_loading_reports_its_progress(fakes: FakeClients) -> None:
     fakes.broker.create_topic("airlines", 4)
     seen: list[int] = []
     rows = ({"carrier": str(number), "name": "x"} for number in range(10_005))
@@ -46,7 +46,7 @@ def test_records_that_could_not_be_written_are_an_error(fakes: FakeClients) -> N
         cluster.load(fakes.sink_producer(), batches, lambda _: None)
 
 
-def test_it_is_finished_when_input_and_repartition_topics_are_committed(
+def test_the_demo_is_finished_when_input_and_repartition_topics_are_committed(
     fakes: FakeClients,
 ) -> None:
     broker, admin = fakes.broker, fakes.admin()
@@ -81,7 +81,7 @@ def test_the_newest_value_of_each_key_is_read(fakes: FakeClients) -> None:
     assert found == {"counts": {"a": 3, "b": {"mean": 1.5}}, "empty": {}}
 
 
-def test_tidying_up_leaves_other_topics_alone(fakes: FakeClients) -> None:
+def test_clean_up_keeps_other_topics(fakes: FakeClients) -> None:
     for topic in ("flights", "demo-1-delays-changelog", "demo-10-x-changelog", "orders"):
         fakes.broker.create_topic(topic)
     fakes.broker.groups["demo-1"] = {TopicPartition("flights", 0): CommittedOffset(1, "")}

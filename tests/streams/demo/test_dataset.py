@@ -44,13 +44,13 @@ def test_the_archive_is_fetched_once(tmp_path: Path) -> None:
     assert {each.name for each in archive.parent.iterdir()} == {ARCHIVE, f"{ARCHIVE}.lock"}
 
 
-def test_a_damaged_archive_is_fetched_anew(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_fetched_again(tmp_path: Path) -> None:
     archive = ensure_archive(tmp_path, fetch=_fetcher(CONTENT, []))
     archive.write_bytes(CONTENT[:-1])
     assert ensure_archive(tmp_path, fetch=_fetcher(CONTENT, [])).read_bytes() == CONTENT
 
 
-def test_something_else_under_its_name_is_thrown_away(tmp_path: Path) -> None:
+def test_a_file_with_another_hash_is_deleted(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="does not have the SHA-256"):
         ensure_archive(tmp_path, fetch=_fetcher(b"something else", []))
     assert not is_genuine(tmp_path / "demo" / ARCHIVE)

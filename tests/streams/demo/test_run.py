@@ -47,7 +47,7 @@ def _few_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_few_flights")
-def test_the_demo_is_right_and_leaves_nothing_behind(kafka_broker: RunningBroker) -> None:
+def test_the_demo_is_correct_and_leaves_nothing_behind(kafka_broker: RunningBroker) -> None:
     cluster = Cluster(kafka_broker.bootstrap_servers)
     view = _View()
     assert run_demo(DemoOptions(bootstrap_servers=kafka_broker.bootstrap_servers), view)
@@ -69,7 +69,7 @@ def _of_the_demo(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.usefixtures("_few_flights")
-def test_a_wrong_result_is_seen(
+def test_a_wrong_result_is_detected(
     kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = check.expected_results

@@ -20,7 +20,7 @@ def test_plain_and_zipped_tables_are_read_alike(archive: Path) -> None:
     assert [row["carrier"] for row in read_rows(archive, "airlines")] == ["UA", "AA"]
 
 
-def test_a_table_that_is_not_there_is_named(archive: Path) -> None:
+def test_a_missing_table_is_named(archive: Path) -> None:
     with pytest.raises(DatasetError, match="no table 'trains'"):
         list(read_rows(archive, "trains"))
 
@@ -37,13 +37,13 @@ def test_records_have_key_json_value_and_time(archive: Path) -> None:
     assert last["tailnum"] is None
 
 
-def test_tables_without_times_get_one_moment(archive: Path) -> None:
+def test_tables_without_times_have_one_timestamp(archive: Path) -> None:
     (batch,) = to_batches(table("airlines"), read_rows(archive, "airlines"))
     assert len(set(batch.timestamps)) == 1
     assert batch.timestamps[0] > 0
 
 
-def test_long_tables_come_in_parts() -> None:
+def test_long_tables_are_read_in_batches() -> None:
     rows = ({"carrier": str(number), "name": "x"} for number in range(20_001))
     assert [len(batch) for batch in to_batches(table("airlines"), rows)] == [10_000, 10_000, 1]
 

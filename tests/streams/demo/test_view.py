@@ -19,7 +19,7 @@ def _talk(view: DemoView) -> None:
     view.verdict("All right.", good=True)
 
 
-def test_programs_get_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
     _talk(JsonView())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == {
@@ -32,7 +32,7 @@ def test_programs_get_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) 
     assert lines[-1] == {"event": "verdict", "message": "All right.", "ok": True}
 
 
-def test_people_get_bars_and_tables() -> None:
+def test_text_output_has_bars_and_tables() -> None:
     out = io.StringIO()
     _talk(TerminalView(Console(file=out, width=100)))
     said = out.getvalue()

@@ -69,7 +69,7 @@ def test_the_setting_is_for_tables_by_key_window_and_session(when: str) -> None:
     assert kept_by(every_store().build()) == set()
 
 
-def test_what_materialized_says_wins() -> None:
+def test_materialized_overrides_the_setting() -> None:
     for headers, setting in ((True, "DEFAULT"), (False, "HEADERS")):
         topology = every_store(Materialized("table", headers=headers)).build()
         assert ("table" in kept_by(topology, dsl_store_format=setting)) is headers

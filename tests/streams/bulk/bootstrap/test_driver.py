@@ -176,7 +176,7 @@ def as_content(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {row["key"]: row["value"] for row in rows}
 
 
-def test_a_store_is_loaded_and_the_group_goes_on_from_the_offsets() -> None:
+def test_a_store_is_loaded_and_the_group_continues_from_the_offsets() -> None:
     shop = Shop()
     report = shop.load()
     assert shop.content() == as_content(ROWS)
@@ -188,7 +188,7 @@ def test_a_store_is_loaded_and_the_group_goes_on_from_the_offsets() -> None:
     assert shop.state().about.held == ""
 
 
-def test_what_is_committed_names_topic_and_topology() -> None:
+def test_commit_metadata_contain_topic_id_and_topology_hash() -> None:
     shop = Shop()
     shop.load()
     where = TopicPartition("orders", 0)
@@ -209,7 +209,7 @@ def effects(rows: Sequence[Mapping[str, Any]] = ROWS) -> int:
 
 
 @pytest.mark.parametrize("at", range(1, effects() + 1))
-def test_killed_before_any_effect_nobody_sees_half_a_store_and_a_rerun_finishes(at: int) -> None:
+def test_no_reader_sees_half_a_store_after_a_kill_and_a_rerun_finishes(at: int) -> None:
     shop = Shop()
     with pytest.raises(Killed):
         shop.driver(kill=Kill(at)).run(FROM_END)
@@ -229,7 +229,7 @@ def test_killed_before_any_effect_nobody_sees_half_a_store_and_a_rerun_finishes(
 
 
 @pytest.mark.parametrize("first", range(1, effects() + 1, 3))
-def test_killed_twice_a_third_run_finishes(first: int) -> None:
+def test_a_third_run_finishes_after_two_kills(first: int) -> None:
     for second in range(1, effects(), 4):
         shop = Shop()
         for at in (first, second):
@@ -240,7 +240,7 @@ def test_killed_twice_a_third_run_finishes(first: int) -> None:
         assert shop.state().about.held == ""
 
 
-def test_an_attempt_that_was_paused_before_it_began_writes_nothing_when_all_is_over() -> None:
+def test_an_attempt_paused_before_its_start_writes_nothing_after_the_load() -> None:
     shop = Shop()
     shop.load()
     late = WriteOrder(target=shop.target, attempt="b1", starts=(0, 0), deleted_at_ms=NOW_MS)
@@ -249,7 +249,7 @@ def test_an_attempt_that_was_paused_before_it_began_writes_nothing_when_all_is_o
     assert shop.content() == as_content(ROWS)
 
 
-def test_an_attempt_that_was_paused_in_the_middle_is_fenced() -> None:
+def test_an_attempt_paused_while_writing_is_fenced() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -278,7 +278,7 @@ def test_an_attempt_that_was_paused_in_the_middle_is_fenced() -> None:
     assert shop.content() == as_content(ROWS)
 
 
-def test_an_attempt_that_comes_late_and_is_paused_after_it_asked_is_fenced() -> None:
+def test_a_late_attempt_paused_after_its_check_is_fenced() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -300,7 +300,7 @@ def test_an_attempt_that_comes_late_and_is_paused_after_it_asked_is_fenced() -> 
     assert shop.content() == as_content(ROWS)
 
 
-def test_what_a_failed_attempt_has_committed_is_taken_back_by_the_next() -> None:
+def test_the_next_attempt_reverts_commits_of_a_failed_attempt() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -317,7 +317,7 @@ def test_what_a_failed_attempt_has_committed_is_taken_back_by_the_next() -> None
     assert report.deleted in (1, 2), "`other`, and k0 unless it is of that partition"
 
 
-def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> None:
+def test_a_run_paused_until_another_one_finished_commits_nothing() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -337,7 +337,7 @@ def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> N
     assert shop.content() == as_content(ROWS[:3])
 
 
-def test_members_that_are_alive_are_not_disturbed() -> None:
+def test_a_load_is_refused_while_members_are_alive() -> None:
     shop = Shop()
     shop.books(Kill())
     book = LogBook()
@@ -364,7 +364,7 @@ def test_members_that_were_killed_are_fenced_first() -> None:
     assert not shop.state().members
 
 
-def test_content_is_replaced_only_if_that_is_asked_for() -> None:
+def test_content_is_replaced_only_with_the_replace_option() -> None:
     shop = Shop()
     shop.load()
     with pytest.raises(StreamsError, match="was loaded before and is complete"):
@@ -384,9 +384,7 @@ def test_content_is_replaced_only_if_that_is_asked_for() -> None:
         ([{"key": None, "value": 1}], "a row has no key"),
     ],
 )
-def test_bad_rows_are_told_before_anything_is_written(
-    rows: list[dict[str, Any]], told: str
-) -> None:
+def test_bad_rows_are_reported_before_any_write(rows: list[dict[str, Any]], told: str) -> None:
     shop = Shop()
     with pytest.raises(StreamsError, match=told) as raised:
         shop.load(rows)
@@ -397,7 +395,7 @@ def test_bad_rows_are_told_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", [AssertionError, KeyboardInterrupt])
-def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseException]) -> None:
+def test_a_failed_or_interrupted_check_releases_the_group(kind: type[BaseException]) -> None:
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
@@ -414,7 +412,7 @@ def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseExcept
     assert shop.load().rows == 40
 
 
-def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
+def test_an_error_before_the_check_releases_the_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shop = Shop()
@@ -434,7 +432,7 @@ def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
     assert shop.load().rows == 40
 
 
-def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
+def test_an_interrupted_write_reports_that_the_group_stays_held() -> None:
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
@@ -453,7 +451,7 @@ def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
     assert shop.load().rows == 40
 
 
-def test_of_several_rows_the_last_by_a_column_may_win() -> None:
+def test_the_last_row_of_a_key_by_a_column_may_win() -> None:
     shop = Shop()
     rows = [
         {"key": "a", "value": 3, "version": 3},
@@ -465,7 +463,7 @@ def test_of_several_rows_the_last_by_a_column_may_win() -> None:
     assert shop.content() == {"a": 9, "b": 1}
 
 
-def test_rows_without_a_value_are_left_out_and_counted() -> None:
+def test_rows_without_a_value_are_skipped_and_counted() -> None:
     shop = Shop()
     report = shop.load([*ROWS[:3], {"key": "gone", "value": None}])
     assert (report.rows, report.left_out) == (3, 1)
@@ -473,7 +471,7 @@ def test_rows_without_a_value_are_left_out_and_counted() -> None:
     assert shop.content() == {"k1": 1, "k2": 2}
 
 
-def test_a_row_that_the_cluster_refuses_is_told_and_leaves_the_group_held() -> None:
+def test_a_row_refused_by_the_cluster_is_reported_and_the_group_stays_held() -> None:
     shop = Shop()
     shop.broker.refuse(CHANGELOG, lambda record: record.key == b"k7")
     with pytest.raises(StreamsError, match="refuses a row of store counts") as raised:
@@ -506,7 +504,7 @@ def test_a_snapshot_is_made_while_the_group_is_held() -> None:
     assert not shop.state().about.held
 
 
-def test_a_frame_that_is_another_one_each_time_is_found_out() -> None:
+def test_a_frame_with_other_rows_at_each_read_is_detected() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -523,7 +521,7 @@ def test_a_frame_that_is_another_one_each_time_is_found_out() -> None:
     assert shop.state().about.held
 
 
-def test_who_else_writes_to_the_changelog_is_found_out() -> None:
+def test_another_writer_to_the_changelog_is_detected() -> None:
     shop = Shop()
     driver = shop.driver()
     job = driver._job

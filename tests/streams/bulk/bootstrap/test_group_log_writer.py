@@ -65,7 +65,7 @@ def overtaken(books: GroupLogWriter) -> None:
     books.step(claimed_by("member"))
 
 
-def test_a_step_that_a_member_was_faster_than_is_made_again_from_what_that_one_wrote() -> None:
+def test_a_step_overtaken_by_a_member_is_repeated_from_the_members_record() -> None:
     group = FakeGroup()
     other = books_of(group, [])
     pauses: list[float] = []
@@ -76,7 +76,7 @@ def test_a_step_that_a_member_was_faster_than_is_made_again_from_what_that_one_w
     assert len(pauses) == 1
 
 
-def test_who_is_never_fast_enough_gives_up_and_has_done_nothing() -> None:
+def test_a_writer_that_is_always_overtaken_fails_and_writes_nothing() -> None:
     group = FakeGroup()
     books = books_of(group, [lambda: None] * 100)
     with pytest.raises(StreamsError, match="others claimed the leadership of group shop each time"):
@@ -84,7 +84,7 @@ def test_who_is_never_fast_enough_gives_up_and_has_done_nothing() -> None:
     assert books.group() == Group()
 
 
-def test_what_a_step_refuses_is_not_written() -> None:
+def test_a_refused_step_writes_nothing() -> None:
     group = FakeGroup()
     books = books_of(group, [])
 
@@ -96,7 +96,7 @@ def test_what_a_step_refuses_is_not_written() -> None:
     assert group.broker.topics[state_topic(APP)].logs[0].end == 0
 
 
-def test_missing_topics_are_made_unless_a_group_has_lost_them() -> None:
+def test_missing_topics_are_created_unless_a_group_has_lost_them() -> None:
     group = FakeGroup(topics=False)
     books_of(group, []).open(-1)
     assert {state_topic(APP), inbox_topic(APP)} <= group.broker.topics.keys()

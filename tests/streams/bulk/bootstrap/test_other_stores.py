@@ -43,7 +43,7 @@ def beside(plan: ApplicationPlan, store: str) -> dict[str, set[str]]:
     return {each.name: set(each.topics) for each in found}
 
 
-def test_stores_of_the_same_input_count_and_those_of_others_do_not() -> None:
+def test_only_stores_of_the_same_input_count() -> None:
     builder = StreamsBuilder()
     orders = stream(builder, "orders").group_by_key()
     orders.count(store="counts")
@@ -105,7 +105,7 @@ def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
         pytest.param({SECOND: at(1)}, 6, (2, 6), id="never read, missed"),
     ],
 )
-def test_what_lies_between_comes_again_or_is_missed(
+def test_records_between_two_offsets_are_repeated_or_skipped(
     committed: Mapping[TopicPartition, CommittedOffset], new: int, span: tuple[int, int] | None
 ) -> None:
     (move,) = moves_of({FIRST: new}, committed, {FIRST: 2}, {FIRST: 10})
@@ -151,7 +151,7 @@ def test_a_refusal_names_stores_offsets_and_the_next_step() -> None:
     assert refusal({FIRST: at(20)}, "clicks") is None
 
 
-def test_a_refusal_of_many_partitions_stays_readable() -> None:
+def test_a_refusal_of_many_partitions_is_short() -> None:
     committed = {TopicPartition("orders", number): at(20) for number in range(50)}
     told = refusal(committed, "orders", count=50) or ""
     assert "orders-7" in told
@@ -194,7 +194,7 @@ def test_with_the_committed_offsets_it_is_loaded() -> None:
     assert shop.committed() == {FIRST: 3, SECOND: 3}
 
 
-def test_times_that_the_other_store_goes_by_are_kept() -> None:
+def test_stream_times_of_the_other_store_are_kept() -> None:
     times: list[tuple[int, tuple[int, ...]]] = []
     for offset in (3, 2):
         shop = SharedShop()
@@ -219,7 +219,7 @@ def test_times_that_the_other_store_goes_by_are_kept() -> None:
     assert times == [(77, (55, 66)), (-1, ())]
 
 
-def test_offsets_between_which_no_record_lies_are_the_same() -> None:
+def test_offsets_without_a_record_between_them_are_equal() -> None:
     shop = SharedShop()
     shop.run_once(5, 5)
     leader = shop.ports().producer("elsewhere")
@@ -232,7 +232,7 @@ def test_offsets_between_which_no_record_lies_are_the_same() -> None:
     assert shop.committed() == {FIRST: 7, SECOND: 5}
 
 
-def test_of_a_fresh_application_one_store_after_the_other_is_loaded() -> None:
+def test_stores_of_a_new_application_are_loaded_one_after_the_other() -> None:
     shop = SharedShop()
     shop.load(asked=parse_input_offsets({"orders": {0: 2, 1: 4}}))
     shop.target = target_of(shop.plan, APP, "totals")
@@ -251,7 +251,7 @@ def test_lost_offsets_are_refused() -> None:
         shop.load(asked=EARLIEST)
 
 
-def test_a_killed_run_is_finished_with_what_it_was_let_in_with() -> None:
+def test_a_killed_run_is_finished_with_its_accepted_offsets() -> None:
     shop = SharedShop()
     shop.run_once(5, 5)
     kill = Kill()

@@ -49,7 +49,7 @@ def both(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(2)]
 
 
-def test_a_store_goes_on_from_all_that_it_is_computed_from() -> None:
+def test_a_store_continues_from_all_its_inputs() -> None:
     builder = StreamsBuilder()
     merged = stream(builder).merge(stream(builder, "clicks"))
     merged.group_by(str, key_serde=Serdes.string()).count(store="counts")
@@ -71,7 +71,7 @@ def refused(build: Any, store: str = "counts") -> str:
     return str(raised.value)
 
 
-def test_stores_that_can_not_be_loaded_say_what_to_do_instead() -> None:
+def test_errors_of_stores_that_can_not_be_loaded_name_the_alternative() -> None:
     def table(builder: StreamsBuilder) -> None:
         builder.table("people", key_serde=str, value_serde=str, store="counts")
 
@@ -123,7 +123,7 @@ def _stores_of(build: Any) -> list[str]:
     return list(builder.build(StreamsConfig(application_id=APP)).store_names)
 
 
-def test_a_partitioner_of_ones_own_puts_keys_where_nobody_here_knows() -> None:
+def test_a_store_behind_a_custom_partitioner_is_refused() -> None:
     def build(builder: StreamsBuilder) -> None:
         moved = stream(builder).repartition(
             name="moved", partitions=2, partitioner=lambda topic, key, value, count: 0
@@ -133,7 +133,7 @@ def test_a_partitioner_of_ones_own_puts_keys_where_nobody_here_knows() -> None:
     assert "shop-moved-repartition is partitioned by a function of its own" in refused(build)
 
 
-def test_input_offsets_are_spelled_in_four_ways(tmp_path: Path) -> None:
+def test_input_offsets_have_four_forms(tmp_path: Path) -> None:
     offsets = {"orders": {"0": 3, "1": 5}}
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps(offsets))
@@ -163,7 +163,7 @@ def test_input_offsets_are_spelled_in_four_ways(tmp_path: Path) -> None:
         {"orders": {"first": 1}},
     ],
 )
-def test_other_input_offsets_are_refused_with_the_forms_there_are(given: Any) -> None:
+def test_other_input_offsets_are_refused_with_the_valid_forms(given: Any) -> None:
     with pytest.raises(ConfigError, match="write earliest, latest"):
         parse_input_offsets(given)
 

@@ -106,7 +106,7 @@ def frames(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SPECS)
 @given(rows=frames())
-def test_what_is_restored_is_what_the_rows_say(name: str, rows: list[dict[str, Any]]) -> None:
+def test_the_restored_store_equals_the_rows(name: str, rows: list[dict[str, Any]]) -> None:
     store = SPECS[name]
     identity = {
         "key-value": ("key",),
@@ -249,7 +249,7 @@ class Product:
         (None, NOW_MS),
     ],
 )
-def test_a_timestamp_is_a_moment_or_milliseconds(value: object, wanted: int) -> None:
+def test_a_timestamp_is_a_datetime_or_milliseconds(value: object, wanted: int) -> None:
     row = encoder(spec(), "key", "value", "timestamp").encode(
         {"key": "a", "value": 1, "timestamp": value}
     )
@@ -257,7 +257,7 @@ def test_a_timestamp_is_a_moment_or_milliseconds(value: object, wanted: int) -> 
     assert row.timestamp == wanted
 
 
-def test_rows_of_windows_have_their_windows_time_if_no_other() -> None:
+def test_rows_of_windows_have_the_time_of_their_window_by_default() -> None:
     row = {"key": "a", "value": 1, "window_start": 5_000_000, "session_start": 5_000_000}
     row["session_end"] = 5_000_700
     times: list[int] = []
@@ -297,7 +297,7 @@ def test_a_frame_without_a_column_is_refused(
         ({"key": 7}, "key 7 does not fit"),
     ],
 )
-def test_a_row_that_fits_nowhere_is_an_error_that_names_its_key(
+def test_an_invalid_row_is_an_error_that_names_its_key(
     change: Mapping[str, object], told: str
 ) -> None:
     row = {"key": "a", "value": 1, "session_start": 5_000_000, "session_end": 5_000_700}
@@ -316,13 +316,15 @@ def test_a_row_that_fits_nowhere_is_an_error_that_names_its_key(
         ({"key": "a", "name": "tea"}, "give each field .* 'CAST(price AS DOUBLE) AS price'"),
     ],
 )
-def test_a_column_of_another_type_is_told_how_to_cast_it(row: dict[str, object], told: str) -> None:
+def test_the_error_of_a_column_of_another_type_names_the_cast(
+    row: dict[str, object], told: str
+) -> None:
     with pytest.raises(StreamsError, match=told.replace("(", r"\(").replace(")", r"\)")) as raised:
         encoder(SPECS["key-value"], *row).encode(row)
     assert "exception handler" not in str(raised.value)
 
 
-def test_a_windowed_key_goes_where_the_key_inside_goes() -> None:
+def test_a_windowed_key_has_the_partition_of_its_inner_key() -> None:
     """All windows of a key are in one partition, as in Kafka Streams."""
     serde = Serdes.windowed(Serdes.bytes(), 1_000)
     store = spec(StoreKind.KEY_VALUE, key_serde=serde)
@@ -344,7 +346,7 @@ def test_a_versions_tombstone_is_a_row() -> None:
     assert encoder(SPECS["key-value"], *row).encode(row) is None
 
 
-def test_a_version_that_an_earlier_attempt_left_can_not_be_taken_back() -> None:
+def test_a_version_from_an_earlier_attempt_can_not_be_reverted() -> None:
     with pytest.raises(StreamsError, match="a version can't be taken back"):
         written(SPECS["versioned"], [existing_row(0, b"a", 7)])
 
@@ -354,7 +356,7 @@ def test_keys_in_messages_are_short() -> None:
     assert shown("x") == "'x'"
 
 
-def test_an_encoder_travels() -> None:
+def test_an_encoder_can_be_pickled() -> None:
     store = replace(spec(), value_serde=Serdes.json(Product))
     made = encoder(store, "key", "name", "price")
     again = copy.deepcopy(made)  # as pickled for an executor

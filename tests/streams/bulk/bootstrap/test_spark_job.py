@@ -20,7 +20,7 @@ def placed(rows: list[dict[str, Any]]) -> list[Any]:
     return sorted(place_rows(encoder, rows, lambda _: None), key=lambda row: row[0])
 
 
-def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_partition() -> None:
+def test_the_first_partition_reports_a_row_that_can_not_be_encoded() -> None:
     rows = placed(
         [{"key": "a", "value": 1}, {"key": "b", "value": "text"}, {"key": "c", "value": 2}]
     )
@@ -31,7 +31,7 @@ def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_pa
     assert (found.rows, told) == (1, [2])
 
 
-def test_rows_without_a_value_are_counted_where_they_were() -> None:
+def test_rows_without_a_value_are_counted_in_all_partitions() -> None:
     some: list[dict[str, Any]] = [{"key": "a", "value": 1}, {"key": "b", "value": None}]
     rows = sorted(placed(some) + placed([{"key": "c", "value": None}] * 2), key=lambda row: row[0])
     found = check_place(SPEC, False, 0, rows, lambda _: None)

@@ -17,13 +17,13 @@ def test_a_list_of_stores_without_a_name_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_job_that_is_told_to_end_tidies_up(number: signal.Signals) -> None:
+def test_a_job_ended_by_a_signal_restores_the_signal_handler(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), shown_progress(as_json=True):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
 
 
-def test_no_rows_are_no_number_of_rows_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_negative_limit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["state", "scan", "app.py:topology", "counts", "--limit", "-3"]) == ExitCode.USAGE
     assert "--limit -3: give 1 or more" in capsys.readouterr().err

@@ -41,7 +41,7 @@ _TOKEN = "correct-horse-battery"  # noqa: S105 - of this test
 
 
 @pytest.mark.slow
-def test_it_serves_the_group_until_a_signal() -> None:
+def test_the_dashboard_serves_the_group_until_a_signal() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVED],
         cwd=ROOT,
@@ -106,7 +106,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
         (["--token", "env:SHORT"], "--token env:SHORT: a token is at least 16 characters"),
     ],
 )
-def test_what_would_not_be_safe_or_makes_no_sense_is_refused(
+def test_unsafe_and_invalid_arguments_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dashboard", "shop", *arguments]) == ExitCode.USAGE
@@ -117,7 +117,7 @@ def test_what_would_not_be_safe_or_makes_no_sense_is_refused(
 
 
 @pytest.mark.usefixtures("group")
-def test_other_addresses_are_listened_to_with_a_token(
+def test_other_addresses_are_served_with_a_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
@@ -127,7 +127,7 @@ def test_other_addresses_are_listened_to_with_a_token(
 
 
 @pytest.mark.usefixtures("group")
-def test_it_ends_at_once_where_brokers_do_not_answer(
+def test_the_dashboard_ends_immediately_if_brokers_do_not_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(_: socket.socket, name: str, poller: GroupPoller, **__: object) -> None:
@@ -145,14 +145,14 @@ def test_it_ends_at_once_where_brokers_do_not_answer(
 
 
 @pytest.mark.usefixtures("group")
-def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["dashboard", "shop", "--port", str(port)]) == ExitCode.REFUSED
     assert f"port {port} of 127.0.0.1 is taken by another program" in capsys.readouterr().err
 
 
-def test_a_group_that_is_not_there_is_not_shown(
+def test_a_missing_group_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(monkeypatch, FakeGroup(topics=False), 0)
@@ -160,7 +160,7 @@ def test_a_group_that_is_not_there_is_not_shown(
     assert "application shop has no group" in capsys.readouterr().err
 
 
-def test_without_the_extra_it_says_how_to_get_it(
+def test_the_error_of_a_missing_extra_explains_the_installation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard.find_spec", lambda name: None)

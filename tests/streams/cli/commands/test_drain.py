@@ -77,7 +77,7 @@ def test_L4_a_member_is_drained(scene: _Scene, capsys: pytest.CaptureFixture[str
     assert scene.group.connections[0].closed
 
 
-def test_people_see_a_bar(
+def test_text_output_shows_the_progress(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tidewheel.streams.cli.commands.drain.wants_json", lambda *, asked: asked)
@@ -89,7 +89,7 @@ def test_people_see_a_bar(
     assert scene.wishes[0].drain_ms == 300_000
 
 
-def test_the_wish_is_said_again_until_somebody_hears_it(scene: _Scene) -> None:
+def test_the_drain_request_is_repeated_until_the_leader_accepts_it(scene: _Scene) -> None:
     scene.steps = iter(
         [*[lambda _: None] * 12, lambda book: book.member("b", MemberPhase.LEAVING),
          lambda book: book.member("b", MemberPhase.GONE)]
@@ -98,7 +98,7 @@ def test_the_wish_is_said_again_until_somebody_hears_it(scene: _Scene) -> None:
     assert len(scene.wishes) == 3
 
 
-def test_a_member_that_nobody_drains_is_told_of(
+def test_a_drain_request_without_an_answer_is_reported(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
@@ -107,7 +107,7 @@ def test_a_member_that_nobody_drains_is_told_of(
     )
 
 
-def test_a_member_that_does_not_let_go_is_told_of(
+def test_a_member_that_keeps_its_tasks_is_reported(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.steps = iter([lambda book: book.member("b", MemberPhase.LEAVING)])
@@ -115,7 +115,7 @@ def test_a_member_that_does_not_let_go_is_told_of(
     assert "b is still LEAVING: it still has 0_1, 0_3; check its log" in capsys.readouterr().err
 
 
-def test_a_member_that_dies_meanwhile_is_told_of(
+def test_a_member_that_dies_during_the_drain_is_reported(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.steps = iter(
@@ -144,14 +144,14 @@ def test_a_member_that_dies_meanwhile_is_told_of(
     ],
 )
 @pytest.mark.usefixtures("scene")
-def test_nonsense_is_refused(
+def test_invalid_arguments_are_refused(
     arguments: list[str], code: ExitCode, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["drain", *arguments, "--application-id", "shop"]) == code
     assert message in capsys.readouterr().err
 
 
-def test_the_beginning_of_a_name_is_enough() -> None:
+def test_a_unique_prefix_of_a_name_is_enough() -> None:
     book = two_members().member("alpha").member("alphabet").member("b", MemberPhase.GONE)
     assert find_member(book.group, "alpha").member == "alpha"
     assert find_member(book.group, "alphab").member == "alphabet"

@@ -113,7 +113,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Scene:
     return _Scene(monkeypatch, tmp_path)
 
 
-def test_the_owner_is_asked_and_its_answer_is_told(
+def test_the_owner_receives_the_order_and_its_answer_is_printed(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.steps = iter([lambda: None, lambda: scene.answer("b", rows=2, first=40, last=41)])
@@ -135,7 +135,7 @@ def test_the_owner_is_asked_and_its_answer_is_told(
     assert scene.group.connections[0].closed
 
 
-def test_nothing_is_asked_without_execute(
+def test_no_order_is_sent_without_execute(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scene.delete("counts", "alice", execute=False) == ExitCode.OK
@@ -146,7 +146,7 @@ def test_nothing_is_asked_without_execute(
 
 
 @pytest.mark.parametrize("execute", [True, False])
-def test_people_are_told_in_words(
+def test_text_output_describes_the_deletion(
     scene: _Scene,
     execute: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -166,7 +166,7 @@ def test_windows_of_a_key_are_named_by_the_key_inside(scene: _Scene) -> None:
     assert (scene.wishes[0].key, scene.wishes[0].tail) == (b"alice", 8)
 
 
-def test_the_next_owner_is_asked_under_its_own_epoch(scene: _Scene) -> None:
+def test_the_next_owner_receives_the_order_with_its_own_epoch(scene: _Scene) -> None:
     task = f"0_{ALICE}"
     scene.steps = iter(
         [
@@ -201,7 +201,7 @@ def test_all_partitions_can_be_searched(
     assert told == [2] * found
 
 
-def test_an_answer_of_somebody_else_does_not_count(scene: _Scene) -> None:
+def test_an_answer_of_another_member_does_not_count(scene: _Scene) -> None:
     scene.steps = iter([lambda: scene.answer("a", rows=1), lambda: scene.answer("b", rows=0)])
     assert scene.delete("counts", "alice") == ExitCode.FAILED
 
@@ -210,7 +210,7 @@ def test_an_answer_of_somebody_else_does_not_count(scene: _Scene) -> None:
     ("values", "word"),
     [({"rows": 0}, "no key 'alice'"), ({"problem": "no such store"}, "no such store")],
 )
-def test_what_the_owner_can_not_do_is_an_error(
+def test_a_failure_of_the_owner_is_an_error(
     scene: _Scene, values: dict[str, object], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.steps = iter([lambda: scene.answer("b", **values)])
@@ -218,7 +218,7 @@ def test_what_the_owner_can_not_do_is_an_error(
     assert word in capsys.readouterr().err
 
 
-def test_an_owner_that_is_silent_is_waited_for_in_vain(
+def test_a_silent_owner_is_an_error_after_the_timeout(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scene.delete("counts", "alice", "--timeout", "3s") == ExitCode.FAILED
@@ -228,7 +228,7 @@ def test_an_owner_that_is_silent_is_waited_for_in_vain(
     assert "upgrade" in error
 
 
-def test_a_task_without_an_owner_is_waited_for_in_vain(
+def test_a_task_without_an_owner_is_an_error_after_the_timeout(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.log(lambda book: book.released(f"0_{ALICE}"))
@@ -245,7 +245,7 @@ def test_an_application_that_is_not_running_deletes_nothing(
     assert "no worker of shop is running" in capsys.readouterr().err
 
 
-def test_workers_with_fixed_assignment_take_no_orders(
+def test_workers_with_fixed_assignment_accept_no_orders(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(GroupAdmin, "fixed_workers", lambda *_: {"shop-0": "eu-3"})
@@ -272,7 +272,7 @@ def test_workers_with_fixed_assignment_take_no_orders(
         (["counts", "alice", "--timeout", "0"], "30s"),
     ],
 )
-def test_what_no_order_can_delete_is_refused(
+def test_impossible_deletions_are_refused(
     scene: _Scene, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scene.delete(*arguments) == ExitCode.USAGE

@@ -68,7 +68,7 @@ def _log_of(group: FakeGroup) -> list[object]:
     return [decode_record(record.value) for record in group.broker.records(state_topic(APP))]
 
 
-def test_N5_history_tells_what_happened(
+def test_N5_history_lists_the_events(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = FakeGroup()
@@ -106,7 +106,7 @@ def test_history_is_a_line_of_json_per_episode(
     )
 
 
-def test_an_empty_history_says_so(
+def test_an_empty_history_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(monkeypatch, FakeGroup(), T)
@@ -138,7 +138,7 @@ def test_recovery_is_shown_first(
     assert lost.broker.fenced == []
 
 
-def test_people_see_the_plan_and_what_to_do(
+def test_text_output_shows_the_plan_and_the_next_step(
     lost: FakeGroup,
     program: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +158,7 @@ def test_people_see_the_plan_and_what_to_do(
     assert lost.broker.fenced == [producer_id("a", 1, 0), producer_id("b", 4, 2)]
 
 
-def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
+def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_again(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_another = (program, "--set", "task_assignor=round_robin")
@@ -175,7 +175,7 @@ def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
     assert not json.loads(capsys.readouterr().out)["needed"]
 
 
-def test_recovery_begins_above_every_epoch_with_everybody_fenced(
+def test_recovery_starts_above_every_epoch_with_all_producers_fenced(
     lost: FakeGroup, program: str
 ) -> None:
     """H24: no epoch is used twice, and members accept the log."""
@@ -197,7 +197,7 @@ def test_recovery_begins_above_every_epoch_with_everybody_fenced(
     assert fold.group.tasks[TaskId(0, 0)].changelogs == ("shop-totals-changelog",)
 
 
-def test_who_commits_until_it_is_fenced_counts(
+def test_a_commit_before_the_fence_counts(
     lost: FakeGroup, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = FakeAdmin.fence
@@ -220,7 +220,7 @@ def test_who_commits_until_it_is_fenced_counts(
     assert claim.leader_epoch == 41
 
 
-def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
+def test_H24_a_requested_id_without_a_commit_is_fenced_too(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost.broker.create_topic(inbox_topic(APP))
@@ -242,7 +242,7 @@ def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
     ]
 
 
-def test_recovery_is_refused_while_members_speak(
+def test_recovery_is_refused_while_members_are_alive(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost.broker.create_topic(inbox_topic(APP))
@@ -253,7 +253,7 @@ def test_recovery_is_refused_while_members_speak(
     assert state_topic(APP) not in lost.broker.topics
 
 
-def test_a_topic_made_anew_needs_recovery(
+def test_a_recreated_topic_needs_recovery(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = FakeGroup()
@@ -285,7 +285,7 @@ def test_a_log_that_is_behind_the_commits_needs_recovery(
 
 
 @pytest.mark.parametrize("execute", [[], ["--execute"]])
-def test_a_group_that_is_fine_is_left_alone(
+def test_a_healthy_group_is_not_changed(
     execute: list[str],
     program: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -170,7 +170,7 @@ def test_a_worker_reports_its_states_and_every_interval_its_figures(shouting: Sh
 
 
 @pytest.mark.parametrize("place", ["--fixed-assignment", "--set=group_instance_id=one"])
-def test_S3_the_second_of_two_live_workers_of_one_place_ends_the_first(
+def test_S3_the_second_of_two_live_workers_with_one_id_ends_the_first(
     shouting: Shouting, tmp_path: Path, place: str
 ) -> None:
     shouting.create()
@@ -229,7 +229,7 @@ def test_chosen_tasks_only_are_run(shouting: Shouting) -> None:
         assert heard == {1}
 
 
-def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
+def test_a_record_that_crashes_workers_is_named_after_five_crashes(
     shouting: Shouting, caplog: pytest.LogCaptureFixture
 ) -> None:
     shouting.create(partitions=1)
@@ -243,7 +243,7 @@ def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
         assert len(shouting.cluster.read(shouting.output)) == 2
 
 
-def test_a_record_that_kills_workers_without_a_word_is_named_too(
+def test_a_record_that_kills_workers_silently_is_named_too(
     shouting: Shouting, caplog: pytest.LogCaptureFixture
 ) -> None:
     shouting.program.write_text(
@@ -327,7 +327,7 @@ def test_a_stored_row_that_the_new_class_cannot_read_ends_the_command_once(
         assert shouting.heard() == {b'{"cents":1}', b'{"cents":3,"currency":"EUR"}'}
 
 
-def test_reset_begins_anew(shouting: Shouting) -> None:
+def test_a_reset_application_starts_from_the_beginning(shouting: Shouting) -> None:
     shouting.create()
     shouting.say("one", "two")
     common = shouting.arguments()[2:]
@@ -349,7 +349,7 @@ def test_reset_begins_anew(shouting: Shouting) -> None:
         until(lambda: len(shouting.cluster.read(shouting.output)) == 4, command.said)
 
 
-def test_reset_sees_workers_that_no_group_knows(shouting: Shouting, tmp_path: Path) -> None:
+def test_reset_detects_workers_with_chosen_tasks(shouting: Shouting, tmp_path: Path) -> None:
     shouting.create()
     chosen = ("--tasks", "0_0,0_1", "--set", "group_instance_id=one")
     reset = ("reset", shouting.target, "--execute", *shouting.arguments()[2:])

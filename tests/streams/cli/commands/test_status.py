@@ -59,7 +59,9 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 
 
 @pytest.mark.usefixtures("wide", "learning")
-def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFixture[str]) -> None:
+def test_S5_text_output_shows_phase_members_tasks_and_learners(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["status", "shop"]) == ExitCode.OK
     said = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
@@ -75,7 +77,7 @@ def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("learning")
-def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--application-id", "shop", "--json"]) == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
     assert told["phase"] == "SYNC (RECONCILING)"
@@ -84,7 +86,7 @@ def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["alarms"] == []
 
 
-def test_N5_a_group_is_seen_when_nobody_is_up(
+def test_N5_a_group_without_live_members_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
     del wide
@@ -100,7 +102,7 @@ def test_N5_a_group_is_seen_when_nobody_is_up(
     assert all(connection.closed for connection in group.connections)
 
 
-def test_an_application_without_a_group_says_what_to_check(
+def test_an_application_without_a_group_is_an_error_with_its_cause(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(monkeypatch, FakeGroup(topics=False), 0)
@@ -110,12 +112,12 @@ def test_an_application_without_a_group_says_what_to_check(
     )
 
 
-def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_application_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == ExitCode.USAGE
     assert "Give its MODULE:TOPOLOGY, its id, or --application-id" in capsys.readouterr().err
 
 
-def test_only_what_is_committed_counts(
+def test_only_committed_records_count(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = two_members()
@@ -170,7 +172,7 @@ def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, group, book.now_ms)
 
 
-def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
+def test_K2_status_and_top_name_the_record_that_blocks_a_range(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
     stuck = TaskStatus(
@@ -296,12 +298,12 @@ def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("wide", "learning")
-def test_status_says_that_there_are_no_ranges_yet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_that_no_ranges_are_committed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "shop", "--ranges"]) == ExitCode.OK
     assert "no key ranges: nothing has been committed yet" in capsys.readouterr().out
 
 
-def test_K2_top_reads_the_map_at_every_look(
+def test_K2_top_reads_the_map_at_every_poll(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
 ) -> None:
     def sleep(_: float) -> bool:

@@ -51,7 +51,7 @@ def book(monkeypatch: pytest.MonkeyPatch) -> LogBook:
 
 
 @pytest.mark.usefixtures("book")
-def test_each_look_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_poll_is_a_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "shop", "--count", "2"]) == ExitCode.OK
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  !")]
     assert [line.split("  ", 1)[1] for line in lines] == [
@@ -62,14 +62,14 @@ def test_each_look_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("book")
-def test_each_look_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_poll_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
     looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [look["leader"] for look in looks] == ["p1", "p2"]
 
 
 @pytest.mark.usefixtures("book")
-def test_brokers_that_are_away_do_not_end_it(
+def test_unavailable_brokers_do_not_end_top(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real: Callable[..., GroupStatus] = GroupAccess.look
@@ -94,7 +94,7 @@ def test_brokers_that_are_away_do_not_end_it(
         (["--count", "0"], "--count 0: give at least"),
     ],
 )
-def test_nonsense_is_refused(
+def test_invalid_arguments_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", "shop", *arguments]) == ExitCode.USAGE
@@ -217,7 +217,7 @@ def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_waits_for_no_look(
+def test_ctrl_c_does_not_wait_for_a_poll(
     on_a_terminal: Callable[..., Terminal], silent_broker: str
 ) -> None:
     terminal = on_a_terminal(_ON_A_TERMINAL, silent_broker)
@@ -230,7 +230,7 @@ def test_ctrl_c_waits_for_no_look(
 
 
 @pytest.mark.slow
-def test_ctrl_c_waits_for_no_broker(
+def test_ctrl_c_does_not_wait_for_a_broker(
     on_a_terminal: Callable[..., Terminal], silent_broker: str
 ) -> None:
     terminal = on_a_terminal(_TOP, silent_broker)
