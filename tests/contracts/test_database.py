@@ -35,7 +35,7 @@ def fill(database: Database, store: str = "counts") -> None:
     database.write({store: [(key, b"v" + key) for key in KEYS]}, {})
 
 
-def test_values_come_in_the_order_of_the_keys_asked(database: Database) -> None:
+def test_values_have_the_order_of_the_requested_keys(database: Database) -> None:
     fill(database)
     asked = [b"b", b"none", b"a", b"b", b""]
     assert database.get_many("counts", asked) == [b"vb", None, b"va", b"vb", b"v"]
@@ -43,13 +43,13 @@ def test_values_come_in_the_order_of_the_keys_asked(database: Database) -> None:
     assert database.get_many("counts", []) == []
 
 
-def test_families_are_apart(database: Database) -> None:
+def test_families_are_separate(database: Database) -> None:
     database.write({"counts": [(b"k", b"1")], "default": [(b"k", b"2")]}, {})
     assert database.get_many("counts", [b"k"]) == [b"1"]
     assert database.get_many("default", [b"k"]) == [b"2"]
 
 
-def test_a_range_is_deleted_before_anything_else_is_written(database: Database) -> None:
+def test_a_range_is_deleted_before_rows_are_written(database: Database) -> None:
     fill(database)
     fill(database, "default")
     database.write(
@@ -113,7 +113,7 @@ def test_long_scans_are_whole(database: Database) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_sees_the_moment_it_was_begun(database: Database, *, reverse: bool) -> None:
+def test_a_scan_returns_the_rows_at_its_start(database: Database, *, reverse: bool) -> None:
     rows = [(b"%04d" % number, b"old") for number in range(100)]
     database.write({"counts": rows}, {})
     scan = database.iterate("counts", None, None, reverse=reverse)
@@ -151,7 +151,7 @@ def test_an_unknown_store_is_named(database: Database) -> None:
     assert database.position("counts") is None
 
 
-def test_after_close_nothing_answers(database: Database) -> None:
+def test_a_closed_database_refuses_reads_and_writes(database: Database) -> None:
     fill(database)
     database.close()
     database.close()

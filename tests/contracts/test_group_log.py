@@ -256,7 +256,7 @@ def test_H24_recreated_topics_have_other_ids(topics: ControlTopics) -> None:
     assert not set(anew.values()) & set(ids.values())
 
 
-def test_closing_twice_is_fine(topics: ControlTopics) -> None:
+def test_closing_twice_is_allowed(topics: ControlTopics) -> None:
     log = topics.log()
     log.open(create=True, inbox_back_ms=BACK_MS)
     log.send([_died(1)])
@@ -371,9 +371,7 @@ def test_H3_a_foreign_open_transaction_in_the_inbox_blocks_no_reader(
 
 
 @pytest.mark.broker
-def test_messages_that_were_deleted_unread_are_passed_over(
-    real_topics: _Real, real_cluster: RealCluster
-) -> None:
+def test_messages_deleted_unread_are_skipped(real_topics: _Real, real_cluster: RealCluster) -> None:
     log = real_topics.log()
     log.open(create=True, inbox_back_ms=0)
     inbox = TopicPartition(inbox_topic(real_topics.app), 0)
@@ -394,7 +392,9 @@ def test_messages_that_were_deleted_unread_are_passed_over(
 
 
 @pytest.mark.broker
-def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: RealCluster) -> None:
+def test_the_admin_answers_the_queries_of_the_leader(
+    real_topics: _Real, real_cluster: RealCluster
+) -> None:
     topic = real_cluster.topic()
     transactional_id = group_id(real_topics.app, "0a" * INCARNATION_BYTES, 0)
     producer = started(real_cluster, transactional_id)

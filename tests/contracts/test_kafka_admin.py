@@ -28,7 +28,7 @@ def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:
     assert admin.describe_topics([]) == {}
 
 
-def test_a_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
+def test_an_existing_topic_is_not_changed(cluster: Cluster) -> None:
     admin, name = cluster.admin(), cluster.name()
     admin.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
     before = admin.describe_topics([name])[name].topic_id
@@ -100,7 +100,7 @@ def test_records_past_the_end_cannot_be_deleted(cluster: Cluster) -> None:
         cluster.admin().delete_records({TopicPartition(topic, 0): 10})
 
 
-def test_committed_offsets_come_back_for_the_group_or_some_partitions(cluster: Cluster) -> None:
+def test_committed_offsets_are_returned_for_the_group_or_some_partitions(cluster: Cluster) -> None:
     topic, group = cluster.topic(partitions=3), cluster.name()
     zero, one, two = (TopicPartition(topic, number) for number in range(3))
     admin = cluster.admin()
@@ -114,7 +114,7 @@ def test_committed_offsets_come_back_for_the_group_or_some_partitions(cluster: C
     assert admin.committed(cluster.name(), [zero], stable=False) == {}
 
 
-def test_offsets_may_go_back(cluster: Cluster) -> None:
+def test_offsets_may_decrease(cluster: Cluster) -> None:
     topic, group = cluster.topic(), cluster.name()
     part = TopicPartition(topic, 0)
     for offset in (15, 3):
@@ -148,7 +148,7 @@ def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
     ) == (0, 0)
 
 
-def test_fencing_no_ids_and_unknown_ids_is_fine(cluster: Cluster) -> None:
+def test_fencing_no_ids_or_unknown_ids_is_allowed(cluster: Cluster) -> None:
     cluster.admin().fence([])
     unknown = cluster.name()
     cluster.admin().fence([unknown, unknown])

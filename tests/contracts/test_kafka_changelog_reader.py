@@ -36,7 +36,7 @@ def test_an_empty_changelog_is_at_its_end_immediately(cluster: Cluster) -> None:
     assert reader.positions() == cluster.admin().end_offsets([part]) == {part: 0}
 
 
-def test_a_tail_of_aborted_records_is_passed(cluster: Cluster) -> None:
+def test_a_tail_of_aborted_records_is_skipped(cluster: Cluster) -> None:
     """Restoring ends although the last visible record is far before the end (H29)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
@@ -65,7 +65,7 @@ def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
     assert (failure.value.partition, failure.value.offset) == (part, 1)
 
 
-def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
+def test_changelogs_are_added_and_removed_one_by_one(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
@@ -113,7 +113,7 @@ def test_a_resumed_changelog_is_read_immediately(cluster: Cluster) -> None:
     assert min(took_s[1:]) < 0.4, took_s
 
 
-def test_a_paused_changelog_that_went_and_comes_again_is_read(cluster: Cluster) -> None:
+def test_a_paused_changelog_removed_and_added_again_is_read(cluster: Cluster) -> None:
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, b"a", b"b")

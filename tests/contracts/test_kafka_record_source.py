@@ -17,7 +17,7 @@ from tidewheel.tasks.ports import OffsetOutOfRangeError, RecordSource
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
-def test_runs_hold_consecutive_records_of_one_partition_in_order(cluster: Cluster) -> None:
+def test_runs_have_consecutive_records_of_one_partition_in_order(cluster: Cluster) -> None:
     first, second = cluster.topic(partitions=2), cluster.topic()
     write(cluster, first, b"a", b"b", None, b"d", partitions=[0, 1, 0, 1])
     write(cluster, second, b"e", headers=[(("h", b"1"),)])
@@ -45,7 +45,7 @@ def test_a_run_without_headers_has_none_for_the_column(cluster: Cluster) -> None
     assert [run.headers for run in read_until(source, {part: 2})] == [None]
 
 
-def test_reading_begins_at_the_given_offset(cluster: Cluster) -> None:
+def test_reading_starts_at_the_given_offset(cluster: Cluster) -> None:
     topic = cluster.topic()
     write(cluster, topic, b"a", b"b", b"c")
     part = TopicPartition(topic, 0)
@@ -56,7 +56,7 @@ def test_reading_begins_at_the_given_offset(cluster: Cluster) -> None:
     assert source.positions() == {part: 3}
 
 
-def test_poll_returns_no_more_than_asked_for(cluster: Cluster) -> None:
+def test_poll_returns_at_most_the_requested_records(cluster: Cluster) -> None:
     topic = cluster.topic()
     write(cluster, topic, *[b"v"] * 10)
     part = TopicPartition(topic, 0)
@@ -187,7 +187,7 @@ def test_ends_are_known_without_requests_after_records_were_read(cluster: Cluste
     assert source.end_offsets() == {part: 10}
 
 
-def test_closing_twice_is_fine(cluster: Cluster) -> None:
+def test_closing_twice_is_allowed(cluster: Cluster) -> None:
     topic = cluster.topic()
     source = cluster.source()
     source.assign({TopicPartition(topic, 0): 0})
@@ -247,7 +247,7 @@ def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
     return end
 
 
-def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:
+def test_N2_a_partition_is_removed_and_added_again(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2)
     kept, moved = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
@@ -278,7 +278,7 @@ def test_fetched_records_of_a_removed_partition_are_not_returned(cluster: Cluste
     assert read_some(source, 10) == [b"%d" % number for number in range(40, 50)]
 
 
-def test_topics_that_are_not_there_may_be_prepared(cluster: Cluster) -> None:
+def test_missing_topics_may_be_prepared(cluster: Cluster) -> None:
     source = cluster.source()
     source.prepare([cluster.name()])
     source.assign({})

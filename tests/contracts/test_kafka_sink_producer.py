@@ -14,7 +14,7 @@ def test_records_are_visible_after_the_flush(cluster: Cluster) -> None:
     ]
 
 
-def test_a_close_that_waits_sends_the_remaining_records(cluster: Cluster) -> None:
+def test_a_waiting_close_sends_the_remaining_records(cluster: Cluster) -> None:
     topic = cluster.topic()
     sink = cluster.sink()
     sink.produce(columns(topic, b"last"))
@@ -34,7 +34,7 @@ def test_records_of_many_columns_keep_their_order(cluster: Cluster) -> None:
     ]
 
 
-def test_refused_records_come_back_once_and_the_others_arrive(cluster: Cluster) -> None:
+def test_refused_records_are_returned_once_and_the_others_arrive(cluster: Cluster) -> None:
     topic = cluster.topic(config={"max.message.bytes": "2000"})
     good = [b"g%d" % index for index in range(30)]
     mixed = columns(topic, *good[:10], b"x" * 3_000, *good[10:], b"x" * 3_000)
@@ -54,7 +54,7 @@ def test_refused_records_come_back_once_and_the_others_arrive(cluster: Cluster) 
     assert sink.flush() == []
 
 
-def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
+def test_one_record_without_a_key_fails_alone(cluster: Cluster) -> None:
     topic = cluster.topic(config={"cleanup.policy": "compact"})
     keys: list[bytes | None] = [b"k%d" % (index % 3) for index in range(100)]
     keys[40] = None
@@ -83,7 +83,7 @@ def test_a_record_for_a_missing_partition_fails_alone(cluster: Cluster) -> None:
     assert values_of(cluster, topic) == [b"warm", b"a", b"c"]
 
 
-def test_records_without_a_key_are_taken(cluster: Cluster) -> None:
+def test_records_without_a_key_are_accepted(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=3)
     sink = cluster.sink()
     sink.produce(columns(topic, b"a", b"b", keys=[None, None], partitions=ANY_PARTITION))
@@ -91,7 +91,7 @@ def test_records_without_a_key_are_taken(cluster: Cluster) -> None:
     assert sorted(value or b"" for value in values_of(cluster, topic)) == [b"a", b"b"]
 
 
-def test_closing_twice_is_fine(cluster: Cluster) -> None:
+def test_closing_twice_is_allowed(cluster: Cluster) -> None:
     sink = cluster.sink()
     sink.close()
     sink.close()

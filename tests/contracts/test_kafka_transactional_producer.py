@@ -61,7 +61,7 @@ def test_every_part_of_a_record_arrives(cluster: Cluster) -> None:
     ]
 
 
-def test_keyed_records_go_where_java_programs_put_them(cluster: Cluster) -> None:
+def test_keyed_records_have_the_partitions_of_the_java_client(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=30)
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"a-little-bit-longer-string"]
     hashes = [-973932308, -790332482, -985981536, -1486304829]
@@ -123,7 +123,7 @@ def test_offsets_sent_ahead_are_committed_unless_later_ones_are(
     assert cluster.admin().committed(group, [partition], stable=True) == {partition: offset}
 
 
-def test_offsets_sent_ahead_go_with_an_abort(cluster: Cluster) -> None:
+def test_offsets_sent_ahead_are_discarded_by_an_abort(cluster: Cluster) -> None:
     group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
     offsets = {partition: CommittedOffset(1, "metadata 1")}
     producer = started(cluster)
@@ -185,7 +185,7 @@ def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
     assert values_of(cluster, topic, 2) == [b"rest", b"rest"]
 
 
-def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
+def test_one_record_without_a_key_fails_alone(cluster: Cluster) -> None:
     topic = cluster.topic(config={"cleanup.policy": "compact"})
     mixed = columns(topic, b"1", b"2", b"3", b"4", keys=[b"a", b"b", None, b"c"])
     producer = started(cluster)
@@ -205,7 +205,7 @@ def test_records_too_old_for_a_topic_are_found(real_cluster: RealCluster) -> Non
 
 
 @pytest.mark.broker
-def test_a_topic_that_takes_only_small_batches_is_written(real_cluster: RealCluster) -> None:
+def test_a_topic_that_accepts_only_small_batches_is_written(real_cluster: RealCluster) -> None:
     topic = real_cluster.topic(config={"max.message.bytes": "2000"})
     records = columns(topic, *[b"v" * 100] * 200)
     producer = started(real_cluster)
@@ -229,7 +229,7 @@ def test_a_record_for_a_missing_partition_is_refused(cluster: Cluster) -> None:
     assert [(each.index, each.retriable) for each in producer.find_refused([wrong])] == [(1, False)]
 
 
-def test_a_transaction_in_need_of_nothing_commits(cluster: Cluster) -> None:
+def test_an_empty_transaction_commits(cluster: Cluster) -> None:
     topic = cluster.topic()
     producer = started(cluster)
     producer.begin()
@@ -237,7 +237,7 @@ def test_a_transaction_in_need_of_nothing_commits(cluster: Cluster) -> None:
     assert producer.commit(cluster.name(), {}) == {}
 
 
-def test_closing_twice_with_a_transaction_open_is_fine(cluster: Cluster) -> None:
+def test_closing_twice_with_an_open_transaction_is_allowed(cluster: Cluster) -> None:
     topic, shared = cluster.topic(), cluster.name()
     producer = started(cluster, shared)
     producer.begin()

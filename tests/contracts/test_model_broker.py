@@ -370,7 +370,7 @@ def commit_offsets(
     return producer.commit()
 
 
-def test_F1_a_group_without_members_takes_plain_commits(asked: Asked) -> None:
+def test_F1_a_group_without_members_accepts_plain_commits(asked: Asked) -> None:
     topic, group = asked.topic(), asked.name()
     assert asked.plain_commit(group, topic, 7) == ""
     until(lambda: asked.committed(group, topic, stable=True) == 7, "the commit is decided")
@@ -393,7 +393,7 @@ def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(as
     until(lambda: asked.committed(group, topic, stable=True) == 2, "the commit is decided")
 
 
-def test_F4_a_member_that_left_commits_no_more(asked: Asked) -> None:
+def test_F4_a_member_that_left_can_no_longer_commit(asked: Asked) -> None:
     topic, group = asked.topic(), asked.name()
     member = asked.join(group, topic)
     producer = started(asked)
@@ -413,7 +413,7 @@ def test_F5_a_member_may_commit_what_it_does_not_own(asked: Asked) -> None:
     until(lambda: asked.committed(group, other, stable=True) == 5, "the commit is decided")
 
 
-def test_F6_an_offset_may_go_back(asked: Asked) -> None:
+def test_F6_an_offset_may_decrease(asked: Asked) -> None:
     topic, group = asked.topic(), asked.name()
     producer = started(asked)
     assert commit_offsets(producer, group, topic, 15) == ""
@@ -433,7 +433,7 @@ def test_F7_readers_wait_for_a_pending_offset_until_it_is_fenced(asked: Asked) -
     until(lambda: asked.committed(group, topic, stable=True) == 4, "the commit is decided")
 
 
-def test_F9_a_fenced_zombie_is_over(asked: Asked) -> None:
+def test_F9_a_fenced_zombie_stays_fenced(asked: Asked) -> None:
     topic, shared = asked.topic(), asked.name()
     zombie = started(asked, shared)
     assert zombie.begin() == ""
@@ -446,7 +446,7 @@ def test_F9_a_fenced_zombie_is_over(asked: Asked) -> None:
     assert asked.visible(topic)[0] == ["newer"]
 
 
-def test_F16_an_aborted_tail_is_passed(asked: Asked) -> None:
+def test_F16_an_aborted_tail_is_skipped(asked: Asked) -> None:
     topic = asked.topic()
     producer = started(asked)
     for values, commit in (("ab", True), ("cd", False)):

@@ -20,7 +20,7 @@ _SEED = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_SEED", "1"))
 pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 10 * _PROGRAMS)]
 
 
-def test_random_programs_answer_as_kafka_streams(kafka_streams: None) -> None:
+def test_random_programs_give_the_results_of_kafka_streams(kafka_streams: None) -> None:
     programs = [draw(_SEED, number) for number in range(_PROGRAMS)]
     outputs: Counter[str] = Counter()
     differences: list[object] = []
@@ -40,7 +40,7 @@ def test_random_programs_answer_as_kafka_streams(kafka_streams: None) -> None:
     assert outputs["excluded"] < outputs["all"] / 5
 
 
-def test_every_operator_is_drawn() -> None:
+def test_every_operator_occurs_in_programs() -> None:
     drawn = Counter(step["op"] for number in range(400) for step in draw(_SEED, number)["steps"])
     assert drawn.keys() == OPERATORS.keys()
     assert min(drawn.values()) >= 10

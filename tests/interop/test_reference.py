@@ -35,7 +35,7 @@ def answers(kafka_streams: None) -> dict[str, list[tuple[Case, dict[str, Any]]]]
 
 @pytest.mark.parametrize("record_by_record", [False, True], ids=["batch", "singly"])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_answers_are_kafka_streams(
+def test_results_equal_kafka_streams(
     answers: dict[str, list[tuple[Case, dict[str, Any]]]], name: str, record_by_record: bool
 ) -> None:
     compared = 0

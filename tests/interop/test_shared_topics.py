@@ -109,7 +109,7 @@ def serde_topics(cluster: Cluster) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", _SERDES)
-def test_serdes_are_kafkas(
+def test_serdes_have_the_bytes_of_kafka(
     cluster: Cluster,
     java: KafkaStreamsProcess,
     serde_topics: dict[str, tuple[str, str]],
@@ -281,7 +281,7 @@ def _rows(name: str) -> list[_Input]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_each_continues_where_the_other_stopped(
+def test_each_application_continues_where_the_other_stopped(
     cluster: Cluster, java: KafkaStreamsProcess, tmp_path: Path, name: str
 ) -> None:
     """Alternating lives end like Kafka Streams alone: outputs, changelogs, internal topics."""

@@ -41,7 +41,7 @@ def driven(
     return found | program.pool.take_calls()
 
 
-def test_batches_give_what_single_records_give() -> None:
+def test_batches_give_the_results_of_single_records() -> None:
     drawn = Drawn()
 
     @SETTINGS

@@ -123,7 +123,7 @@ def test_H1_a_deposed_leader_changes_nothing(
 
 
 @pytest.mark.parametrize("wrong", ["count", "crc", "missing", "end"])
-def test_H4_a_snapshot_that_is_not_whole_counts_for_nothing(wrong: str) -> None:
+def test_H4_an_incomplete_snapshot_is_ignored(wrong: str) -> None:
     before = replay([claim(1), task(1, 0), task(1, 1)])
     items = snapshot(before, 2)
     end = items[-1]
@@ -144,7 +144,7 @@ def test_H4_a_snapshot_that_is_not_whole_counts_for_nothing(wrong: str) -> None:
     assert again.states.keys() == before.states.keys()
 
 
-def test_what_comes_after_a_begin_waits_for_the_end() -> None:
+def test_records_after_a_snapshot_begin_wait_for_its_end() -> None:
     group = replay([claim(1), task(1, 0), SnapshotBegin(leader_epoch=1), task(1, 1)])
     assert list(group.states) == [TaskId(0, 0)]
     assert group.pending == (task(1, 1),)
@@ -153,7 +153,7 @@ def test_what_comes_after_a_begin_waits_for_the_end() -> None:
     assert list(lone.states) == [TaskId(0, 0)]
 
 
-def test_questions_to_a_group() -> None:
+def test_a_group_answers_queries_about_members_and_tasks() -> None:
     group = replay(
         [
             claim(1),

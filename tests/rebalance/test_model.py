@@ -10,7 +10,7 @@ NUMBERS = st.integers(0, 10_000)
 
 
 @given(NUMBERS, NUMBERS)
-def test_task_ids_come_back_from_their_text(subtopology: int, partition: int) -> None:
+def test_task_ids_can_be_parsed_from_their_text(subtopology: int, partition: int) -> None:
     task = TaskId(subtopology, partition)
     assert TaskId.parse(str(task)) == task
 
@@ -34,7 +34,7 @@ def test_task_ids_come_back_from_their_text(subtopology: int, partition: int) ->
         "a_b",
     ],
 )
-def test_other_texts_are_no_task_ids(text: str) -> None:
+def test_invalid_task_ids_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="0_1"):
         TaskId.parse(text)
 
@@ -44,5 +44,5 @@ def test_task_ids_sort_by_number_not_by_text() -> None:
     assert [str(task) for task in sorted(tasks)] == ["0_9", "0_10", "1_0", "10_0"]
 
 
-def test_partitions_print_as_in_kafkas_own_tools() -> None:
+def test_partitions_print_as_in_kafka_tools() -> None:
     assert str(TopicPartition("app-counts-changelog", 3)) == "app-counts-changelog-3"

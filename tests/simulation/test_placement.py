@@ -40,7 +40,7 @@ def _moves(before: str, after: str, threads: dict[str, int] = ONE_EACH) -> str:
     return needless_moves(target, _target(after), _at_home(target), threads)
 
 
-def test_a_member_that_comes_takes_its_share_and_no_more() -> None:
+def test_a_new_member_gets_only_its_share() -> None:
     assert not _moves("aaabbb", "aacbbc")
     assert _moves("aaabbb", "accbbc") == "3 tasks move for c, 2 are its share"
 
@@ -50,12 +50,12 @@ def test_a_share_is_by_threads() -> None:
     assert _moves("aaabbb", "accbcc", {"a": 1, "b": 1, "c": 2})
 
 
-def test_only_the_tasks_of_who_is_gone_move() -> None:
+def test_only_tasks_of_the_removed_member_move() -> None:
     assert not _moves("aabbcc", "aabbab")
     assert "['0_1'] move although c is gone" in _moves("aabbcc", "abbbaa")
 
 
-def test_what_was_never_reached_says_nothing() -> None:
+def test_an_unreached_target_is_not_compared() -> None:
     before, after = _target("aabbcc"), _target("abbbaa")
     tasks = _at_home(before) | {"0_5": _task("0_5", "RUNNING", "b")}
     assert not needless_moves(before, after, tasks, ONE_EACH)
@@ -92,7 +92,7 @@ def _twice(owner_phase: str, *copies: str) -> str:
     return has_twice(step, {"0_0": _task("0_0", owner_phase, "a")}, members)
 
 
-def test_nobody_owns_what_it_keeps_a_copy_of() -> None:
+def test_no_member_owns_a_task_and_keeps_its_copy() -> None:
     assert not _twice("RUNNING", "b.1")
     assert _twice("RUNNING", "a.1")
     assert _twice("RUNNING", "a.2")

@@ -37,7 +37,7 @@ def test_lifetimes_with_faults_keep_every_invariant() -> None:
 
 
 @pytest.mark.slow
-def test_lifetimes_are_as_eventful_as_they_are_meant_to_be() -> None:
+def test_lifetimes_have_the_intended_number_of_events() -> None:
     total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
     assert total.fewest_events >= 200
     assert total.fewest_faults >= 5
@@ -78,7 +78,7 @@ def test_L3_without_the_refiner_moves_are_cold() -> None:
     assert baseline.restored > 5 * max(learners.restored, 1)
 
 
-def test_a_seed_is_a_complete_account_of_a_lifetime() -> None:
+def test_a_seed_reproduces_a_lifetime() -> None:
     traces: list[str] = []
     for seed in (7, 7, 8):
         simulation = Simulation(draw(seed))
@@ -94,7 +94,7 @@ def _regressions() -> list[int]:
 
 
 @pytest.mark.parametrize("seed", _regressions())
-def test_what_once_went_wrong_does_not_again(seed: int) -> None:
+def test_earlier_failures_do_not_return(seed: int) -> None:
     live(seed)
 
 
@@ -114,7 +114,7 @@ def test_every_rule_is_needed(mutant: Mutant) -> None:
     assert _lives(mutant.seed, mutant.more)
 
 
-def test_a_failure_says_how_to_see_it_again() -> None:
+def test_a_failure_names_the_command_that_repeats_it() -> None:
     fence_twice = next(mutant for mutant in MUTANTS if mutant.rule == "invariant 4")
     with removed(fence_twice), pytest.raises(Violation) as failure:
         live(fence_twice.seed)
@@ -125,7 +125,7 @@ def test_a_failure_says_how_to_see_it_again() -> None:
 
 
 @pytest.mark.slow
-def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again() -> None:
+def test_H24_a_group_with_lost_topics_stops_until_it_is_recovered() -> None:
     """Control topics are deleted: without a log no input is taken, no data lost or repeated.
 
     In 76 a watchdog was replaced shortly before; its worker continues on the old lease. In 15 and
@@ -138,7 +138,7 @@ def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again(
 
 
 @pytest.mark.slow
-def test_H24_a_worker_whose_watchdog_is_killed_after_a_recovery_ends() -> None:
+def test_H24_a_worker_whose_watchdog_dies_after_a_recovery_ends() -> None:
     simulation = Simulation(draw(8, more=("lose_topics",)))
     simulation.run()
     text = simulation.world.trace.text()

@@ -24,7 +24,7 @@ def test_keys_stay_in_order_through_few_and_many_changes(
         assert list(database.iterate("s", None, None)) == sorted(model.items())
 
 
-def test_a_view_costs_nothing_once_it_is_dropped() -> None:
+def test_a_dropped_view_is_forgotten() -> None:
     database = InMemoryDatabase(["s"])
     database.write({"s": [(b"a", b"1")]}, {})
     scan = database.iterate("s", None, None)

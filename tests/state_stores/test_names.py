@@ -47,12 +47,12 @@ def test_names_follow_the_rules(name: str) -> None:
         ("x" * 201, "has 201 characters; 200 are allowed"),
     ],
 )
-def test_a_refusal_names_what_is_wrong(name: str, says: str) -> None:
+def test_a_refused_name_is_explained(name: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"store name .*{says}" if name else says):
         check_store_name(name)
 
 
-def test_topics_that_come_out_too_long_are_refused() -> None:
+def test_topic_names_that_are_too_long_are_refused() -> None:
     check_internal_topics("app", ["s" * 200], ["r" * 200])
     check_internal_topics("a" * 40, ["s" * 198], [])
     with pytest.raises(ValueError, match=r"store .*250 characters, 1 more than Kafka's 249"):

@@ -156,7 +156,7 @@ def test_a_doubtful_position_is_not_followed(
     assert start_from(position, **facts) is StartFrom.BEGINNING
 
 
-def test_age_does_not_matter_where_nothing_is_left_to_read() -> None:
+def test_the_age_of_a_position_at_the_end_does_not_matter() -> None:
     old = Position(offset=100, topic_id=TOPIC, written_at_ms=0)
     assert start_from(old) is StartFrom.POSITION
     assert start_from(replace(old, topic_id=bytes(16))) is StartFrom.BEGINNING
@@ -174,7 +174,7 @@ def test_age_does_not_matter_where_nothing_is_left_to_read() -> None:
     st.integers(0, 20),
     st.integers(0, 2 * DAY_MS),
 )
-def test_positions_are_followed_only_if_every_record_behind_them_is_there(
+def test_positions_are_used_only_if_every_later_record_exists(
     position: Position | None, log_start: int, length: int, retention_ms: int
 ) -> None:
     log_end = log_start + length

@@ -94,7 +94,7 @@ def test_exclusive_checks_every_slot(tmp_path: Path) -> None:
         assert alone.slot == 0
 
 
-def test_the_lowest_free_slot_is_taken(tmp_path: Path) -> None:
+def test_the_lowest_free_slot_is_used(tmp_path: Path) -> None:
     first = StateDirectory.acquire(tmp_path, "app")
     second = StateDirectory.acquire(tmp_path, "app")
     assert (first.slot, second.slot) == (0, 1)
@@ -107,7 +107,7 @@ def test_the_lowest_free_slot_is_taken(tmp_path: Path) -> None:
     second.close()
 
 
-def test_applications_have_slots_of_their_own(tmp_path: Path) -> None:
+def test_each_application_has_its_own_slots(tmp_path: Path) -> None:
     with (
         StateDirectory.acquire(tmp_path, "one") as one,
         StateDirectory.acquire(tmp_path, "two") as two,
@@ -116,7 +116,7 @@ def test_applications_have_slots_of_their_own(tmp_path: Path) -> None:
         assert one.path != two.path
 
 
-def test_the_member_id_is_made_once(tmp_path: Path) -> None:
+def test_the_member_id_is_created_once(tmp_path: Path) -> None:
     with StateDirectory.acquire(tmp_path, "app") as first:
         made = first.member_id
     with StateDirectory.acquire(tmp_path, "app", member_id="mine") as again:
@@ -128,7 +128,7 @@ def test_the_member_id_is_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "garbage", [b"", b"{", b"[]", b'{"member_id": 7}', b'{"member_id": "../x"}', b"\xff\x00"]
 )
-def test_a_garbled_member_file_is_replaced(tmp_path: Path, garbage: bytes) -> None:
+def test_an_invalid_member_file_is_replaced(tmp_path: Path, garbage: bytes) -> None:
     StateDirectory.acquire(tmp_path, "app").close()
     (tmp_path / "app" / "0" / "member.json").write_bytes(garbage)
     with StateDirectory.acquire(tmp_path, "app") as first:
@@ -224,7 +224,7 @@ def test_a_removal_cut_short_is_finished_by_the_next_process(tmp_path: Path) -> 
     assert not half.exists()
 
 
-def test_obsolete_directories_go_after_their_time(directory: StateDirectory) -> None:
+def test_obsolete_directories_are_deleted_after_a_delay(directory: StateDirectory) -> None:
     for task in ("0_0", "0_1", "0_2"):
         directory.task_directory(task)
 
@@ -243,7 +243,7 @@ def test_obsolete_directories_go_after_their_time(directory: StateDirectory) -> 
     assert clean(set(), 10 * DAY_MS + 600) == ["0_0"]
 
 
-def test_the_global_directory_is_no_tasks(tmp_path: Path) -> None:
+def test_the_global_directory_is_not_listed_as_a_task(tmp_path: Path) -> None:
     with StateDirectory.acquire(tmp_path, "app") as slot:
         place = slot.global_directory()
         (place / "file").touch()
@@ -258,7 +258,7 @@ def test_the_global_directory_is_no_tasks(tmp_path: Path) -> None:
         assert not place.exists()
 
 
-def test_nothing_works_after_the_slot_was_given_back(tmp_path: Path) -> None:
+def test_a_released_directory_refuses_operations(tmp_path: Path) -> None:
     directory = StateDirectory.acquire(tmp_path, "app")
     directory.task_directory("0_0")
     directory.close()

@@ -76,7 +76,7 @@ def test_many_calls_are_not_one_long_call() -> None:
     assert stage.shown[-1] >= 12 * S
 
 
-def test_the_loop_without_a_call_shows_none() -> None:
+def test_the_loop_without_a_call_reports_none() -> None:
     stage = Stage()
     stage.look(5)
     assert set(stage.shown) == {0}
@@ -174,7 +174,7 @@ def test_a_call_without_a_bound_is_long_after_the_hang_time_out() -> None:
     assert stage.watch.call.is_long
 
 
-def test_the_longer_one_of_another_watch_is_reported() -> None:
+def test_the_longer_call_of_another_watch_is_reported() -> None:
     stage = Stage()
     stage.elsewhere = RunningCall(text="fill (app.py:9)", ms=4_000)
     stage.look(1)

@@ -85,7 +85,7 @@ def planned(
     return plan_application(spec, "app", topics)
 
 
-def test_there_is_a_task_per_partition_of_the_largest_source_topic() -> None:
+def test_the_largest_source_topic_has_a_task_per_partition() -> None:
     plan = planned(
         {"a": 2, "b": 3, "other": 9}, sub(0, [source("a"), source("b")]), sub(1, [source("a")])
     )
@@ -94,7 +94,9 @@ def test_there_is_a_task_per_partition_of_the_largest_source_topic() -> None:
 
 
 @given(st.integers(1, 20), st.lists(st.none() | st.integers(1, 20), max_size=6))
-def test_chains_of_repartitions_inherit_counts(count: int, chain: list[int | None]) -> None:
+def test_chains_of_repartitions_inherit_partition_counts(
+    count: int, chain: list[int | None]
+) -> None:
     names = [f"r{index}" for index in range(len(chain))]
     subtopologies = [
         sub(
@@ -117,7 +119,7 @@ def test_chains_of_repartitions_inherit_counts(count: int, chain: list[int | Non
     }
 
 
-def test_a_repartition_topic_takes_the_largest_count_of_what_its_writer_reads() -> None:
+def test_a_repartition_topic_has_the_largest_partition_count_of_its_writers_inputs() -> None:
     plan = planned(
         {"small": 2, "in": 7},
         sub(0, [source("in")], ["~first"]),
@@ -128,7 +130,7 @@ def test_a_repartition_topic_takes_the_largest_count_of_what_its_writer_reads() 
     assert plan.subtopologies[2].partitions == 7
 
 
-def test_a_loop_takes_the_count_of_what_flows_into_it() -> None:
+def test_a_loop_has_the_partition_count_of_its_input() -> None:
     plan = planned(
         {"in": 3},
         sub(0, [source("in"), source("loop", internal=True)], ["~loop"]),
@@ -137,7 +139,7 @@ def test_a_loop_takes_the_count_of_what_flows_into_it() -> None:
     assert plan.subtopologies[0].topic_partitions == {"in": 3, "app-loop": 3}
 
 
-def test_counts_that_depend_on_each_other_are_an_error() -> None:
+def test_cyclic_partition_counts_are_an_error() -> None:
     with pytest.raises(StreamsError, match=r"a, b depend on each other.*partitions="):
         planned(
             {},
@@ -160,7 +162,7 @@ def test_repartition_topics_have_kafka_streams_settings() -> None:
     assert topic.config["message.timestamp.type"] == "CreateTime"
 
 
-def test_repartition_topics_take_settings_of_their_own_before_those_of_all() -> None:
+def test_own_settings_of_repartition_topics_come_before_common_ones() -> None:
     subtopologies = (sub(0, [source("in")], ["~a", "~b"]), sub(1, [source("a", internal=True)]))
     spec = TopologySpec(
         subtopologies=subtopologies,
@@ -174,7 +176,7 @@ def test_repartition_topics_take_settings_of_their_own_before_those_of_all() -> 
     assert own.config["segment.bytes"] == other.config["segment.bytes"] == "1000000"
 
 
-def test_internal_topics_take_every_timestamp_and_records_as_large_as_inputs_hold() -> None:
+def test_internal_topics_accept_every_timestamp_and_the_largest_input_records() -> None:
     spec = StoreSpec(
         name="s", kind=StoreKind.KEY_VALUE, **BYTES, changelog_config={"max.message.bytes": "7"}
     )
@@ -226,7 +228,7 @@ def test_internal_topics_take_every_timestamp_and_records_as_large_as_inputs_hol
         ),
     ],
 )
-def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
+def test_changelogs_of_expiring_rows_keep_them_a_day_longer(
     limits: dict[str, Any], expected: dict[str, str]
 ) -> None:
     """As in Kafka Streams."""
@@ -238,7 +240,7 @@ def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
     assert topic.config["message.timestamp.type"] == "CreateTime"
 
 
-def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:
+def test_changelogs_are_compacted_and_have_the_settings_of_the_store() -> None:
     stores = (
         store("plain"),
         store("own", config={"min.insync.replicas": "2"}),
@@ -263,7 +265,7 @@ def test_missing_source_topics_are_all_named() -> None:
     assert missing_source_topics(TopologySpec(subtopologies=spec), ["here"]) == {"a", "b"}
 
 
-def test_patterns_match_whole_names_but_no_topics_of_our_own() -> None:
+def test_patterns_match_whole_names_but_no_internal_topics() -> None:
     topics = {
         "app-orders": 3, "app-x-changelog": 9, "app-x-repartition": 9, "app-group-state": 1, "other-x-changelog": 2, "orders": 4,
     }  # fmt: skip
@@ -273,7 +275,7 @@ def test_patterns_match_whole_names_but_no_topics_of_our_own() -> None:
 
 
 @pytest.mark.parametrize("topic", ["app-customers-changelog", "app-old-repartition"])
-def test_a_named_topic_may_look_like_one_of_ours(topic: str) -> None:
+def test_a_named_topic_may_have_the_form_of_an_internal_one(topic: str) -> None:
     plan = planned(
         {topic: 6},
         sub(0, [source(topic)], ["~r"]),
@@ -297,7 +299,7 @@ def test_internal_topics_of_another_size_are_an_error(name: str) -> None:
         planned({"in": 4, name: 3}, *subtopologies, repartition={"r": None})
 
 
-def test_topics_that_must_agree_are_compared() -> None:
+def test_partition_counts_of_copartitioned_topics_are_compared() -> None:
     group = (frozenset({"a", "r"}),)
     inputs = [source("a"), source("r", internal=True)]
     first = sub(0, [source("in")], ["~r"])
@@ -307,7 +309,7 @@ def test_topics_that_must_agree_are_compared() -> None:
         planned({"a": 2, "in": 3}, first, second, repartition={"r": 3})
 
 
-def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() -> None:
+def test_a_repartition_topic_has_as_many_partitions_as_its_join_partner() -> None:
     group = (frozenset({"a", "r"}),)
     inputs = [source("a"), source("r", internal=True)]
     first, second = sub(0, [source("in")], ["~r"]), sub(1, inputs, copartition_groups=group)
@@ -315,7 +317,7 @@ def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() 
     assert [each.partitions for each in plan.repartition_topics] == [2]
 
 
-def test_repartition_topics_that_are_joined_have_the_count_of_the_largest() -> None:
+def test_joined_repartition_topics_have_the_largest_partition_count() -> None:
     group = (frozenset({"r", "s"}),)
     inputs = [source("r", internal=True), source("s", internal=True)]
     subtopologies = (
@@ -343,7 +345,7 @@ def test_repartition_topics_that_are_joined_have_the_count_of_the_largest() -> N
         ("other-counts-changelog", False),
     ],
 )
-def test_internal_topics_are_told_by_their_names(topic: str, internal: bool) -> None:
+def test_internal_topics_are_recognised_by_their_names(topic: str, internal: bool) -> None:
     """As Kafka Streams' StreamsResetter lists them."""
     assert is_internal(topic, "app") is internal
 

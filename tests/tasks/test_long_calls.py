@@ -308,7 +308,7 @@ def test_a_function_written_in_c_is_found() -> None:
         assert "test_long_calls.py:" in call.function
 
 
-def test_what_this_project_waits_for_is_no_call() -> None:
+def test_waits_inside_the_library_are_no_calls() -> None:
     watch = CallWatch(lambda: 0, others=list, shows=None, limits=Limits(10.0, None))
     watch.start()
     try:

@@ -15,7 +15,7 @@ T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
 HA = HighAvailabilityAssignor()
 
 
-def test_the_plan_does_not_depend_on_who_runs_what() -> None:
+def test_the_plan_does_not_depend_on_current_owners() -> None:
     request = asked([AssignmentMember(name=name) for name in "ab"], tasks(4))
     running = asked(
         [AssignmentMember(name="a", owned=frozenset({T0, T1, T2, T3})), AssignmentMember(name="b")],
@@ -25,7 +25,7 @@ def test_the_plan_does_not_depend_on_who_runs_what() -> None:
     assert HA.assign(request).owners == {T0: "a", T1: "b", T2: "a", T3: "b"}
 
 
-def test_more_threads_take_more() -> None:
+def test_members_with_more_threads_get_more_tasks() -> None:
     request = asked([AssignmentMember(name="a"), AssignmentMember(name="b", threads=3)], tasks(8))
     assert loads(request, HA.assign(request).owners, stateful=True) == {"a": 2, "b": 6}
 
@@ -36,7 +36,7 @@ def test_stateless_tasks_fill_up_the_members_that_run_fewest() -> None:
     assert sorted(owners.values()) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_round_robin_goes_on_with_stateless_tasks_where_the_stateful_ones_ended() -> None:
+def test_round_robin_continues_with_stateless_tasks_after_the_last_stateful_one() -> None:
     request = asked(
         [AssignmentMember(name="a", threads=2), AssignmentMember(name="b")], tasks(2, 4)
     )
@@ -53,7 +53,7 @@ def plan(standby: dict[str, set[TaskId]], warmups: int) -> Plan:
     )
 
 
-def test_a_copy_is_kept_where_it_is_fresh_while_the_planned_one_warms_up() -> None:
+def test_a_fresh_copy_is_kept_while_the_planned_copy_warms_up() -> None:
     fresh = Freshness({T0: {"b": 5}, T1: {"b": 5}}, {T0: frozenset("b"), T1: frozenset("b")})
     moved = plan({"a": {T0, T1}, "b": set()}, warmups=1)
     assert move_standbys(moved, fresh, {T0, T1}) == 2
@@ -76,7 +76,7 @@ def test_a_copy_that_was_planned_to_warm_up_is_not_moved_again() -> None:
     assert moved.standby == {"a": {T0}, "b": set()}
 
 
-def test_a_copy_goes_to_the_freshest_where_nobody_is_caught_up() -> None:
+def test_without_a_caught_up_member_the_copy_moves_to_the_freshest() -> None:
     known = Freshness({T0: {"a": 90, "b": 50, "c": 70}}, {T0: frozenset()})
     moved = plan({"a": {T0}, "b": set(), "c": set()}, warmups=0)
     assert move_standbys(moved, known, {T0}) == 1
@@ -84,7 +84,7 @@ def test_a_copy_goes_to_the_freshest_where_nobody_is_caught_up() -> None:
     assert move_standbys(moved, known, {T0}) == 0
 
 
-def test_a_copy_stays_where_everybody_fresher_has_the_task() -> None:
+def test_a_copy_stays_if_every_fresher_member_owns_the_task() -> None:
     known = Freshness({T0: {"b": 0}}, {T0: frozenset("b")})
     moved = plan({"a": {T0}, "b": set()}, warmups=1)
     moved.active["b"].add(T0)

@@ -16,7 +16,7 @@ ASSIGNORS = st.sampled_from(sorted(BUILT_IN))
 
 
 @given(ASSIGNORS, requests())
-def test_every_task_has_one_owner_and_as_many_standbys_as_there_can_be(
+def test_every_task_has_one_owner_and_all_possible_standbys(
     assignor: str, request: AssignmentRequest
 ) -> None:
     answer = validated(request, resolve(assignor).assign(request))
@@ -53,9 +53,7 @@ def test_the_order_of_the_request_does_not_matter(
 
 
 @given(ASSIGNORS, requests())
-def test_an_answer_that_was_carried_out_is_given_again(
-    assignor: str, request: AssignmentRequest
-) -> None:
+def test_an_applied_assignment_is_stable(assignor: str, request: AssignmentRequest) -> None:
     answer = resolve(assignor).assign(request)
     assert resolve(assignor).assign(with_answer(request, answer)) == answer
 
@@ -76,12 +74,12 @@ def test_fair_shares_add_up(tasks: int, threads: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
-def test_nobody_to_assign_to_is_an_empty_answer(assignor: str) -> None:
+def test_without_members_the_assignment_is_empty(assignor: str) -> None:
     request = AssignmentRequest(number=1, members=(), tasks={})
     answer = resolve(assignor).assign(request)
     assert (answer.owners, answer.standbys) == ({}, {})
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
-def test_the_name_is_the_one_it_is_known_by(assignor: str) -> None:
+def test_an_assignor_has_the_name_it_is_resolved_by(assignor: str) -> None:
     assert resolve(assignor).name == assignor

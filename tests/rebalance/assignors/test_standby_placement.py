@@ -60,16 +60,16 @@ def test_copies_are_spread_over_every_tag() -> None:
         assert {tags[name]["cluster"] for name in holders} == {"k1", "k2"}
 
 
-def test_where_all_values_are_used_up_the_load_decides() -> None:
+def test_members_with_used_tag_values_are_chosen_by_load() -> None:
     assert placed(zoned([("z", "k")] * 3), "m1", 1) == ("m2",)
     assert placed(zoned([("z", "k")] * 3), "m1", 5) == ("m2", "m3")
 
 
-def test_a_member_alone_keeps_no_copy() -> None:
+def test_a_single_member_has_no_standby() -> None:
     assert placed([AssignmentMember(name="a")], "a", 2) == ()
 
 
-def test_copies_that_exist_stay() -> None:
+def test_existing_copies_stay() -> None:
     names = ("a", "b", "c", "d", "e")
     members = {name: AssignmentMember(name=name) for name in names}
     members["d"] = AssignmentMember(name="d", on_disk=frozenset({T0}))
@@ -91,7 +91,7 @@ def test_a_copy_moves_for_a_better_place() -> None:
     assert placed([*members, AssignmentMember(name="c", rack="r2")], "a", 1) == ("c",)
 
 
-def test_a_copy_moves_from_a_member_with_a_task_too_many() -> None:
+def test_a_copy_moves_from_an_overloaded_member() -> None:
     members = [
         AssignmentMember(name="a"),
         AssignmentMember(name="b", copies=frozenset({T0, T1, T2})),
@@ -103,7 +103,7 @@ def test_a_copy_moves_from_a_member_with_a_task_too_many() -> None:
 
 
 @given(requests())
-def test_L5_copies_that_are_spread_evenly_stay(request: AssignmentRequest) -> None:
+def test_L5_evenly_spread_copies_stay(request: AssignmentRequest) -> None:
     owners = {
         task: min(member.name for member in request.members)
         for task, shape in request.tasks.items()

@@ -39,7 +39,7 @@ def sorted_loads(request: AssignmentRequest, owners: Mapping[TaskId, str]) -> li
 
 
 @given(requests())
-def test_L5_a_target_that_makes_no_load_smaller_moves_nothing(request: AssignmentRequest) -> None:
+def test_L5_a_target_that_reduces_no_load_moves_no_task(request: AssignmentRequest) -> None:
     owners = {task: each.name for each in request.members for task in each.owned}
     for task in request.tasks:
         owners.setdefault(task, request.members[0].name)
@@ -88,7 +88,7 @@ def test_invariant_20_removing_a_member_moves_only_its_tasks(
 
 
 @given(requests(), st.data())
-def test_S2_a_member_that_comes_back_gets_its_tasks_back(
+def test_S2_a_returning_member_gets_its_tasks_back(
     request: AssignmentRequest, data: st.DataObject
 ) -> None:
     before = balanced(request)
@@ -97,14 +97,14 @@ def test_S2_a_member_that_comes_back_gets_its_tasks_back(
     assert ASSIGN(replace(before, members=(*others, back))) == ASSIGN(before)
 
 
-def test_a_task_whose_owner_is_gone_goes_to_a_copy() -> None:
+def test_a_task_without_an_owner_moves_to_a_copy() -> None:
     request = asked([member("a", T1, copies=(T0,)), member("b")], tasks(2))
     assert ASSIGN(request).owners == {T0: "b", T1: "a"}
     request = asked([member("a", copies=(T0, T1)), member("b")], tasks(2))
     assert ASSIGN(request).owners == {T0: "a", T1: "b"}
 
 
-def test_fresher_state_goes_first() -> None:
+def test_members_with_fresher_state_come_first() -> None:
     behind = replace(member("a", copies=(T0,)), lags={T0: 10**6})
     ready = replace(member("b", copies=(T0,)), lags={T0: 10})
     on_disk = AssignmentMember(name="c", on_disk=frozenset({T0, T1}))
@@ -117,7 +117,7 @@ def test_fresher_state_goes_first() -> None:
     assert ASSIGN(asked([behind, stale_on_disk], tasks(1))).owners == {T0: "a"}
 
 
-def test_learners_under_way_are_not_thrown_away() -> None:
+def test_learners_in_progress_are_kept() -> None:
     learning = asked([member("a", T0, T1, T2, T3), member("b", copies=(T0, T3))], tasks(4))
     assert ASSIGN(learning).owners == {T0: "b", T1: "a", T2: "a", T3: "b"}
 
@@ -129,7 +129,7 @@ def test_stateful_and_stateless_tasks_are_counted_apart() -> None:
     assert loads(request, answer, stateful=False) == {"a": 1, "b": 2}
 
 
-def test_who_runs_less_of_the_other_kind_keeps_the_extra_task() -> None:
+def test_the_member_with_fewer_stateless_tasks_keeps_the_extra_stateful_task() -> None:
     stateless = [TaskId(1, partition) for partition in range(4)]
     request = asked(
         [member("a", T0, T1, *stateless[:2]), member("b", T2, *stateless[2:]), member("c", T3)],

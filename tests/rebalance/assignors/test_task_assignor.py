@@ -48,12 +48,12 @@ OWNERS = {T0: "a", S0: "b"}
         ),
     ],
 )
-def test_nonsense_is_refused(answer: Assignment, problem: str) -> None:
+def test_invalid_assignments_are_refused(answer: Assignment, problem: str) -> None:
     with pytest.raises(AssignmentRefusedError, match=f"^assignor 'sticky': {problem}$"):
         validated(REQUEST, answer)
 
 
-def test_an_answer_is_put_in_order() -> None:
+def test_a_validated_assignment_is_sorted() -> None:
     answer = validated(
         REQUEST, Assignment(owners={S0: "b", T0: "a"}, standbys={S0: (), T0: ("b",)})
     )
@@ -61,12 +61,12 @@ def test_an_answer_is_put_in_order() -> None:
     assert answer.standbys == {T0: ("b",)}
 
 
-def test_nobody_there_is_nobody_to_own() -> None:
+def test_a_group_without_members_has_no_owners() -> None:
     empty = asked([], tasks(1))
     assert validated(empty, Assignment(owners={})) == Assignment(owners={})
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_the_error_of_an_unknown_assignor_lists_the_built_in_ones() -> None:
     with pytest.raises(
         ValueError, match="'stiky'; built in are high_availability, round_robin, sticky"
     ):

@@ -63,7 +63,7 @@ def test_the_same_group_is_the_same_text_also_after_a_snapshot() -> None:
     assert describe_group(book.group) == before.replace("(epoch 1)", "(epoch 2)")
 
 
-def test_a_held_group_says_why() -> None:
+def test_the_description_of_a_held_group_has_the_reason() -> None:
     book = two_members().about("0_0", held="topic orders lost partitions")
     assert fold_log(book.entries).phase is GroupPhase.NOT_READY
     assert "held: topic orders lost partitions" in describe_group(book.group)
@@ -116,14 +116,14 @@ def test_a_new_leader_changes_no_phase() -> None:
         ),
     ],
 )
-def test_a_group_is_at_rest_only_when_everything_is_in_its_place(disturb: object) -> None:
+def test_a_group_is_running_only_at_its_target(disturb: object) -> None:
     assert callable(disturb)
     book = two_members()
     disturb(book)
     assert fold_log(book.entries).phase not in {GroupPhase.RUNNING, GroupPhase.EMPTY}
 
 
-def test_since_when_things_are_so() -> None:
+def test_the_fold_records_the_time_of_each_phase() -> None:
     book = two_members()
     fold = fold_log(book.entries)
     assert fold.task_since[MOVED] == Since(at_ms=T + 310)
@@ -137,7 +137,7 @@ def test_since_when_things_are_so() -> None:
     assert task_phase_text(fold.group, MOVED) == "WARMING"
 
 
-def test_what_only_a_snapshot_tells_is_at_least_that_old() -> None:
+def test_times_from_a_snapshot_are_marked_as_lower_bounds() -> None:
     book = two_members().leader("p2")
     assert fold_log(book.entries).task_since[MOVED] == Since(at_ms=T + 310)
     last = [entry for entry in book.entries if entry.record.leader_epoch == book.leader_epoch]
@@ -217,13 +217,13 @@ def test_S5_a_group_without_tasks_is_at_rest() -> None:
     assert _fold(table).phase is GroupPhase.RUNNING
 
 
-def test_a_target_of_an_earlier_version_is_taken_as_it_is() -> None:
+def test_a_target_of_an_earlier_version_is_accepted() -> None:
     book = two_members()
     target = TargetRecord(leader_epoch=1, group_epoch=2, owners={}, basis="0123456789abcdef")
     assert fold_log(book.write(target).entries).phase is GroupPhase.RECONCILING
 
 
-def test_members_that_have_gone_are_not_remembered_for_ever() -> None:
+def test_members_that_left_are_forgotten_eventually() -> None:
     book = LogBook().leader("p1").member("a")
     for number in range(100):
         name = f"visitor-{number}"

@@ -13,7 +13,7 @@ def _last(book: LogBook) -> Episode:
     return account(book.entries)[-1]
 
 
-def test_a_scale_out_reads_as_it_was() -> None:
+def test_the_episode_of_a_scale_out_lists_its_steps() -> None:
     assert episode_text(_last(scale_out()), _when) == (
         "T+2000  1 task granted, 3 stayed, 4.2 s\n"
         "  +0 ms     c joined on h-c\n"
@@ -70,13 +70,13 @@ def test_a_static_member_restarts() -> None:
     )
 
 
-def test_a_static_member_that_stays_away() -> None:
+def test_a_static_member_that_misses_its_rejoin_timeout() -> None:
     book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.after(60_000).member("b", MemberPhase.GONE)
     assert "b did not come back in time" in episode_text(_last(book), _when)
 
 
-def test_a_learner_that_is_not_needed_any_more() -> None:
+def test_a_learner_that_is_no_longer_needed() -> None:
     book = two_members().member("c").target({"0_1": "c"}).step({"0_1": ("c-1", 7)})
     book.after(500).member("c", MemberPhase.GONE)
     book.target({"0_0": "a", "0_1": "b", "0_2": "a", "0_3": "b"}, "c left").step()
@@ -90,14 +90,14 @@ def test_a_learner_that_is_not_needed_any_more() -> None:
     assert (_last(book).moves, _last(book).stayed) == ((), 4)
 
 
-def test_another_leader_is_an_episode_of_its_own() -> None:
+def test_a_new_leader_starts_an_episode() -> None:
     assert episode_text(_last(two_members().after(10).leader("p2")), _when) == (
         "T+1010  p2 leads, in place of p1 (leader epoch 2)\n"
         "  +0 ms     p2 leads, in place of p1 (leader epoch 2)"
     )
 
 
-def test_what_is_not_finished_says_so() -> None:
+def test_an_unfinished_episode_is_marked() -> None:
     book = two_members().member("c").target({"0_1": "c"}, "c joined").step({"0_1": ("c-1", 7)})
     episode = _last(book)
     assert episode.ended_ms is None
@@ -113,7 +113,7 @@ def test_tasks_without_state_move_without_a_copy() -> None:
     assert [each.how for each in _last(book).moves] == ["stateless"]
 
 
-def test_member_phases_are_told_in_words() -> None:
+def test_member_phases_are_described_in_words() -> None:
     book = two_members().member("b", MemberPhase.PARKED, reason="its topology is newer")
     book.member("b").member("b", MemberPhase.LEAVING, drain_ms=25_000)
     book.member("b", MemberPhase.LEAVING).member("b", MemberPhase.GONE)
@@ -126,7 +126,7 @@ def test_member_phases_are_told_in_words() -> None:
     ]
 
 
-def test_what_happens_to_the_group_is_told() -> None:
+def test_changes_of_the_group_are_described() -> None:
     book = two_members().about("0_0", held="topic orders lost partitions")
     book.about(*(f"0_{number}" for number in range(6)))
     texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
@@ -138,7 +138,7 @@ def test_what_happens_to_the_group_is_told() -> None:
     ]
 
 
-def test_what_happened_can_be_asked_for_while_it_happens() -> None:
+def test_episodes_can_be_read_while_records_arrive() -> None:
     book = scale_out().step({"0_0": ("b-1", 9)}).step().member("c", MemberPhase.GONE)
     chronicle = Chronicle()
     for count, entry in enumerate(book.entries, 1):
@@ -148,7 +148,7 @@ def test_what_happened_can_be_asked_for_while_it_happens() -> None:
     assert texts[:2] == ["the learner of 0_0 at b was dropped, the task stayed", "c left"]
 
 
-def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
+def test_only_the_configured_number_of_episodes_is_kept() -> None:
     book = scale_out()
     chronicle = Chronicle(keep=1)
     for entry in book.entries:
@@ -156,7 +156,7 @@ def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
     assert chronicle.episodes() == account(book.entries)[-1:]
 
 
-def test_a_group_that_restarts_under_another_leader_comes_to_its_end() -> None:
+def test_the_episode_of_a_restart_under_a_new_leader_ends() -> None:
     book = two_members()
     for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
         for task in tasks:

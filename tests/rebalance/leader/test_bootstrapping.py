@@ -54,7 +54,7 @@ def running_pair() -> RoundTable:
     return table
 
 
-def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says_why() -> None:
+def test_members_that_start_during_a_bootstrap_own_no_task_and_log_the_reason() -> None:
     table = RoundTable()
     write(table, begin_load(table.group, load(), CLAIMANT))
     a = table.start("a")
@@ -73,7 +73,7 @@ def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says
     assert sorted(a.running) == ["0_0", "0_1", "0_2", "0_3"]
 
 
-def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody() -> None:
+def test_a_bootstrap_removes_former_members_and_their_offsets() -> None:
     table = running_pair()
     before = table.group
     group = replay(begin_load(before, load(), CLAIMANT), before)
@@ -89,7 +89,7 @@ def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody(
         assert state.task_epoch == before.states[task].task_epoch
 
 
-def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
+def test_a_second_bootstrap_attempt_keeps_waiting_members_and_ends_the_first() -> None:
     table = RoundTable()
     write(table, begin_load(table.group, load(), CLAIMANT))
     table.start("a")
@@ -105,7 +105,7 @@ def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
         finish_load(table.group, done("b1"), CLAIMANT)
 
 
-def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_over() -> None:
+def test_a_bootstrap_may_write_only_while_it_is_open() -> None:
     groups = [Group()]
     groups.append(replay(begin_load(groups[-1], load(), CLAIMANT), groups[-1]))
     groups.append(replay(close_load(groups[-1], "counts", "b1", CLAIMANT), groups[-1]))
@@ -115,7 +115,7 @@ def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_ov
     assert pending_in(groups[-1], "counts") is None
 
 
-def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> None:
+def test_a_leader_without_the_bootstrap_records_grants_no_task() -> None:
     group = replay(begin_load(Group(), load(), CLAIMANT))
     forgetful = Group(leader_epoch=group.leader_epoch, about=group.about)
     table = RoundTable()
@@ -127,7 +127,7 @@ def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> N
     assert not may_write(table.group, "counts", "b1")
 
 
-def test_what_speaks_against_it() -> None:
+def test_objections_to_a_bootstrap_name_their_cause() -> None:
     group = running_pair().group
     assert objections(group, "counts", []) == []
     assert objections(group, "counts", ["b", "a"]) == [
@@ -139,7 +139,7 @@ def test_what_speaks_against_it() -> None:
     assert "partitions: topic orders" in objections(held, "counts", [])[0]
 
 
-def test_another_leader_restates_what_is_pending() -> None:
+def test_a_new_leader_restates_a_pending_bootstrap() -> None:
     table = RoundTable()
     write(table, begin_load(table.group, load(), CLAIMANT))
     table.lead("p2")

@@ -46,7 +46,7 @@ def test_N8_new_partitions_become_tasks() -> None:
     assert table.group.about.partitions == {"orders": 6}
 
 
-def test_N8_a_joiner_that_sees_more_brings_it() -> None:
+def test_N8_a_joiner_that_sees_more_partitions_adds_their_tasks() -> None:
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -55,7 +55,7 @@ def test_N8_a_joiner_that_sees_more_brings_it() -> None:
     assert "0_4" in table.owners()
 
 
-def test_old_metadata_of_one_member_takes_nothing_away() -> None:
+def test_old_metadata_of_one_member_removes_no_task() -> None:
     table = RoundTable()
     table.start("a", tasks=stateful(6), partitions={"orders": 6})
     table.run(1_000)
@@ -65,7 +65,7 @@ def test_old_metadata_of_one_member_takes_nothing_away() -> None:
     assert len(table.group.tasks) == 6
 
 
-def test_H26_partitions_that_vanish_hold_the_group_until_they_are_back() -> None:
+def test_H26_lost_partitions_hold_the_group_until_they_return() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -92,7 +92,7 @@ def test_H26_a_changelog_with_too_few_partitions_holds_the_group() -> None:
     assert len(table.group.tasks) == 4
 
 
-def test_a_hold_that_somebody_else_set_is_not_lifted_here() -> None:
+def test_a_hold_set_for_another_reason_is_not_lifted() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -108,7 +108,7 @@ def test_a_hold_that_somebody_else_set_is_not_lifted_here() -> None:
     assert table.group.about.held.startswith("SAFE_HOLD")
 
 
-def test_tasks_that_nobody_knows_the_topics_of_yet_come_later() -> None:
+def test_tasks_are_added_when_their_topics_appear() -> None:
     table = RoundTable()
     a = table.start("a", tasks=(), partitions={})
     table.run(1_000)
@@ -141,12 +141,12 @@ def test_N14_version_ranges_have_to_meet(
         assert found.code == "INCOMPATIBLE_VERSION"
 
 
-def test_who_replaces_itself_is_not_held_against_its_former_self() -> None:
+def test_a_restarted_member_may_join_with_another_topology() -> None:
     group = Group(members={"a-1": member("a", topology_hash="t")})
     assert join_refusal(join("a", 2, topology_hash="u"), group) is None
 
 
-def test_a_parked_member_is_parked_by_others_only() -> None:
+def test_a_member_is_not_parked_by_its_own_former_epoch() -> None:
     about = GroupRecord(leader_epoch=1, topology_epoch=1)
     group = Group(about=about, members={"a-1": member("a", topology_epoch=1)})
     assert not is_parked(2, group, "a")
@@ -154,7 +154,7 @@ def test_a_parked_member_is_parked_by_others_only() -> None:
     assert not is_parked(1, group, "b")
 
 
-def test_two_programs_of_one_epoch_are_refused_even_while_both_would_be_parked() -> None:
+def test_two_topologies_of_one_epoch_are_refused_even_if_parked() -> None:
     group = Group(
         members={
             "a-1": member("a"),
@@ -173,7 +173,7 @@ def test_seen_tasks_keep_their_order() -> None:
     assert list(map(str, table.group.tasks)) == ["0_1", "0_9", "0_10"]
 
 
-def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
+def test_N12_tasks_that_no_member_sees_are_removed() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
@@ -210,7 +210,7 @@ def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
     assert table.group.states[TaskId(0, 3)].task_epoch == before + 1
 
 
-def test_N12_tasks_that_are_gone_at_the_start_are_not_granted() -> None:
+def test_N12_tasks_missing_at_the_start_are_not_granted() -> None:
     table = RoundTable()
     a = table.start("a", partitions={"x": 2, "y": 4})
     table.run(10_000)
@@ -227,7 +227,7 @@ def test_N12_tasks_that_are_gone_at_the_start_are_not_granted() -> None:
     assert phase_of(table.group) is GroupPhase.RUNNING
 
 
-def test_N12_the_last_topic_of_a_pattern_may_go_too() -> None:
+def test_N12_the_last_topic_of_a_pattern_may_be_deleted() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -239,7 +239,7 @@ def test_N12_the_last_topic_of_a_pattern_may_go_too() -> None:
     assert not fold_log(LogEntry(n, n, each) for n, each in enumerate(table.log)).group.about.held
 
 
-def test_N12_a_new_leader_takes_nothing_away_before_it_has_heard_everybody() -> None:
+def test_N12_a_new_leader_removes_no_task_before_every_member_has_reported() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
@@ -257,7 +257,7 @@ def test_N12_a_new_leader_takes_nothing_away_before_it_has_heard_everybody() -> 
     st.sets(st.integers(0, 3)),
     st.integers(0, 6),
 )
-def test_N12_a_task_is_gone_only_when_everybody_who_runs_the_program_lacks_it(
+def test_N12_a_task_is_removed_only_when_all_members_of_the_topology_lack_it(
     sights: list[tuple[int, str]], unheard: set[int], known: int
 ) -> None:
     members = {f"m{n}-1": member(f"m{n}", topology_hash=each) for n, (_, each) in enumerate(sights)}
@@ -310,7 +310,7 @@ def _set_up_again() -> Group:
         ({"protocol": (7, 9)}, "INCOMPATIBLE_VERSION"),
     ],
 )
-def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
+def test_invariant_17_a_recovered_group_waits_for_its_topology(
     other: dict[str, Any], code: str
 ) -> None:
     """Its own members wait and come later: the first stranger is refused (H24)."""
@@ -323,7 +323,7 @@ def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
     assert "tidewheel group recover" in found.reason
 
 
-def test_a_group_that_was_set_up_again_waits_only_for_the_first_of_its_program() -> None:
+def test_a_recovered_group_waits_only_for_the_first_member_of_its_topology() -> None:
     table = RoundTable()
     for record in snapshot(_set_up_again(), 1):
         table._append(record)

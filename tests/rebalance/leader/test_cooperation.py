@@ -7,7 +7,7 @@ from tidewheel.rebalance.protocol.orders import ReleaseTask
 from tidewheel.rebalance.runtime.election import Election
 
 
-def test_L6_members_keep_everything_that_is_not_moved() -> None:
+def test_L6_members_keep_tasks_that_do_not_move() -> None:
     table = RoundTable()
     tasks = stateful(12)
     workers = [table.start(name, tasks=tasks) for name in ("a", "b")]
@@ -29,7 +29,7 @@ def test_L6_members_keep_everything_that_is_not_moved() -> None:
     assert sorted(released) == sorted(moved)
 
 
-def test_N7_each_member_is_given_up_by_its_own_session_timeout() -> None:
+def test_N7_each_member_expires_by_its_own_session_timeout() -> None:
     table = RoundTable()
     table.start("short", session_timeout_ms=3_000)
     table.start("long", session_timeout_ms=9_000)
@@ -44,7 +44,7 @@ def test_N7_each_member_is_given_up_by_its_own_session_timeout() -> None:
     assert table.fenced == ["short-1", "long-1"]
 
 
-def test_N7_news_rides_on_the_leaders_beats() -> None:
+def test_N7_leader_heartbeats_renew_leases() -> None:
     table = RoundTable()
     worker = table.start("a", session_timeout_ms=3_000)
     table.run(2_000)
@@ -53,7 +53,7 @@ def test_N7_news_rides_on_the_leaders_beats() -> None:
     assert table.now_ms < lease_ms <= table.now_ms + 2_500
 
 
-def test_N7_a_silent_leader_is_taken_for_failed() -> None:
+def test_N7_a_silent_leader_is_considered_failed() -> None:
     candidate = Election("p1", app=APP, jitter_seed=1, heartbeat_interval_ms=500, now_ms=0)
     beat = LeaderBeat(app=APP, member="p0", incarnation="p0", leader_epoch=3, seq=1)
     candidate.receive(beat, 100)

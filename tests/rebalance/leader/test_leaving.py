@@ -54,7 +54,7 @@ def test_L4_a_drained_member_keeps_running_until_learners_take_over() -> None:
     assert "a-1" not in table.workers
 
 
-def test_L4_when_the_time_is_up_the_rest_is_revoked_at_once() -> None:
+def test_L4_after_the_drain_timeout_the_remaining_tasks_are_revoked_immediately() -> None:
     table = RoundTable()
     a = table.start("a")
     b = table.start("b")
@@ -73,7 +73,7 @@ def test_L4_when_the_time_is_up_the_rest_is_revoked_at_once() -> None:
     assert {each.source for each in released} == {"ack"}
 
 
-def test_a_drain_is_of_the_life_that_it_was_asked_of() -> None:
+def test_a_drain_applies_only_to_the_incarnation_it_was_requested_for() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -88,7 +88,7 @@ def test_a_drain_is_of_the_life_that_it_was_asked_of() -> None:
     assert "a-2" in table.owners().values()
 
 
-def test_L4_the_last_member_has_nobody_to_drain_to() -> None:
+def test_L4_the_last_member_releases_its_tasks_without_a_successor() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -102,7 +102,7 @@ def test_L4_the_last_member_has_nobody_to_drain_to() -> None:
     assert table.group.states[next(iter(table.group.states))].input == {"orders-0": 7}
 
 
-def test_L4_an_operators_drain_is_the_same() -> None:
+def test_L4_a_drain_by_an_operator_moves_all_tasks() -> None:
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -114,7 +114,7 @@ def test_L4_an_operators_drain_is_the_same() -> None:
     assert "a-1" not in table.group.members
 
 
-def test_a_drain_becomes_a_goodbye_if_the_worker_can_wait_no_longer() -> None:
+def test_a_leave_without_drain_ends_a_drain() -> None:
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -129,7 +129,7 @@ def test_a_drain_becomes_a_goodbye_if_the_worker_can_wait_no_longer() -> None:
     assert set(table.owners().values()) == {"b-1"}
 
 
-def test_a_member_that_leaves_is_gone_with_its_last_task() -> None:
+def test_a_leaving_member_is_removed_with_its_last_task() -> None:
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -203,7 +203,7 @@ def test_a_leave_survives_its_leader() -> None:
     assert sum(isinstance(order, ReleaseTask) for order in a.told) == 2
 
 
-def test_a_worker_that_closes_with_tasks_is_dead() -> None:
+def test_a_worker_that_closes_with_tasks_is_fenced() -> None:
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -218,7 +218,7 @@ def test_a_worker_that_closes_with_tasks_is_dead() -> None:
     assert gone[0].reason == "closed without releasing its tasks"
 
 
-def test_S1_a_restart_that_needed_no_target_is_no_reason_of_the_next_one() -> None:
+def test_S1_the_next_target_names_no_restart_that_needed_no_target() -> None:
     table = RoundTable()
     a = table.start("a", static=True)
     table.start("b")

@@ -58,7 +58,7 @@ def test_S4_members_that_start_together_make_one_target() -> None:
     assert all(table.events(task) == ["GRANT"] for task in table.owners())
 
 
-def test_joins_that_never_end_are_not_waited_for() -> None:
+def test_the_first_target_does_not_wait_for_endless_joins() -> None:
     table = RoundTable()
     for number in range(40):
         table.start(f"m{number:02}")
@@ -73,7 +73,7 @@ def test_joins_that_never_end_are_not_waited_for() -> None:
     assert 30 <= len(joined) <= 32  # 3,000 ms of waiting
 
 
-def test_a_join_is_welcomed_once_the_log_has_it() -> None:
+def test_a_member_is_welcomed_after_its_join_is_logged() -> None:
     """The transactional id is logged before the worker may use it (H7)."""
     table = RoundTable()
     worker = table.start("a")
@@ -91,7 +91,7 @@ def test_a_join_is_welcomed_once_the_log_has_it() -> None:
         ("INCOMPATIBLE_VERSION", {"protocol": (2, 3)}, "speaks versions 2 to 3"),
     ],
 )
-def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
+def test_N6_an_incompatible_joiner_is_refused_without_a_record(
     code: str, given: dict[str, Any], says: str
 ) -> None:
     table = RoundTable()
@@ -109,7 +109,7 @@ def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
     assert [each.incarnation for each in table.said if isinstance(each, JoinRefused)] == ["b-1"]
 
 
-def test_a_group_that_is_empty_takes_any_program() -> None:
+def test_an_empty_group_accepts_any_topology() -> None:
     table = RoundTable()
     table.start("a", topology_hash="t")
     table.run(1_000)
@@ -139,7 +139,7 @@ def test_N14_a_higher_topology_epoch_is_parked_until_the_older_have_left() -> No
     assert set(table.owners().values()) == {"b-1"}
 
 
-def test_N14_the_group_speaks_what_all_its_members_speak() -> None:
+def test_N14_the_group_uses_the_newest_version_all_members_support() -> None:
     table = RoundTable()
     table.start("a", protocol=(1, 2))
     table.run(1_000)
@@ -152,7 +152,7 @@ def test_N14_the_group_speaks_what_all_its_members_speak() -> None:
     assert table.group.about.group_version == 2
 
 
-def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
+def test_a_late_join_of_an_ended_incarnation_changes_nothing() -> None:
     """FENCING is final (H20)."""
     table = RoundTable()
     table.start("a")
@@ -169,7 +169,7 @@ def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
+def test_a_killed_worker_is_fenced_immediately_and_its_tasks_move() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -188,7 +188,7 @@ def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
 
 
 @pytest.mark.parametrize("new_leader", [False, True])
-def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -> None:
+def test_H15_a_fence_keeps_the_last_offsets_of_a_task(new_leader: bool) -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -216,7 +216,7 @@ def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -
 @pytest.mark.parametrize(
     ("epoch", "floor"), [(1, {"orders-0": 9}), (7, {})], ids=["under its epoch", "under another"]
 )
-def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
+def test_H15_the_reported_commits_of_a_dead_owner_are_a_floor(
     epoch: int, floor: dict[str, int]
 ) -> None:
     table = RoundTable()
@@ -239,7 +239,7 @@ def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
     assert orders == {"0_0": floor, "0_1": {}, "0_2": {}, "0_3": {}}
 
 
-def test_H15_an_owner_that_names_no_offsets_forgets_none() -> None:
+def test_H15_a_release_without_offsets_keeps_the_known_offsets() -> None:
     before = TaskRecord(
         leader_epoch=0, task="0_0", phase="REVOKING", task_epoch=4, owner="a-1",
         input={"orders-0": 7, "users-0": 3}, changelog_end={"counts-0": 9},
@@ -270,7 +270,7 @@ def test_H6_no_task_of_the_dead_is_granted_before_the_fence_is_done() -> None:
     assert set(table.phases().values()) == {"RUNNING"}
 
 
-def test_H6_a_new_leader_fences_again_what_was_not_logged_as_fenced() -> None:
+def test_H6_a_new_leader_repeats_fences_that_were_not_logged() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -286,7 +286,7 @@ def test_H6_a_new_leader_fences_again_what_was_not_logged_as_fenced() -> None:
     assert set(table.owners().values()) == {"a-1"}
 
 
-def test_a_silent_member_is_dead_after_its_own_session_timeout() -> None:
+def test_a_silent_member_expires_after_its_own_session_timeout() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b", session_timeout_ms=6_000)
@@ -318,7 +318,7 @@ def test_H5_after_a_claim_every_member_gets_a_whole_session() -> None:
     assert "b-1" not in table.group.members
 
 
-def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
+def test_H20_late_or_duplicate_heartbeats_renew_no_session() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -331,7 +331,7 @@ def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
     assert "b-1" not in table.group.members
 
 
-def test_H30_fences_are_bounded_and_those_of_owners_go_first() -> None:
+def test_H30_concurrent_fences_are_bounded_and_owners_come_first() -> None:
     table = RoundTable(with_settings(fences_at_once=2))
     for name in ("a", "b", "c", "d", "e"):
         table.start(name)
@@ -350,7 +350,7 @@ def test_H30_fences_are_bounded_and_those_of_owners_go_first() -> None:
     assert table.fenced[2:] == [idle]
 
 
-def test_a_fence_without_answer_is_asked_for_again() -> None:
+def test_an_unanswered_fence_is_requested_again() -> None:
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -363,7 +363,7 @@ def test_a_fence_without_answer_is_asked_for_again() -> None:
     assert table.fenced == ["b-1", "b-1"]
 
 
-def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
+def test_an_owner_that_does_not_release_is_fenced_after_the_revoke_timeout() -> None:
     table = RoundTable(with_settings(revoke_timeout_ms=10_000))
     table.start("b")
     table.run(1_000)
@@ -376,7 +376,7 @@ def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
     assert set(table.owners().values()) == {"a-1"}
 
 
-def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
+def test_an_owner_in_a_long_call_is_not_fenced_for_a_late_release() -> None:
     table = RoundTable(with_settings(revoke_timeout_ms=10_000))
     table.start("b")
     table.run(1_000)
@@ -396,7 +396,7 @@ def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
 # -- one name, two lives ----------------------------------------------------------------------------------------------
 
 
-def test_S3_of_two_with_one_id_the_older_is_fenced() -> None:
+def test_S3_the_older_of_two_members_with_one_id_is_fenced() -> None:
     table = RoundTable()
     older = table.start("a", static=True)
     table.run(1_000)
@@ -412,7 +412,7 @@ def test_S3_of_two_with_one_id_the_older_is_fenced() -> None:
     assert len(targets(table)) == 1, "a restart is no reason for another target"
 
 
-def test_S1_a_static_member_that_dies_and_comes_back_gets_its_tasks_back() -> None:
+def test_S1_a_static_member_that_dies_and_returns_gets_its_tasks_back() -> None:
     table = RoundTable()
     for name in "ab":
         table.start(name, static=True)
@@ -431,7 +431,7 @@ def test_S1_a_static_member_that_dies_and_comes_back_gets_its_tasks_back() -> No
     assert all(len(table.events(task)) == 1 for task, owner in before.items() if owner == "a-1")
 
 
-def test_S1_who_does_not_come_back_in_time_is_no_longer_waited_for() -> None:
+def test_S1_tasks_move_after_the_rejoin_timeout_of_a_static_member() -> None:
     table = RoundTable()
     for name in "ab":
         table.start(name, static=True, rejoin_timeout_ms=10_000)
@@ -444,7 +444,7 @@ def test_S1_who_does_not_come_back_in_time_is_no_longer_waited_for() -> None:
     assert "b-1" not in table.group.members
 
 
-def test_S1_a_caught_up_standby_takes_over_at_once_and_the_task_goes_back_behind_a_learner() -> (
+def test_S1_a_caught_up_standby_takes_over_immediately_and_the_task_returns_behind_a_learner() -> (
     None
 ):
     table = RoundTable(with_settings(num_standby_replicas=1))
@@ -480,7 +480,7 @@ def test_H8_another_transactional_id_is_logged_before_it_is_used() -> None:
     assert not any(isinstance(order, UseTransactionalId) for order in worker.told), "it did not ask"
 
 
-def test_H20_what_a_stranger_says_changes_nothing() -> None:
+def test_H20_messages_of_strangers_change_nothing() -> None:
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -515,7 +515,7 @@ def test_releases_and_grants_of_a_death_are_one_transaction() -> None:
     assert kinds == ["FENCED", "RELEASED", "RELEASED", "GONE", "GRANT", "GRANT"]
 
 
-def test_a_static_member_that_comes_back_while_its_fence_is_under_way_is_not_waited_for_twice() -> (
+def test_the_rejoin_timeout_does_not_restart_for_a_static_member_that_returns_during_its_fence() -> (
     None
 ):
     table = RoundTable()
@@ -533,7 +533,7 @@ def test_a_static_member_that_comes_back_while_its_fence_is_under_way_is_not_wai
     assert list(table.group.members) == ["a-2"]
 
 
-def test_who_is_waited_for_is_forgotten_with_its_topology() -> None:
+def test_an_awaited_static_member_is_forgotten_with_its_topology() -> None:
     table = RoundTable()
     table.start("a", static=True, topology_hash="t")
     table.run(1_000)

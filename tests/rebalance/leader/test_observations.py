@@ -88,7 +88,7 @@ FAILED = TaskFailed(
 FAILED_COPY = msgspec.structs.replace(FAILED, task="0_2", epoch=5, role="learner")
 
 
-def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
+def test_heartbeat_rows_replace_older_ones_and_a_full_heartbeat_replaces_all() -> None:
     seen = fresh()
     seen.process(beat(1, row("0_1"), row("0_3"), row("nonsense")), group(), 100)
     seen.process(beat(2, row("0_1")), group(), 200)
@@ -111,7 +111,7 @@ def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
         {"epoch": 2},
     ],
 )
-def test_H20_what_does_not_fit_the_log_is_not_noted(
+def test_H20_messages_that_contradict_the_log_are_not_recorded(
     message: AnyMessage, wrong: dict[str, object]
 ) -> None:
     fields = {
@@ -126,13 +126,13 @@ def test_H20_what_does_not_fit_the_log_is_not_noted(
     assert seen.process(message, group(), 100)
 
 
-def test_a_revocation_is_acknowledged_only_while_it_is_asked_for() -> None:
+def test_a_revocation_is_acknowledged_only_while_it_is_requested() -> None:
     seen = fresh()
     assert not seen.process(REVOKED, group("RUNNING"), 100)
     assert seen.process(REVOKED, group(), 100)
 
 
-def test_only_news_is_news() -> None:
+def test_a_repeated_message_changes_nothing() -> None:
     seen = fresh()
     leave = Leave(**OF_A, drain_ms=5)  # type: ignore[arg-type]  # its sender
     for message in (leave, GRANTED, FAILED, FAILED_COPY, READY):
@@ -140,7 +140,7 @@ def test_only_news_is_news() -> None:
         assert not seen.process(message, group(), 200)
 
 
-def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it() -> None:
+def test_H13_an_announcement_is_checked_with_ends_requested_after_it() -> None:
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
     seen.process(READY, group(), 100)
@@ -161,7 +161,7 @@ def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it()
         assert (found.lag, found.checked_ms, found.since_ms) == (-1, None, 400)
 
 
-def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for() -> None:
+def test_H13_ends_are_compared_with_the_announcement_before_their_request() -> None:
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
     seen.process(READY, group(), 100)
@@ -179,7 +179,7 @@ def test_older_ends_do_not_replace_newer_ones() -> None:
     assert seen.ends["c-2"].offset == 30
 
 
-def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
+def test_repeated_failures_back_off_longer() -> None:
     seen = fresh()
     pauses: list[int] = []
     for number in range(8):
@@ -192,7 +192,7 @@ def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
     assert (TaskId(0, 2), "a") not in seen.failures
 
 
-def test_a_join_that_is_taken_back_is_forgotten() -> None:
+def test_a_withdrawn_join_is_forgotten() -> None:
     seen = fresh()
     seen.process(join("b"), group(), 100)
     assert [each.incarnation for each in seen.pending(group())] == ["b-1"]
@@ -203,7 +203,7 @@ def test_a_join_that_is_taken_back_is_forgotten() -> None:
     assert not seen.pending(group())
 
 
-def test_an_operator_drains_who_is_there() -> None:
+def test_an_operator_drains_only_active_members() -> None:
     wish = DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=5)
     leaving = replay(
         [MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="LEAVING")], group()
@@ -213,7 +213,7 @@ def test_an_operator_drains_who_is_there() -> None:
     assert fresh().process(wish, group(), 100)
 
 
-def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
+def test_H23_the_number_of_transactional_ids_is_bounded() -> None:
     ids = tuple(f"{APP}-a-1-{number}" for number in range(TRANSACTIONAL_IDS_MAX))
     full = MemberRecord(
         leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE", transactional_ids=ids
@@ -223,14 +223,14 @@ def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
     assert not fresh().process(wanted, replay([full], group()), 100)
 
 
-def test_who_is_over_is_remembered_but_not_for_ever() -> None:
+def test_ended_incarnations_are_remembered_up_to_a_limit() -> None:
     seen = fresh()
     for number in range(ENDED_MAX + 5):
         seen.forget(f"x-{number}")
     assert len(seen.ended) == ENDED_MAX
 
 
-def test_what_failed_is_forgotten_with_the_incarnation() -> None:
+def test_failures_are_forgotten_with_their_incarnation() -> None:
     seen = fresh()
     failed = TaskFailed(**OF_A, task="0_2", epoch=5, role="learner", detail="no space")  # type: ignore[arg-type]  # its sender
     assert seen.process(failed, group(), 100)

@@ -31,7 +31,7 @@ def members(draw: st.DrawFn) -> MemberAssignment:
 
 
 @given(members(), task_sets, task_sets, st.booleans())
-def test_nothing_is_granted_while_something_is_to_be_given_up(
+def test_no_task_is_granted_before_pending_revocations_end(
     member: MemberAssignment, target: frozenset[TaskId], held: frozenset[TaskId], says: bool
 ) -> None:
     owned = member.assigned | member.pending_revocation if says else None
@@ -68,7 +68,7 @@ def test_a_member_that_acknowledges_reaches_the_target(
     assert again == member
 
 
-def test_a_member_in_an_unknown_state_has_to_come_empty_handed() -> None:
+def test_a_member_in_an_unknown_state_must_rejoin_without_tasks() -> None:
     unknown = MemberAssignment(state=MemberState.UNKNOWN, epoch=1, assigned=frozenset(TASKS[:1]))
     for owned in (None, frozenset(TASKS[:1])):
         with pytest.raises(FencedMemberEpochError, match="has to join again"):

@@ -44,7 +44,7 @@ def _table() -> Supervised:
     st.integers(0, 2),
     st.sampled_from([None, "a-1", "b-1"]),
 )
-def test_a_new_leader_mends_whatever_readers_accept(
+def test_a_new_leader_repairs_every_accepted_contradiction(
     rows: list[dict[str, Any]], turns: int, dies: str | None
 ) -> None:
     table = _table()
@@ -71,7 +71,7 @@ def test_a_new_leader_mends_whatever_readers_accept(
 
 
 @given(st.lists(lies(("a", "b"), TASKS), min_size=1, max_size=4))
-def test_a_mended_group_has_nothing_left_to_mend(rows: list[dict[str, Any]]) -> None:
+def test_a_repaired_group_has_no_contradictions(rows: list[dict[str, Any]]) -> None:
     table = _table()
     for row in rows:
         table.forge(_encoded(table, row))
@@ -90,7 +90,7 @@ def test_a_mended_group_has_nothing_left_to_mend(rows: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 5])
-def test_a_group_that_only_leaders_wrote_stays_as_it_is(seconds: int) -> None:
+def test_repair_does_not_change_a_valid_group(seconds: int) -> None:
     table = _table()
     table.kill("b-1", seen=False)
     table.turns(2 * seconds)
@@ -148,7 +148,7 @@ def test_one_record_does_not_end_a_group_whose_leader_dies(
 
 @pytest.mark.parametrize("field", ["task_epoch", "step_epoch", "group_epoch"])
 @pytest.mark.parametrize("leader_epoch", [1, 7, 1_000_000])
-def test_a_leader_counts_on_from_the_greatest_counter_that_is_accepted(
+def test_a_leader_continues_from_the_greatest_accepted_counter(
     field: str, leader_epoch: int
 ) -> None:
     def row(epoch: int, counter: int) -> bytes:
@@ -168,7 +168,7 @@ def test_a_leader_counts_on_from_the_greatest_counter_that_is_accepted(
     assert decode_record(row(leader_epoch + 1, most + 100_000)) is not None
 
 
-def test_an_incarnation_without_a_record_is_fenced_by_the_ids_it_must_have() -> None:
+def test_an_incarnation_without_a_record_is_fenced_by_derived_ids() -> None:
     table = _table()
     table.forge(_encoded(table, MEMBER | {"incarnation": "b-1", "phase": "GONE"}))
     record = repair_group(table.group, app=APP).group.members["b-1"]
@@ -177,7 +177,7 @@ def test_an_incarnation_without_a_record_is_fenced_by_the_ids_it_must_have() -> 
     assert all(is_group_id(each, APP, "b-1") for each in record.transactional_ids)
 
 
-def test_of_two_live_incarnations_of_a_name_the_one_that_was_heard_stays() -> None:
+def test_of_two_live_incarnations_of_a_member_the_reporting_one_stays() -> None:
     table = _table()
     table.forge(_encoded(table, MEMBER))
     kept = repair_group(table.group, app=APP, heard=["b-1", "a-1"]).group
@@ -186,7 +186,7 @@ def test_of_two_live_incarnations_of_a_name_the_one_that_was_heard_stays() -> No
     assert {unsure.members[each].phase for each in ("b-1", "b-9")} == {"FENCING"}
 
 
-def test_a_joiner_waits_for_members_that_may_be_dead_before_it_is_refused() -> None:
+def test_a_joiner_waits_for_silent_members_before_it_is_refused() -> None:
     table = _table()
     for each in list(table.workers):
         table.kill(each, seen=False)
@@ -200,7 +200,7 @@ def test_a_joiner_waits_for_members_that_may_be_dead_before_it_is_refused() -> N
     assert sorted(new.running) == list(TASKS)
 
 
-def test_a_joiner_of_another_topology_is_refused_once_a_member_was_heard() -> None:
+def test_a_joiner_of_another_topology_is_refused_after_a_member_reported() -> None:
     table = _table()
     table.lead("p1")
     table.turns(2)
@@ -210,7 +210,7 @@ def test_a_joiner_of_another_topology_is_refused_once_a_member_was_heard() -> No
     assert new.ended.code == "INCOMPATIBLE_TOPOLOGY"
 
 
-def test_what_is_mended_is_what_every_reader_of_the_log_sees() -> None:
+def test_every_log_reader_sees_the_repaired_group() -> None:
     table = _table()
     table.forge(_encoded(table, TASK | {"phase": "RUNNING", "owner": "ghost"}))
     table.lead("p1")

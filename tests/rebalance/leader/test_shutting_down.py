@@ -29,7 +29,7 @@ def said(table: RoundTable) -> list[ShutDown]:
     return [each for each in table.said if isinstance(each, ShutDown)]
 
 
-def test_every_member_is_told_once_the_one_that_asked_too() -> None:
+def test_a_shutdown_reaches_every_member_once_including_the_requester() -> None:
     table = RoundTable()
     workers = [table.start(name) for name in "abc"]
     table.run(10_000)
@@ -44,7 +44,7 @@ def test_every_member_is_told_once_the_one_that_asked_too() -> None:
     assert table.fenced == []
 
 
-def test_who_joins_later_is_not_meant() -> None:
+def test_a_shutdown_does_not_apply_to_later_joiners() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
@@ -64,7 +64,7 @@ def test_who_joins_later_is_not_meant() -> None:
     assert set(late.running) | set(again.running) == set(table.owners())
 
 
-def test_two_that_ask_at_once_end_it_once() -> None:
+def test_two_concurrent_shutdown_requests_end_the_application_once() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
@@ -75,7 +75,7 @@ def test_two_that_ask_at_once_end_it_once() -> None:
     assert reasons(a) == reasons(b)
 
 
-def test_it_is_asked_for_again_until_the_log_has_it() -> None:
+def test_a_shutdown_request_is_repeated_until_it_is_logged() -> None:
     hello = join("a")
     member = Member(
         hello, heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=3_000, now_ms=10_000
@@ -96,7 +96,7 @@ def test_it_is_asked_for_again_until_the_log_has_it() -> None:
     assert wish not in decision.messages
 
 
-def test_a_stranger_can_not_end_it() -> None:
+def test_a_stranger_cannot_request_a_shutdown() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -106,7 +106,7 @@ def test_a_stranger_can_not_end_it() -> None:
     assert reasons(a) == []
 
 
-def test_the_next_leader_says_it_again_and_nobody_is_told_twice() -> None:
+def test_the_next_leader_restates_a_shutdown_without_repeating_it_to_members() -> None:
     table = RoundTable()
     workers = [table.start(name) for name in "ab"]
     table.run(10_000)
@@ -119,7 +119,7 @@ def test_the_next_leader_says_it_again_and_nobody_is_told_twice() -> None:
     assert [len(reasons(each)) for each in workers] == [1, 1]
 
 
-def test_N14_a_leader_that_does_not_know_the_wish_ends_nobody() -> None:
+def test_N14_a_leader_without_shutdown_support_ends_no_member() -> None:
     table = RoundTable()
     a = table.start("a")
     b = table.start("b")

@@ -35,7 +35,7 @@ def test_N4_a_new_leader_of_a_group_at_rest_changes_nothing() -> None:
     assert told == {name: len(worker.told) for name, worker in table.workers.items()}
 
 
-def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
+def test_N4_the_whole_log_and_its_newest_part_give_the_same_group() -> None:
     table = settled_pair(num_standby_replicas=1)
     table.lead("p1")
     table.start("c")
@@ -49,7 +49,7 @@ def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
     assert folded.target == table.group.target
 
 
-def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
+def test_a_learner_continues_under_a_new_leader() -> None:
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -65,7 +65,7 @@ def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
     assert len(keeps) == len(planted)
 
 
-def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
+def test_H5_a_new_leader_ignores_readiness_reported_to_the_old_one() -> None:
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -78,7 +78,7 @@ def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
     assert not b.running
 
 
-def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
+def test_L3_an_old_heartbeat_does_not_hide_the_state_of_a_task() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -99,7 +99,7 @@ def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
     )
 
 
-def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -> None:
+def test_a_new_leader_grants_the_tasks_of_a_dead_owner_to_standbys() -> None:
     table = settled_pair(num_standby_replicas=1)
     lost = [task for task, owner in table.owners().items() if owner == "a-1"]
     table.lead("p1")
@@ -111,7 +111,7 @@ def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -
         assert granted[-1].event == "GRANT"
 
 
-def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
+def test_a_revocation_in_progress_ends_under_a_new_leader() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -131,7 +131,7 @@ def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
     assert sorted(b.running) == revoking
 
 
-def test_N3_a_new_leader_keeps_the_pace() -> None:
+def test_N3_a_new_leader_keeps_the_interval_between_moves() -> None:
     table = RoundTable(with_settings(task_move_interval_ms=4_000))
     table.start("a", tasks=stateful(8))
     table.run(1_000)
@@ -148,7 +148,7 @@ def test_N3_a_new_leader_keeps_the_pace() -> None:
 # -- beats ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_suspected_leader_answers_at_once() -> None:
+def test_a_suspected_leader_answers_immediately() -> None:
     """A lost beat deposes no leader (H2); doubts about an older leader are ignored."""
     table = settled_pair()
     table.run(260)
@@ -161,7 +161,7 @@ def test_a_suspected_leader_answers_at_once() -> None:
     assert sum(isinstance(each, LeaderBeat) for each in table.said) == beats + 1
 
 
-def test_beats_say_what_was_heard_and_count_up() -> None:
+def test_leader_heartbeats_list_seen_members_and_are_numbered() -> None:
     table = settled_pair()
     table.coordinator.state_offset = 77
     table.run(1_000)
@@ -172,7 +172,7 @@ def test_beats_say_what_was_heard_and_count_up() -> None:
     assert beats[-1].leader_epoch == 1
 
 
-def test_a_leader_that_resigns_says_so() -> None:
+def test_a_resigning_leader_sends_a_heartbeat() -> None:
     table = settled_pair()
     beat = table.coordinator.resign(table.now_ms)
     assert beat.resigns
@@ -180,7 +180,7 @@ def test_a_leader_that_resigns_says_so() -> None:
 
 
 @pytest.mark.parametrize("standbys", [0, 1])
-def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
+def test_a_repeated_decision_without_changes_is_empty(standbys: int) -> None:
     table = settled_pair(num_standby_replicas=standbys)
     table.start("c")
     table.run(10_000)
@@ -190,7 +190,7 @@ def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
     assert decision.wake_ms > table.now_ms
 
 
-def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_leader() -> None:
+def test_invariant_18_no_leader_accepts_a_late_join_of_an_ended_incarnation() -> None:
     table = settled_pair()
     table.kill("b-1")
     table.run(10_000)

@@ -59,7 +59,7 @@ def all_to(name: str) -> Assignment:
     return Assignment(owners=dict.fromkeys(TASKS, name))
 
 
-def test_one_question_at_a_time_and_none_while_nothing_changed() -> None:
+def test_the_assignor_gets_one_request_at_a_time_and_none_without_changes() -> None:
     leader = Leader()
     leader.hears(join("a"))
     leader.wait(300)
@@ -75,7 +75,7 @@ def test_one_question_at_a_time_and_none_while_nothing_changed() -> None:
     assert leader.asks() is None
 
 
-def test_an_assignor_that_fails_is_asked_again_later_and_later() -> None:
+def test_requests_to_a_failing_assignor_back_off() -> None:
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -96,7 +96,7 @@ def test_an_assignor_that_fails_is_asked_again_later_and_later() -> None:
     assert len(leader.written) == 1
 
 
-def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
+def test_an_invalid_assignment_raises_an_alarm() -> None:
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -109,7 +109,7 @@ def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
     assert not leader.written
 
 
-def test_an_answer_that_names_somebody_who_has_gone_is_asked_anew() -> None:
+def test_an_assignment_to_a_member_that_left_is_requested_again() -> None:
     leader = Leader()
     leader.hears(join("a"), join("b"))
     leader.asks()
@@ -125,7 +125,7 @@ def test_an_answer_that_names_somebody_who_has_gone_is_asked_anew() -> None:
     assert [member.name for member in again.members] == ["a"]
 
 
-def test_an_answer_to_an_older_question_is_dropped() -> None:
+def test_an_assignment_for_an_older_request_is_dropped() -> None:
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -138,7 +138,7 @@ def test_an_answer_to_an_older_question_is_dropped() -> None:
     assert not leader.written
 
 
-def test_the_question_says_what_each_member_has() -> None:
+def test_the_assignment_request_lists_the_state_of_each_member() -> None:
     table = RoundTable(with_settings(num_standby_replicas=1))
     requests = watched(table)
     table.start("a", on_disk=(on_disk("0_0", 1_000), on_disk("0_1", 400)))
@@ -152,7 +152,7 @@ def test_the_question_says_what_each_member_has() -> None:
     assert b.lags == {TASKS[3]: 100}
 
 
-def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> None:
+def test_lags_of_state_on_disk_use_ends_read_after_the_join_and_expire() -> None:
     table = RoundTable()
     requests = watched(table)
     table.start("a", on_disk=(on_disk("0_0", 1_000),))
@@ -173,7 +173,7 @@ def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> 
     assert not b.on_disk & b.lags.keys()
 
 
-def test_what_a_former_owner_said_is_no_lag_of_its_copy() -> None:
+def test_status_of_a_former_owner_is_no_lag_of_its_copy() -> None:
     table = RoundTable(with_settings(num_standby_replicas=1))
     requests = watched(table)
     table.start("a")
@@ -208,7 +208,7 @@ def watched(table: RoundTable) -> list[AssignmentRequest]:
 
 
 @given(st.permutations(["a", "b", "c"]), st.sampled_from(["threads", "rack", "host", "none"]))
-def test_the_basis_is_of_the_members_and_not_of_their_order_or_lives(
+def test_the_basis_ignores_order_and_incarnations_of_members(
     order: list[str], changed: str
 ) -> None:
     def group(names: list[str], life: int, **given: object) -> Group:

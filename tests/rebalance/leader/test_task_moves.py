@@ -95,7 +95,7 @@ def test_L1_a_learner_is_promoted_in_place() -> None:
     assert not any(isinstance(order, DropCopy) for order in b.told)
 
 
-def test_N1_nobody_else_is_told_anything() -> None:
+def test_N1_uninvolved_tasks_get_no_orders() -> None:
     table = RoundTable()
     a, _ = scaled_out(table)
     table.run(7_000)
@@ -105,7 +105,7 @@ def test_N1_nobody_else_is_told_anything() -> None:
     assert len(released) == 2
 
 
-def test_N2_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
+def test_N2_the_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
     table = RoundTable()
     a, b = scaled_out(table)
     a.mute.update(b.copies)
@@ -136,7 +136,7 @@ def test_N2_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
         {"task": "nonsense"},
     ],
 )
-def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, object]) -> None:
+def test_H13_a_ready_message_for_another_copy_promotes_no_task(wrong: dict[str, object]) -> None:
     table = RoundTable()
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -149,7 +149,7 @@ def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, ob
     assert len(grants(table, "b-1")) == 1
 
 
-def test_H13_a_copy_that_is_too_far_behind_the_leaders_own_look_is_not_promoted() -> None:
+def test_H13_a_copy_too_far_behind_the_ends_read_by_the_leader_is_not_promoted() -> None:
     table = RoundTable(with_settings(acceptable_recovery_lag=100))
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -162,7 +162,7 @@ def test_H13_a_copy_that_is_too_far_behind_the_leaders_own_look_is_not_promoted(
     assert [record.task for record in grants(table, "b-1")] == [task]
 
 
-def test_H13_ends_that_were_asked_for_before_the_announcement_prove_nothing() -> None:
+def test_H13_ends_requested_before_the_announcement_do_not_confirm_it() -> None:
     table = RoundTable()
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -180,7 +180,7 @@ def test_H13_ends_that_were_asked_for_before_the_announcement_prove_nothing() ->
     assert [getattr(record, "event", "") for record in decision.records] == ["REVOKE"]
 
 
-def test_H13_ready_is_taken_back() -> None:
+def test_H13_readiness_is_withdrawn() -> None:
     table = RoundTable(with_settings(settling_ms=6_000))
     _, b = scaled_out(table)
     table.run(3_000)
@@ -200,7 +200,7 @@ def test_H13_ready_is_taken_back() -> None:
     assert not grants(table, "b-1")
 
 
-def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> None:
+def test_H13_another_store_under_the_same_learn_epoch_is_checked_again() -> None:
     table = RoundTable(with_settings(settling_ms=6_000, acceptable_recovery_lag=100))
     _, b = scaled_out(table)
     table.run(3_000)
@@ -213,7 +213,7 @@ def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> Non
     assert not [record for record in grants(table, "b-1") if record.task == task]
 
 
-def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
+def test_N11_an_unsettled_member_gets_no_task_of_a_live_member() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(7_000)
@@ -232,7 +232,7 @@ def four_tasks(*, has_state: bool) -> tuple[SeenTask, ...]:
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> None:
+def test_N11_a_member_that_vanished_silently_has_not_settled(has_state: bool) -> None:
     table = RoundTable()
     tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
@@ -248,7 +248,7 @@ def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> Non
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: bool) -> None:
+def test_N11_a_member_that_vanished_before_a_new_leader_has_not_settled(has_state: bool) -> None:
     table = RoundTable()
     tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
@@ -265,7 +265,7 @@ def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: b
     assert all("REVOKE" not in table.events(task) for task in table.owners())
 
 
-def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
+def test_N11_a_member_that_vanishes_under_a_new_leader_has_not_settled() -> None:
     table = RoundTable()
     tasks = four_tasks(has_state=False)
     a = table.start("a", tasks=tasks)
@@ -281,7 +281,7 @@ def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
     assert all("REVOKE" not in table.events(task) for task in table.owners())
 
 
-def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> None:
+def test_N11_an_owner_before_a_new_leader_stays_settled() -> None:
     table = RoundTable()
     tasks = tuple(SeenTask(task=f"0_{each}") for each in range(6))
     a = table.start("a", tasks=tasks)
@@ -296,7 +296,7 @@ def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> 
     assert (len(a.running), len(set(b.running) & {task for task, _, _ in left})) == (2, 2)
 
 
-def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
+def test_N11_tasks_without_an_owner_go_to_unsettled_members_too() -> None:
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -327,7 +327,7 @@ def test_learners_are_bounded_in_the_whole_group() -> None:
     assert steps(table)[-1].parked
 
 
-def test_N3_moves_are_paced() -> None:
+def test_N3_moves_keep_the_configured_interval() -> None:
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     granted: dict[str, int] = {}
 
@@ -343,7 +343,7 @@ def test_N3_moves_are_paced() -> None:
     assert all(later - earlier >= 2_000 for earlier, later in pairwise(times))
 
 
-def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -> None:
+def test_N3_a_slow_log_does_not_shorten_the_interval_between_grants() -> None:
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     granted: list[int] = []
 
@@ -364,7 +364,7 @@ def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -
 
 
 @pytest.mark.parametrize("new_leader", [False, True])
-def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
+def test_N3_a_task_removed_during_its_move_delays_no_other_task(
     new_leader: bool,
 ) -> None:
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
@@ -394,7 +394,7 @@ def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
 
 
 @pytest.mark.parametrize("new_leader", [False, True])
-def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leader: bool) -> None:
+def test_N3_a_task_that_waits_for_a_static_member_delays_no_other_task(new_leader: bool) -> None:
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     specs = stateful(9)
     a = table.start("a", tasks=specs)
@@ -425,7 +425,7 @@ def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leade
     assert not b.running
 
 
-def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:
+def test_L5_a_move_is_dropped_with_its_reason() -> None:
     table = RoundTable()
     a, _ = scaled_out(table, catches_up=False)
     table.kill("b-1")
@@ -452,7 +452,7 @@ def test_standbys_are_reused_as_learners() -> None:
         assert records[released + 1].event == "GRANT"
 
 
-def test_the_old_owner_keeps_its_state_open_if_it_is_to_be_a_standby() -> None:
+def test_the_old_owner_keeps_its_state_open_as_a_standby() -> None:
     table = RoundTable(with_settings(num_standby_replicas=1))
     a, b = scaled_out(table)
     table.run(8_000)
@@ -469,7 +469,7 @@ def test_the_old_owner_keeps_its_state_open_if_it_is_to_be_a_standby() -> None:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_learner_that_fails_is_planted_again_after_a_pause() -> None:
+def test_a_failed_learner_is_started_again_after_a_pause() -> None:
     table = RoundTable()
     a, b = scaled_out(table, catches_up=False)
     (task, *_) = sorted(b.copies)
@@ -485,7 +485,7 @@ def test_a_learner_that_fails_is_planted_again_after_a_pause() -> None:
     assert len(a.running) == 4
 
 
-def test_a_task_that_cannot_be_opened_goes_to_somebody_else() -> None:
+def test_a_task_that_cannot_be_opened_moves_to_another_member() -> None:
     table = RoundTable()
     table.start("a")
     b = table.start("b")
@@ -499,7 +499,7 @@ def test_a_task_that_cannot_be_opened_goes_to_somebody_else() -> None:
     assert table.events(task) == ["GRANT", "REVOKE", "RELEASED", "GRANT"]
 
 
-def test_a_task_that_cannot_be_opened_anywhere_waits_and_is_tried_again() -> None:
+def test_a_task_no_member_can_open_is_granted_again_after_a_pause() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)

@@ -208,7 +208,7 @@ CONVERSATIONS: dict[str, Callable[[], Scribe]] = {
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_the_conversation_goes_as_written(name: str) -> None:
+def test_a_conversation_equals_its_transcript(name: str) -> None:
     text = "\n".join([f"# {CONVERSATIONS[name].__doc__}", "", *CONVERSATIONS[name]().lines])
     path = TRANSCRIPTS / f"{name}.txt"
     if os.environ.get("REWRITE_TRANSCRIPTS"):

@@ -112,7 +112,7 @@ def said(decision: MemberDecision, kind: type[AnyMessage]) -> list[AnyMessage]:
     return [message for message in decision.messages if isinstance(message, kind)]
 
 
-def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
+def test_a_member_joins_at_each_heartbeat_until_its_join_is_logged() -> None:
     member = new_member()
     assert member.decide(START_MS).messages == (join("a"),)
     assert member.decide(START_MS + 100).messages == ()
@@ -126,7 +126,7 @@ def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
     assert member.decide(START_MS + 700).orders == ()
 
 
-def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
+def test_a_repeated_join_has_no_start_positions() -> None:
     member = new_member(on_disk=(on_disk("0_1", 7),))
     (first,) = said(member.decide(START_MS), JoinGroup)
     assert first == join("a", on_disk=(on_disk("0_1", 7),))
@@ -138,7 +138,7 @@ def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
     assert again.on_disk == (DiskCopy(task="0_1"),)
 
 
-def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:
+def test_heartbeat_numbers_increase_over_a_new_watchdog() -> None:
     first = admitted()
     last = 0
     for now_ms in range(START_MS, START_MS + 20_000, HEARTBEAT_MS):
@@ -159,7 +159,7 @@ def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:
     assert beat.seq > last
 
 
-def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
+def test_the_lease_starts_when_the_acknowledged_heartbeat_was_sent() -> None:
     member = new_member()
     member.follow(group(me()), 10, START_MS)
     (beat,) = said(member.decide(START_MS), Beat)
@@ -180,7 +180,7 @@ def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
     assert member.decide(START_MS + 400).lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
 
 
-def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
+def test_the_lease_of_an_admitted_member_starts_at_its_first_join() -> None:
     member = new_member()
     for late_ms in (0, 2 * HEARTBEAT_MS):
         (joined,) = said(member.decide(START_MS + late_ms), JoinGroup)
@@ -193,7 +193,7 @@ def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
     assert said(decision, Beat), "and asks for a longer one at once"
 
 
-def test_a_worker_that_stands_still_is_not_vouched_for() -> None:
+def test_a_watchdog_sends_no_heartbeat_for_a_hung_worker() -> None:
     member = admitted(task())
     member.set_health(False, START_MS + 500)
     member.report(TaskRunning(task="0_1", task_epoch=3, input={}), START_MS + 500)
@@ -225,7 +225,7 @@ REPORTS: list[tuple[AnyReport, type[AnyMessage], tuple[AnyRecord, ...]]] = [
 
 
 @pytest.mark.parametrize(("report", "kind", "after"), REPORTS)
-def test_announcements_are_repeated_until_the_log_shows_them(
+def test_announcements_are_repeated_until_they_are_logged(
     report: AnyReport, kind: type[AnyMessage], after: tuple[AnyRecord, ...]
 ) -> None:
     before = (task("REVOKING"), learner())
@@ -239,7 +239,7 @@ def test_announcements_are_repeated_until_the_log_shows_them(
     assert not said(member.decide(START_MS + 1_500), kind)
 
 
-def test_a_copy_that_moves_on_is_announced_with_the_heartbeat_in_its_newest_form() -> None:
+def test_the_heartbeat_repeats_the_newest_announcement_of_a_copy() -> None:
     member = admitted(learner())
     first = CopyReady(task="0_2", learn_epoch=5, store_uuid="u", positions={"c-2": 1}, ends={})
     member.report(first, START_MS + 100)
@@ -254,7 +254,7 @@ def test_a_copy_that_moves_on_is_announced_with_the_heartbeat_in_its_newest_form
     assert not said(member.decide(START_MS + 1_000), Ready)
 
 
-def test_H8_an_id_is_used_only_when_the_log_has_it() -> None:
+def test_H8_a_transactional_id_is_used_only_after_it_is_logged() -> None:
     member = admitted()
     member.report(WantTransactionalId(number=1), START_MS + 100)
     (wanted,) = member.decide(START_MS + 100).messages
@@ -282,9 +282,7 @@ def test_H8_an_id_is_used_only_when_the_log_has_it() -> None:
         ),
     ],
 )
-def test_a_fenced_incarnation_is_over(
-    records: tuple[AnyRecord, ...], final: bool, code: str
-) -> None:
+def test_a_fenced_incarnation_ends(records: tuple[AnyRecord, ...], final: bool, code: str) -> None:
     member = admitted(task())
     member.follow(group(me(), task(), *records), 12, START_MS + 100)
     decision = member.decide(START_MS + 100)
@@ -295,7 +293,7 @@ def test_a_fenced_incarnation_is_over(
     assert not decision.messages
 
 
-def test_who_is_refused_ends_for_good() -> None:
+def test_a_refused_joiner_ends_finally() -> None:
     refused = JoinRefused(
         app=APP, member="p0", incarnation="a-1", code="INCOMPATIBLE_TOPOLOGY", reason="other"
     )
@@ -313,7 +311,7 @@ def test_who_is_refused_ends_for_good() -> None:
     assert decision.over
 
 
-def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
+def test_a_member_that_missed_its_end_may_return_as_a_new_incarnation() -> None:
     member = new_member()
     member.decide(START_MS)
     ended = JoinRefused(app=APP, member="p0", incarnation="a-1", code="FENCED", reason="is over")
@@ -331,7 +329,7 @@ def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
     assert not end.final
 
 
-def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
+def test_a_member_without_messages_does_not_wake_repeatedly() -> None:
     hangs, goes = admitted(task()), admitted()
     hangs.set_health(False, START_MS + 100)
     goes.report(WorkerLeaves(), START_MS + 100)
@@ -348,7 +346,7 @@ def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("copies", [100, 600])
-def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: int) -> None:
+def test_H23_many_announcements_are_repeated_in_turns(copies: int) -> None:
     standbys: dict[str, tuple[Copy, ...]] = {
         f"1_{n}": (Copy(incarnation="a-1", learn_epoch=5),) for n in range(copies)
     }
@@ -370,7 +368,7 @@ def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: in
     assert released == 39
 
 
-def test_a_death_is_said_until_the_log_shows_it() -> None:
+def test_a_death_is_reported_until_it_is_logged() -> None:
     member = admitted(task())
     member.died("killed by signal 9", START_MS + 10)
     decision = member.decide(START_MS + 10)
@@ -383,7 +381,7 @@ def test_a_death_is_said_until_the_log_shows_it() -> None:
     assert member.decide(START_MS + 600).over
 
 
-def test_a_worker_that_dies_before_it_was_in_is_taken_back_once() -> None:
+def test_the_join_of_a_worker_that_dies_before_its_admission_is_withdrawn_once() -> None:
     member = new_member()
     member.decide(START_MS)
     member.died("killed", START_MS + 10)
@@ -392,7 +390,7 @@ def test_a_worker_that_dies_before_it_was_in_is_taken_back_once() -> None:
     assert decision.over
 
 
-def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_nothing() -> None:
+def test_L4_a_member_repeats_its_leave_until_it_is_logged_and_closes_without_tasks() -> None:
     member = admitted(task())
     member.report(WorkerLeaves(drain_ms=9_000), START_MS + 100)
     (leave,) = said(member.decide(START_MS + 100), Leave)
@@ -413,7 +411,7 @@ def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_noth
     assert member.decide(START_MS + 1_300).over
 
 
-def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
+def test_a_join_is_repeated_while_the_group_lacks_its_tasks() -> None:
     member = admitted()
     joins = [
         message
@@ -424,7 +422,7 @@ def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
     assert len(joins) == 12 // JOIN_AGAIN_HEARTBEATS
 
 
-def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
+def test_B9_heartbeats_name_the_long_call_of_the_worker() -> None:
     member = admitted()
     call = RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=2_000)
     said: list[RunningCall | None] = []
@@ -438,7 +436,7 @@ def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
     assert said == [call, None]
 
 
-def test_copies_that_the_log_does_not_know_are_dropped() -> None:
+def test_copies_missing_in_the_log_are_dropped() -> None:
     member = admitted(task(), learner())
     rows = (
         TaskStatus(task="0_1", role="active", epoch=3, state="RUNNING"),
@@ -452,7 +450,7 @@ def test_copies_that_the_log_does_not_know_are_dropped() -> None:
     ]
 
 
-def test_a_replaced_watchdog_gives_all_orders_again() -> None:
+def test_a_new_watchdog_repeats_all_orders() -> None:
     member = new_member()
     member.follow(group(me(), task(input={"t-1": 7}), learner()), 10, START_MS)
     kinds = [type(order).__name__ for order in member.decide(START_MS).orders]
@@ -496,7 +494,7 @@ def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> N
     assert member.decide(START_MS + 10).orders == ()
 
 
-def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
+def test_an_incarnation_without_tasks_orders_no_deletion() -> None:
     for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
         member.receive(wish(), START_MS + 10)
         orders = member.decide(START_MS + 10).orders
@@ -515,6 +513,6 @@ def test_a_deletion_is_answered() -> None:
     assert not said(member.decide(START_MS + 1_000), KeyErased)
 
 
-def test_a_key_is_not_shown() -> None:
+def test_the_text_of_a_deletion_hides_its_key() -> None:
     order = EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice")
     assert "alice" not in repr(wish()) + repr(order)

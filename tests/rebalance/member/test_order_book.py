@@ -52,16 +52,16 @@ def orders(*groups: Group) -> list[AnyOrder]:
 RUN = RunTask(task="0_1", task_epoch=3, input={"t-1": 7}, changelog_end={"c-1": 9})
 
 
-def test_an_owned_task_runs_with_what_the_grant_says() -> None:
+def test_an_owned_task_runs_with_the_positions_of_its_grant() -> None:
     assert orders(group(task("RUNNING", 3), task("RUNNING", 2, "b-1", "0_2"))) == [RUN]
 
 
-def test_nothing_is_ordered_twice() -> None:
+def test_no_order_is_sent_twice() -> None:
     there = group(task("RUNNING", 3), step({"0_2": 4}))
     assert orders(there, group(task("RUNNING", 3), step({"0_2": 4}))) == []
 
 
-def test_what_is_given_up_comes_before_what_is_taken_on() -> None:
+def test_releases_are_ordered_before_starts() -> None:
     now = group(task("REVOKING", 3), task("RUNNING", 2, MINE, "0_3"), step({"0_2": 4}))
     assert [type(order) for order in orders(now)] == [ReleaseTask, RunTask, KeepCopy]
 
@@ -71,36 +71,36 @@ def test_a_promoted_copy_is_not_dropped() -> None:
     assert orders(before, group(task("RUNNING", 3))) == [RUN]
 
 
-def test_grant_and_step_may_be_read_one_after_the_other() -> None:
+def test_a_grant_may_be_read_before_its_step() -> None:
     before = group(task("RUNNING", 2, "b-1"), step({"0_1": 4}))
     between = group(task("RUNNING", 3), step({"0_1": 4}))
     assert orders(before, between) == [RUN]
     assert orders(before, between, group(task("RUNNING", 3))) == []
 
 
-def test_a_copy_that_is_not_wanted_any_more_is_dropped() -> None:
+def test_an_unwanted_copy_is_dropped() -> None:
     before = group(step({"0_2": 4}))
     assert orders(before, group(step())) == [DropCopy(task="0_2")]
     assert orders(before, group(step()), group(step())) == []
 
 
-def test_a_learner_that_becomes_a_standby_stays() -> None:
+def test_a_learner_that_becomes_a_standby_keeps_its_state() -> None:
     before = group(step(learners={"0_2": 4}))
     after = group(step(standbys={"0_2": 4}))
     assert orders(before, after) == [KeepCopy(task="0_2", role="standby", learn_epoch=4)]
 
 
-def test_a_copy_under_a_new_epoch_is_ordered_anew() -> None:
+def test_a_copy_under_a_new_epoch_is_ordered_again() -> None:
     again = orders(group(step({"0_2": 4})), group(step({"0_2": 6})))
     assert again == [KeepCopy(task="0_2", role="learner", learn_epoch=6)]
 
 
-def test_a_release_says_what_to_keep() -> None:
+def test_a_release_names_the_copy_to_keep() -> None:
     now = group(task("REVOKING", 3), step(standbys={"0_1": 8}))
     assert orders(now) == [ReleaseTask(task="0_1", task_epoch=3, keep=8)]
     kept = group(task("RELEASED", 3, None), step(standbys={"0_1": 8}))
     assert orders(now, kept) == [KeepCopy(task="0_1", role="standby", learn_epoch=8)]
 
 
-def test_an_owner_that_is_being_fenced_is_ordered_nothing() -> None:
+def test_an_owner_being_fenced_gets_no_orders() -> None:
     assert orders(group(task("RUNNING", 3)), group(task("FENCE_WAIT", 3))) == []

@@ -12,7 +12,7 @@ def row(number: int, lag: int = 0) -> TaskStatus:
     return TaskStatus(task=f"0_{number}", role="active", epoch=1, state="RUNNING", lag=lag)
 
 
-def test_only_what_changed_is_said() -> None:
+def test_only_changed_rows_are_sent() -> None:
     rows = StatusRows()
     rows.replace((row(1), row(2)))
     assert rows.next_rows()[1], "the first beat has all"
@@ -27,7 +27,7 @@ def test_only_what_changed_is_said() -> None:
     assert full
 
 
-def test_a_task_that_is_gone_is_not_said() -> None:
+def test_a_removed_task_is_not_sent() -> None:
     rows = StatusRows()
     rows.replace((row(1), row(2)))
     rows.replace((row(2),))
@@ -37,7 +37,7 @@ def test_a_task_that_is_gone_is_not_said() -> None:
 
 
 @given(st.integers(min_value=0, max_value=120))
-def test_every_row_is_said_within_a_bounded_number_of_beats(count: int) -> None:
+def test_every_row_is_sent_within_a_bounded_number_of_heartbeats(count: int) -> None:
     rows = StatusRows()
     rows.replace(tuple(row(number) for number in range(count)))
     told: set[str] = set()

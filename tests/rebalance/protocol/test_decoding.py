@@ -105,9 +105,7 @@ def _message(kind: str, **changes: Any) -> bytes:
         (b" " * 1_000_000, "record"),
     ],
 )
-def test_a_record_that_can_not_be_understood_is_rejected_by_its_field(
-    data: bytes, field: str
-) -> None:
+def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -> None:
     assert _field(read_record(data)) == field
     assert decode_record(data) is None
 
@@ -153,9 +151,7 @@ def test_a_record_that_can_not_be_understood_is_rejected_by_its_field(
         (b" " * (MESSAGE_BYTES_MAX + 1), "message"),
     ],
 )
-def test_a_message_that_can_not_be_understood_is_rejected_by_its_field(
-    data: bytes, field: str
-) -> None:
+def test_an_invalid_message_is_rejected_with_its_field(data: bytes, field: str) -> None:
     assert _field(read_message(data)) == field
     assert decode_message(data) is None
 
@@ -165,7 +161,7 @@ def test_a_null_message_is_rejected_and_a_null_record_is_a_tombstone() -> None:
     assert read_record(None) is None
 
 
-def test_a_kind_of_a_later_version_is_skipped_in_silence() -> None:
+def test_a_kind_of_a_later_version_is_skipped_silently() -> None:
     assert read_record(b'{"kind":"WEATHER","leader_epoch":1,"v":2}') is None
     assert read_message(b'{"kind":"WEATHER","app":"shop","v":2}') is None
 
@@ -183,13 +179,13 @@ def test_a_rejection_is_one_line_without_the_content(data: bytes) -> None:
 
 
 @given(hostile(RECORDS))
-def test_what_is_admitted_can_be_written_again(data: bytes) -> None:
+def test_decoded_records_can_be_encoded_again(data: bytes) -> None:
     record, message = decode_record(data), decode_message(data)
     assert record is None or decode_record(encode_record(record)) is not None
     assert message is None or decode_message(encode_message(message)) is not None
 
 
-def test_text_for_people_can_not_steer_their_terminal() -> None:
+def test_control_characters_are_removed_from_texts() -> None:
     record = read_record(_record("TARGET", reason="gone\n\x1b[2Jcleared"))
     assert getattr(record, "reason", "") == "gone  [2Jcleared"
 
@@ -215,7 +211,7 @@ def test_a_claim_that_would_leave_no_room_for_the_next_is_skipped(known: int) ->
 
 
 @given(st.lists(hostile(RECORDS), max_size=8), st.randoms(use_true_random=False))
-def test_the_fold_never_fails_and_skips_what_is_rejected(forged: list[bytes], chance: Any) -> None:
+def test_the_fold_never_fails_and_skips_rejected_records(forged: list[bytes], chance: Any) -> None:
     rows = list(RECORDS)
     for each in forged:
         rows.insert(chance.randint(0, len(rows)), each)
@@ -284,7 +280,7 @@ def test_no_record_ends_a_leader_or_a_member(
 
 
 @given(st.lists(hostile(RECORDS), min_size=1, max_size=5))
-def test_what_is_rejected_changes_nothing(attack: list[bytes]) -> None:
+def test_rejected_records_change_nothing(attack: list[bytes]) -> None:
     table = _attacked()
     before = table.group
     rejected = [each for each in attack if isinstance(read_record(each), Rejection)]
@@ -299,7 +295,7 @@ def test_what_is_rejected_changes_nothing(attack: list[bytes]) -> None:
     assert set(table.phases().values()) == {TaskPhase.RUNNING.value}
 
 
-def test_a_forged_beat_of_a_huge_epoch_silences_no_leader() -> None:
+def test_a_forged_heartbeat_of_a_huge_epoch_stops_no_leader() -> None:
     table = _attacked()
     worker = table.workers["a-1"]
     table.whisper(_message("LEADER_BEAT", leader_epoch=2**52, incarnation="evil", seen={}))

@@ -4,20 +4,20 @@ from tidewheel.rebalance.protocol import inbox_limit
 from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
 
 
-def test_H23_a_burst_is_let_in_and_what_is_more_is_not() -> None:
+def test_H23_messages_beyond_the_burst_are_rejected() -> None:
     limit = InboxLimit(burst=5, per_second=10)
     assert [limit.admits("a", 0) for _ in range(6)] == [True] * 5 + [False]
     assert [limit.admits("a", 100) for _ in range(2)] == [True, False]
     assert [limit.admits("a", 60_000) for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_H23_senders_do_not_share_what_they_have() -> None:
+def test_H23_each_sender_has_its_own_limit() -> None:
     limit = InboxLimit(burst=1, per_second=1)
     assert [limit.admits("a", 0) for _ in range(3)] == [True, False, False]
     assert limit.admits("b", 0)
 
 
-def test_H23_memory_does_not_grow_with_made_up_senders() -> None:
+def test_H23_memory_does_not_grow_with_forged_senders() -> None:
     limit = InboxLimit(burst=1, per_second=1)
     for number in range(inbox_limit.SENDERS_MAX + 100):
         limit.admits(f"s{number}", 0)

@@ -48,7 +48,7 @@ def _name(file: Path) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=_name)
-def test_N14_what_was_once_written_is_understood(file: Path) -> None:
+def test_N14_written_samples_can_be_decoded(file: Path) -> None:
     data = file.read_bytes()
     written: dict[str, Any] = json.loads(data)
     value = _decode(data)
@@ -59,7 +59,7 @@ def test_N14_what_was_once_written_is_understood(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=_name)
-def test_N14_what_the_next_version_adds_is_ignored(file: Path) -> None:
+def test_N14_fields_of_the_next_version_are_ignored(file: Path) -> None:
     written: dict[str, Any] = json.loads(file.read_bytes())
     newer = _with_more(written) | {"v": 2}
     assert isinstance(newer, dict)
@@ -79,12 +79,12 @@ def _with_more(value: Any) -> Any:
             return value
 
 
-def test_N14_a_kind_of_the_next_version_is_ignored() -> None:
+def test_N14_an_unknown_message_kind_is_ignored() -> None:
     data = b'{"kind":"ADDED_IN_V2","app":"shop","member":"a","incarnation":"a1","leader_epoch":1}'
     assert (decode_message(data), decode_record(data)) == (None, None)
 
 
-def test_N14_what_an_older_leader_restates_is_of_its_own_version() -> None:
+def test_N14_an_older_leader_restates_records_in_its_own_version() -> None:
     log = [
         decode_record(json.dumps(row | {"v": 2, "added_in_v2": [1]}).encode())
         for row in json.loads((NEWEST / "snapshot.json").read_bytes())

@@ -21,7 +21,7 @@ from tidewheel.rebalance.refine.refine_input import CurrentMember, Readiness
 READY, NOTHING, UNKNOWN = Readiness.READY, Readiness.NOTHING, Readiness.UNKNOWN
 
 
-def test_L3_a_task_goes_on_running_where_it_is_while_its_new_owner_learns() -> None:
+def test_L3_the_old_owner_keeps_running_a_task_while_the_new_owner_learns() -> None:
     answer = step({T0: running("a")}, {T0: "b"})
     assert answer.owners == {T0: "a"}
     assert answer.learners == {T0: "b"}
@@ -34,20 +34,20 @@ def test_L2_a_ready_learner_takes_over_and_is_promoted_in_place() -> None:
     assert answer.learners == {T0: "b"}
 
 
-def test_a_promoted_copy_leaves_the_lists_when_the_task_is_its_members() -> None:
+def test_a_promoted_copy_is_no_longer_listed() -> None:
     answer = step({T0: running("b")}, {T0: "b"})
     assert answer.owners == {T0: "b"}
     assert (answer.learners, answer.standbys, answer.reasons) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("readiness", [UNKNOWN, NOTHING, Readiness.PROGRESSING])
-def test_L2_nothing_but_ready_passes(readiness: Readiness) -> None:
+def test_L2_only_a_ready_learner_gets_the_task(readiness: Readiness) -> None:
     answer = step({T0: running("a", learner("b", readiness))}, {T0: "b"})
     assert answer.owners == {T0: "a"}
     assert answer.learners == {T0: "b"}
 
 
-def test_the_budget_is_the_groups_and_the_rest_is_parked() -> None:
+def test_moves_beyond_the_learner_limit_of_the_group_are_parked() -> None:
     states = {task: running("a") for task in (T0, T1, T2)}
     answer = step(states, {T0: "b", T1: "b", T2: "c"})
     assert answer.owners == dict.fromkeys(states, "a")
@@ -55,7 +55,7 @@ def test_the_budget_is_the_groups_and_the_rest_is_parked() -> None:
     assert answer.parked == {T1}
 
 
-def test_of_two_moves_the_one_that_relieves_the_fuller_member_is_first() -> None:
+def test_moves_that_relieve_the_fuller_member_come_first() -> None:
     states = {T0: running("a"), T1: running("c"), T2: running("c")}
     answer = step(states, {T0: "b", T1: "b", T2: "c"}, warmups=1)
     assert answer.learners == {T1: "b"}
@@ -67,9 +67,7 @@ def test_a_learner_in_flight_keeps_its_place() -> None:
     assert answer.parked == {T0}
 
 
-def test_a_learner_without_progress_gives_way_where_the_member_restores_a_task_that_stands_still() -> (
-    None
-):
+def test_a_learner_without_progress_yields_to_a_stopped_task_of_its_member() -> None:
     states = {
         T0: running("a", learner("b", NOTHING)),
         T1: running("a"),
@@ -81,7 +79,7 @@ def test_a_learner_without_progress_gives_way_where_the_member_restores_a_task_t
     assert step(states, {T0: "b", T1: "c", T2: "b"}, warmups=1).learners == {T0: "b"}
 
 
-def test_a_standby_of_the_target_owner_is_borrowed_for_nothing() -> None:
+def test_a_standby_of_the_target_owner_uses_no_warmup() -> None:
     states = {T0: running("a", standby("b")), T1: running("a")}
     answer = step(states, {T0: "b", T1: "c"}, standbys={T0: ("c",)}, warmups=1)
     assert answer.learners == {T1: "c"}
@@ -89,29 +87,27 @@ def test_a_standby_of_the_target_owner_is_borrowed_for_nothing() -> None:
     assert not answer.parked
 
 
-def test_a_place_of_a_standby_that_has_to_wait_is_the_learners_for_nothing() -> None:
+def test_a_learner_in_the_place_of_a_waiting_standby_uses_no_warmup() -> None:
     answer = step({T0: running("a")}, {T0: "b"}, standbys={T0: ("a",)}, warmups=0)
     assert answer.owners == {T0: "a"}
     assert answer.standbys == {T0: ("b",)}
     assert not answer.parked
 
 
-def test_the_old_owner_keeps_its_state_where_the_target_wants_a_standby() -> None:
+def test_the_old_owner_keeps_its_state_for_a_planned_standby() -> None:
     answer = step({T0: running("a", standby("b", READY))}, {T0: "b"}, standbys={T0: ("a",)})
     assert answer.owners == {T0: "b"}
     assert answer.kept == {T0}
     assert answer.standbys == {T0: ("b",)}
 
 
-def test_L5_a_learner_is_dropped_when_its_reason_is_gone() -> None:
+def test_L5_a_learner_without_a_reason_is_dropped() -> None:
     answer = step({T0: running("a", learner("b", READY))}, {T0: "a"})
     assert answer.owners == {T0: "a"}
     assert answer.learners == {}
 
 
-def test_L5_what_a_dropped_learner_restored_serves_as_a_standby_until_the_wanted_one_is_ready() -> (
-    None
-):
+def test_L5_a_dropped_learner_serves_as_standby_until_the_planned_one_is_ready() -> None:
     wanted = {T0: ("c",)}
     answer = step({T0: running("a", learner("b", READY))}, {T0: "a"}, standbys=wanted)
     assert answer.standbys == {T0: ("b", "c")}
@@ -119,7 +115,7 @@ def test_L5_what_a_dropped_learner_restored_serves_as_a_standby_until_the_wanted
     assert step({T0: both}, {T0: "a"}, standbys=wanted).standbys == wanted
 
 
-def test_a_new_leader_throws_away_no_copy_before_it_has_heard_of_it() -> None:
+def test_a_new_leader_drops_no_copy_before_its_first_report() -> None:
     known = running("a", standby("b", UNKNOWN), standby("d"), standby("c"))
     present = members("a b c d")
     answer = step({T0: known}, {T0: "a"}, present=present, standbys={T0: ("c",)})
@@ -138,14 +134,14 @@ def test_a_ready_learner_is_not_counted_as_a_spare_standby() -> None:
         assert answer.standbys == {T0: ("c",)}
 
 
-def test_no_standby_is_planted_where_the_task_is_about_to_run() -> None:
+def test_no_standby_starts_on_the_next_owner() -> None:
     state = unowned(on_disk={"c": 0})
     answer = step({T0: state}, {T0: "b"}, standbys={T0: ("c",)})
     assert answer.owners == {T0: "c"}
     assert answer.standbys == {T0: ("b",)}
 
 
-def test_a_member_whose_time_is_up_keeps_no_copy_for_others() -> None:
+def test_an_expelled_member_keeps_no_standby() -> None:
     present = (*members("a c"), CurrentMember(name="b", leaving=True, expelled=True))
     state = running("a", standby("b", READY))
     assert step({T0: state}, {T0: "a"}, present=present, standbys={T0: ("c",)}).standbys == {
@@ -153,7 +149,7 @@ def test_a_member_whose_time_is_up_keeps_no_copy_for_others() -> None:
     }
 
 
-def test_N11_a_member_that_has_just_come_learns_but_takes_nothing_from_others() -> None:
+def test_N11_an_unsettled_member_learns_but_gets_no_running_task() -> None:
     newcomer = (*members("a"), CurrentMember(name="b", settled=False))
     states = {T0: running("a", learner("b", READY)), T1: running("a"), T2: running("a")}
     answer = step(states, dict.fromkeys(states, "b"), present=newcomer, stateless=(T2,))
@@ -161,12 +157,12 @@ def test_N11_a_member_that_has_just_come_learns_but_takes_nothing_from_others() 
     assert answer.learners == {T0: "b", T1: "b"}
 
 
-def test_N11_a_member_that_has_just_come_is_given_what_nobody_runs() -> None:
+def test_N11_an_unsettled_member_gets_tasks_without_an_owner() -> None:
     newcomer = (CurrentMember(name="b", settled=False),)
     assert step({T0: unowned()}, {T0: "b"}, present=newcomer).owners == {T0: "b"}
 
 
-def test_N11_who_has_settled_comes_first_for_a_place_among_the_learners() -> None:
+def test_N11_settled_members_come_first_for_learners() -> None:
     states = {T0: running("a", learner("b")), T1: running("a")}
     present = (*members("a c"), CurrentMember(name="b", settled=False))
     answer = step(states, {T0: "b", T1: "c"}, present=present, warmups=1)
@@ -182,7 +178,7 @@ def test_L4_tasks_of_a_leaving_member_move_behind_learners() -> None:
     assert answer.parked == {T2}
 
 
-def test_L4_when_its_time_is_up_everything_is_taken_from_a_leaving_member() -> None:
+def test_L4_an_expelled_member_loses_all_tasks() -> None:
     present = (CurrentMember(name="a", leaving=True, expelled=True), *members("b c"))
     states = {T0: running("a", standby("c", READY)), T1: running("a")}
     answer = step(states, {T0: "b", T1: "b"}, present=present)
@@ -191,7 +187,7 @@ def test_L4_when_its_time_is_up_everything_is_taken_from_a_leaving_member() -> N
     assert not step({T0: running("a")}, {T0: "b"}, present=present, standbys={T0: ("a",)}).kept
 
 
-def test_L4_the_last_member_lets_go_without_a_successor() -> None:
+def test_L4_an_expelled_last_member_releases_without_a_successor() -> None:
     present = (CurrentMember(name="a", leaving=True, expelled=True),)
     assert step({T0: running("a")}, {T0: "a"}, present=present).owners == {}
 
@@ -210,17 +206,17 @@ def test_a_task_without_owner_goes_to_the_best_ready_copy() -> None:
     assert answer.standbys[T0] == ("b", "d")
 
 
-def test_a_task_without_owner_goes_to_its_target_owner_if_that_one_is_ready() -> None:
+def test_a_task_without_owner_goes_to_its_ready_target_owner() -> None:
     answer = step({T0: unowned(learner("a", READY), standby("b", READY))}, {T0: "a"})
     assert answer.owners == {T0: "a"}
     assert answer.learners == {T0: "a"}
 
 
-def test_a_task_without_owner_or_copies_starts_cold_where_it_belongs() -> None:
+def test_a_task_without_owner_or_copies_starts_cold_at_its_target_owner() -> None:
     assert step({T0: unowned()}, {T0: "b"}).owners == {T0: "b"}
 
 
-def test_state_that_is_not_ready_is_better_than_none() -> None:
+def test_a_copy_that_is_not_ready_is_preferred_to_no_state() -> None:
     answer = step({T0: unowned(standby("a", UNKNOWN))}, {T0: "b"})
     assert answer.owners == {T0: "a"}
     assert step({T0: unowned(standby("a", NOTHING))}, {T0: "b"}).owners == {T0: "b"}
@@ -238,33 +234,33 @@ def test_fresh_state_on_the_target_owners_disk_is_opened_there() -> None:
     assert step({T0: elsewhere}, {T0: "b"}).owners == {T0: "c"}
 
 
-def test_S1_tasks_wait_for_a_member_that_comes_back_soon() -> None:
+def test_S1_tasks_wait_for_a_static_member_before_its_rejoin_timeout() -> None:
     states = {T0: unowned(standby("a")), T1: unowned(standby("b", READY))}
     answer = step(states, {T0: "x", T1: "x"}, waiting="x")
     assert answer.owners == {T1: "b"}
     assert answer.reasons[T0] == "waits for x"
 
 
-def test_S1_a_task_goes_back_behind_a_learner_when_its_member_is_there_again() -> None:
+def test_S1_a_task_returns_behind_a_learner_to_its_returned_member() -> None:
     answer = step({T0: running("b")}, {T0: "a"}, standbys={T0: ("b",)})
     assert answer.owners == {T0: "b"}
     assert answer.standbys == {T0: ("a",)}
 
 
-def test_a_target_owner_that_is_gone_takes_nothing() -> None:
+def test_a_target_owner_that_left_gets_no_task() -> None:
     answer = step({T0: running("a"), T1: unowned()}, {T0: "x", T1: "x"})
     assert answer.owners == {T0: "a"}
     assert answer.learners == {}
     assert answer.parked == {T0, T1}
 
 
-def test_a_hand_over_under_way_is_finished() -> None:
+def test_a_handover_in_progress_is_finished() -> None:
     answer = step({T0: revoking("a", "b", learner("b", READY))}, {T0: "c"})
     assert answer.owners == {T0: "b"}
     assert answer.learners == {T0: "b"}
 
 
-def test_a_hand_over_to_a_member_that_died_goes_back() -> None:
+def test_a_handover_to_a_dead_member_is_reverted() -> None:
     assert step({T0: revoking("a", "x")}, {T0: "x"}).owners == {T0: "a"}
 
 
@@ -278,21 +274,21 @@ def test_a_standby_waits_while_its_member_runs_the_task() -> None:
     assert answer.standbys == {T0: ("b", "c")}
 
 
-def test_an_owner_without_state_gives_way_to_a_ready_copy() -> None:
+def test_an_owner_without_state_yields_to_a_ready_copy() -> None:
     state = running("a", standby("c", READY), state=Readiness.PROGRESSING)
     answer = step({T0: state}, {T0: "b"})
     assert answer.owners == {T0: "c"}
     assert answer.learners == {T0: "b"}
 
 
-def test_an_owner_that_restores_is_left_to_finish_unless_it_has_not_begun() -> None:
+def test_an_owner_that_restores_keeps_its_task_after_its_first_progress() -> None:
     begun = running("a", state=Readiness.PROGRESSING)
     assert step({T0: begun}, {T0: "b"}).owners == {T0: "a"}
     waiting = running("a", state=NOTHING)
     assert step({T0: waiting}, {T0: "b"}).owners == {T0: "b"}
 
 
-def test_stateless_tasks_move_at_once() -> None:
+def test_stateless_tasks_move_immediately() -> None:
     answer = step({T0: running("a")}, {T0: "b"}, stateless=(T0,))
     assert answer.owners == {T0: "b"}
     assert answer.learners == {}
@@ -308,7 +304,7 @@ def test_without_refining_every_move_is_cold() -> None:
     assert not answer.parked
 
 
-def test_who_leaves_is_relieved_first() -> None:
+def test_tasks_of_leaving_members_move_first() -> None:
     present = (*members("a c d"), CurrentMember(name="b", leaving=True))
     states = {T0: running("a"), T1: running("a"), T2: running("b"), T3: running("b")}
     answer = step(states, {T0: "c", T1: "c", T2: "c", T3: "d"}, present=present)

@@ -148,7 +148,7 @@ def test_no_member_ever_has_two_copies_of_a_task(case: RefineInput) -> None:
 
 
 @given(inputs())
-def test_a_running_task_is_handed_to_nobody_but_a_ready_copy(case: RefineInput) -> None:
+def test_a_running_task_moves_only_to_a_ready_copy(case: RefineInput) -> None:
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
@@ -166,7 +166,7 @@ def test_a_running_task_is_handed_to_nobody_but_a_ready_copy(case: RefineInput) 
 
 
 @given(inputs())
-def test_N11_nobody_loses_a_task_to_a_member_that_has_not_settled(case: RefineInput) -> None:
+def test_N11_a_running_task_never_moves_to_an_unsettled_member(case: RefineInput) -> None:
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
@@ -178,7 +178,7 @@ def test_N11_nobody_loses_a_task_to_a_member_that_has_not_settled(case: RefineIn
 
 
 @given(inputs())
-def test_the_budget_is_kept(case: RefineInput) -> None:
+def test_the_number_of_learners_stays_within_the_limit(case: RefineInput) -> None:
     leaving = any(member.leaving for member in case.members)
     answer = refine(case)
     assert len(answer.learners) <= max(case.max_warmup_replicas, 2 if leaving else 0)
@@ -192,7 +192,7 @@ def test_the_budget_is_kept(case: RefineInput) -> None:
     ),
     st.integers(0, 3),
 )
-def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
+def test_learners_beyond_the_limit_belong_to_leaving_members(
     moves: list[tuple[str, str, bool]], allowed: int
 ) -> None:
     """While `a` leaves, two may learn; tasks of staying `b` keep the configured limit.
@@ -216,7 +216,7 @@ def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
 
 
 @given(inputs())
-def test_nobody_who_leaves_is_given_anything(case: RefineInput) -> None:
+def test_leaving_members_get_no_tasks_or_copies(case: RefineInput) -> None:
     going = {member.name for member in case.members if member.leaving or member.expelled}
     answer = refine(case)
     for task, owner in answer.owners.items():
@@ -240,7 +240,7 @@ def test_invariant_21_no_task_is_left_without_an_owner_while_its_target_owner_li
 
 
 @given(inputs())
-def test_L5_a_learner_is_there_for_a_move_that_the_target_wants(case: RefineInput) -> None:
+def test_L5_every_learner_serves_a_planned_move(case: RefineInput) -> None:
     answer = refine(case)
     for task, name in answer.learners.items():
         assert name in (case.owners[task], answer.owners.get(task))
@@ -248,7 +248,7 @@ def test_L5_a_learner_is_there_for_a_move_that_the_target_wants(case: RefineInpu
 
 
 @given(inputs())
-def test_a_step_on_the_way_keeps_the_copy_it_will_promote(case: RefineInput) -> None:
+def test_an_intermediate_step_keeps_the_copy_it_will_promote(case: RefineInput) -> None:
     answer = refine(case)
     for task, owner in answer.owners.items():
         had = {copy.member for copy in case.states.get(task, CurrentTask()).copies}
@@ -275,7 +275,7 @@ def test_the_order_of_the_input_does_not_matter(case: RefineInput) -> None:
 
 
 @given(inputs())
-def test_a_group_at_its_target_is_left_alone(case: RefineInput) -> None:
+def test_a_group_at_its_target_does_not_change(case: RefineInput) -> None:
     alive = sorted(member.name for member in case.members)
     owners = {task: alive[index % len(alive)] for index, task in enumerate(sorted(case.tasks))}
     standbys = {

@@ -68,7 +68,7 @@ def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
     assert not after.messages
 
 
-def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
+def test_heartbeats_of_a_deposed_leader_do_not_count() -> None:
     election = candidate(group=group_of("p0", 4, "p0", "p1"))
     for now_ms in range(0, 1_600, 100):
         election.receive(beat(3), now_ms)
@@ -76,13 +76,13 @@ def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
     assert election.decide(1_600).messages, "it is suspected: nothing was heard of it"
 
 
-def test_a_new_claim_is_a_sign_of_life() -> None:
+def test_a_new_claim_counts_as_a_heartbeat() -> None:
     election = candidate(group=group_of("p0", 1, "p0", "p1", "p2"))
     election.follow(group_of("p2", 2, "p0", "p1", "p2"), 900)
     assert not election.decide(1_800).messages
 
 
-def test_a_resigning_leader_is_replaced_at_once() -> None:
+def test_a_resigning_leader_is_replaced_immediately() -> None:
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     election.receive(beat(1, resigns=True), 0)
     at_ms, said = claims_at(election)
@@ -92,14 +92,14 @@ def test_a_resigning_leader_is_replaced_at_once() -> None:
 
 
 @given(st.integers(min_value=0, max_value=2**31))
-def test_where_nobody_ever_led_somebody_claims_within_a_heartbeat(seed: int) -> None:
+def test_a_group_without_a_leader_gets_a_claim_within_a_heartbeat(seed: int) -> None:
     at_ms, said = claims_at(candidate(seed=seed))
     assert at_ms is not None
     assert at_ms <= HEARTBEAT_MS
     assert not said
 
 
-def test_candidates_of_one_group_claim_one_after_the_other() -> None:
+def test_candidates_of_one_group_claim_at_different_times() -> None:
     names = ["p1", "p2", "p3"]
     firsts: set[str] = set()
     for epoch in range(1, 7):
@@ -111,7 +111,7 @@ def test_candidates_of_one_group_claim_one_after_the_other() -> None:
     assert firsts == set(names)
 
 
-def test_a_claim_is_tried_again_if_nothing_came_of_it() -> None:
+def test_a_claim_without_effect_is_tried_again() -> None:
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     at_ms, _ = claims_at(election)
     assert at_ms is not None
@@ -121,7 +121,7 @@ def test_a_claim_is_tried_again_if_nothing_came_of_it() -> None:
     assert election.decide(again_ms + HEARTBEAT_MS).claim
 
 
-def test_a_process_that_the_log_does_not_know_waits_longest() -> None:
+def test_a_process_missing_in_the_log_waits_longest() -> None:
     group = group_of("p0", 1, "p0", "p1", "p2")
     known = [claims_at(candidate(name, group=group))[0] or 0 for name in ("p1", "p2")]
     stranger = claims_at(candidate("stranger", group=group))[0] or 0

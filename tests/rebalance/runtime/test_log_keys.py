@@ -24,7 +24,7 @@ def _member(epoch: int, name: str, phase: str, rejoin_ms: int = 0) -> MemberReco
     )
 
 
-def test_H4_what_earlier_leaders_wrote_can_go_and_nothing_of_this_one() -> None:
+def test_H4_only_records_of_earlier_leaders_are_stale() -> None:
     keys = LogKeys()
     group = _note(
         keys,
@@ -38,7 +38,7 @@ def test_H4_what_earlier_leaders_wrote_can_go_and_nothing_of_this_one() -> None:
     assert keys.stale(group, limit=1) == ["1/claim"]
 
 
-def test_members_that_have_gone_for_good_can_go_and_those_awaited_stay() -> None:
+def test_records_of_members_that_left_are_stale_unless_they_are_awaited() -> None:
     keys = LogKeys()
     group = _note(
         keys,
@@ -50,7 +50,7 @@ def test_members_that_have_gone_for_good_can_go_and_those_awaited_stay() -> None
     assert keys.stale(group, limit=10) == ["1/member/gone/gone-1"]
 
 
-def test_a_tombstone_is_not_written_twice_and_a_newer_claim_takes_nothing() -> None:
+def test_a_tombstone_is_not_written_twice_and_a_newer_claim_makes_no_key_stale() -> None:
     keys = LogKeys()
     group = _note(
         keys, LeaderClaim(leader_epoch=1, leader="p"), LeaderClaim(leader_epoch=2, leader="q")

@@ -111,7 +111,7 @@ def test_H1_a_killed_leader_is_replaced_before_leases_end() -> None:
     assert [claim.leader_epoch for claim in _claims(world)] == [1, 2]
 
 
-def test_a_dead_process_is_fenced_before_its_tasks_go_elsewhere() -> None:
+def test_a_dead_process_is_fenced_before_its_tasks_move() -> None:
     world, one, two, first, second = _group_of_two()
     lost = set(first.running)
     assert lost
@@ -132,7 +132,7 @@ def test_a_dead_process_is_fenced_before_its_tasks_go_elsewhere() -> None:
     assert lost <= second.running
 
 
-def test_H5_members_that_died_with_the_leader_do_not_live_for_another_session() -> None:
+def test_H5_members_that_died_with_the_leader_get_no_second_session() -> None:
     world, one, _, first, second = _group_of_two()
     lost = set(first.running)
     assert lost
@@ -141,7 +141,7 @@ def test_H5_members_that_died_with_the_leader_do_not_live_for_another_session() 
     assert lost <= second.running
 
 
-def test_H5_a_leader_that_did_not_listen_gives_everybody_a_session() -> None:
+def test_H5_a_leader_behind_on_the_inbox_gives_every_member_a_session() -> None:
     world, one, two, first, second = _group_of_two()
     world.kill(one)
     world.clock.advance(5_000)
@@ -159,7 +159,7 @@ def test_H5_a_leader_that_did_not_listen_gives_everybody_a_session() -> None:
     assert second.ended == ""
 
 
-def test_the_death_of_a_worker_is_said_at_once() -> None:
+def test_the_death_of_a_worker_is_reported_immediately() -> None:
     world, _, two, first, second = _group_of_two()
     lost = set(second.running)
     two.workers.remove(second)
@@ -185,7 +185,7 @@ def test_a_leader_that_died_with_a_worker_does_not_hide_its_death() -> None:
     assert third.running
 
 
-def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
+def test_H21_a_hung_worker_gets_no_heartbeats() -> None:
     world, _, _, first, second = _group_of_two()
     lost = set(second.running)
     second.line.hangs = True
@@ -199,7 +199,7 @@ def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
     assert lost <= first.running
 
 
-def test_a_worker_in_a_long_call_is_vouched_for_up_to_its_bound() -> None:
+def test_a_worker_in_a_long_call_gets_heartbeats_up_to_its_limit() -> None:
     world = World()
     first = world.start("p1").start_worker("a")
     world.run(1_000)
@@ -216,7 +216,7 @@ def test_a_worker_in_a_long_call_is_vouched_for_up_to_its_bound() -> None:
     assert kept <= first.running
 
 
-def test_a_lone_worker_is_never_fenced_in_a_call_but_in_a_hang() -> None:
+def test_a_lone_worker_is_fenced_only_when_another_member_joins() -> None:
     world = World()
     process = world.start("p1")
     lone = process.start_worker("a", max_call_ms=1_000)
@@ -230,7 +230,7 @@ def test_a_lone_worker_is_never_fenced_in_a_call_but_in_a_hang() -> None:
     assert newcomer.running == {"0_0", "0_1", "0_2", "0_3"}
 
 
-def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
+def test_an_unknown_outcome_ends_a_term_and_no_decision_is_repeated() -> None:
     world = World()
     process = world.start("p1")
     process.start_worker("a")
@@ -250,7 +250,7 @@ def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
     assert len({(task, epoch) for task, epoch, _ in grants}) == len(set(grants))
 
 
-def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
+def test_H1_a_fenced_leader_steps_down() -> None:
     world, *_ = _group_of_two()
     stranger = world.topics.log()
     stranger.open(create=False, inbox_back_ms=0)
@@ -263,7 +263,7 @@ def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
     assert [claim.leader_epoch for claim in _claims(world)] == [1, 2, 3]
 
 
-def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
+def test_members_send_heartbeats_during_a_transaction() -> None:
     world, one, *_ = _group_of_two()
     one.leader.held = True
     world.start("p3").start_worker("c")  # gives the leader a record to write
@@ -274,7 +274,7 @@ def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
     assert one.leader.waiting
 
 
-def test_a_cluster_that_is_away_crashes_nobody_and_kills_nobody() -> None:
+def test_an_unreachable_cluster_ends_no_member() -> None:
     world, _, _, first, second = _group_of_two()
     kept = (set(first.running), set(second.running))
     world.topics.away = True
@@ -289,7 +289,7 @@ def test_a_cluster_that_is_away_crashes_nobody_and_kills_nobody() -> None:
     assert (first.running, second.running) == kept
 
 
-def test_H5_a_watchdog_that_was_stopped_kills_nobody_when_it_goes_on() -> None:
+def test_H5_a_resumed_watchdog_fences_no_member() -> None:
     world = World()
     process = world.start("p1")
     workers = [process.start_worker(name) for name in ("a", "b")]
@@ -302,7 +302,7 @@ def test_H5_a_watchdog_that_was_stopped_kills_nobody_when_it_goes_on() -> None:
     assert all(worker.line.leases[-1] > world.clock.now_ms() for worker in workers)
 
 
-def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
+def test_the_start_waits_for_an_unreachable_cluster() -> None:
     world = World()
     world.topics.away = True
     worker = world.start("p1").start_worker("a")
@@ -312,7 +312,7 @@ def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
     assert len(worker.running) == 4
 
 
-def test_H24_a_failed_check_of_the_control_topics_is_made_again(
+def test_H24_a_failed_check_of_the_control_topics_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -344,7 +344,7 @@ def test_H24_deleted_control_topics_hold_the_group(caplog: pytest.LogCaptureFixt
     assert world.leaders() == []
 
 
-def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
+def test_H24_a_recovered_group_continues_with_new_incarnations() -> None:
     world, one, _, first, second = _group_of_two()
     world.topics.delete()
     world.run(100)
@@ -362,7 +362,7 @@ def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
     assert [claim.leader_epoch for claim in _claims(world)][:2] == [50, 51]
 
 
-def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
+def test_H24_a_worker_of_a_held_group_leaves_immediately() -> None:
     world, _, two, first, second = _group_of_two()
     world.topics.delete()
     world.run(100)
@@ -374,7 +374,7 @@ def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
     _check_ends_at_once(two)
 
 
-def test_H24_a_worker_that_was_leaving_when_the_group_was_held_is_let_go() -> None:
+def test_H24_a_worker_leaving_before_the_hold_may_close() -> None:
     world, _, two, _, second = _group_of_two()
     dying = two.start_worker("c")
     world.run(1_000)
@@ -400,7 +400,7 @@ def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() 
     assert _claims(world) == []
 
 
-def test_a_watchdog_that_is_replaced_gives_the_same_orders_again() -> None:
+def test_the_successor_of_a_watchdog_repeats_its_orders() -> None:
     world, _, two, _, second = _group_of_two()
     grants = len(world.topics.records())
     world.kill(two)
@@ -414,7 +414,7 @@ def test_a_watchdog_that_is_replaced_gives_the_same_orders_again() -> None:
     assert not [each for each in world.topics.records()[grants:] if isinstance(each, TaskRecord)]
 
 
-def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
+def test_an_incarnation_missing_in_the_group_ends() -> None:
     world, _, two, *_ = _group_of_two()
     zombie = two.start_worker("z", welcomed=True)
     world.run(1_000)
@@ -422,7 +422,7 @@ def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
     assert not welcomed(zombie)
 
 
-def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() -> None:
+def test_a_new_watchdog_keeps_worker_reports_from_before_it_read_the_log() -> None:
     world, _, two, first, second = _group_of_two()
     world.kill(two)
     successor = world.start("p2-again")
@@ -433,7 +433,7 @@ def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() 
     assert first.running == {"0_0", "0_1", "0_2", "0_3"}
 
 
-def test_a_worker_that_dies_before_its_new_watchdog_has_read_the_log_is_told_of() -> None:
+def test_a_death_before_the_new_watchdog_has_read_the_log_is_reported() -> None:
     world, _, two, first, second = _group_of_two()
     world.kill(two)
     successor = world.start("p2-again")
@@ -444,7 +444,7 @@ def test_a_worker_that_dies_before_its_new_watchdog_has_read_the_log_is_told_of(
     assert first.running == {"0_0", "0_1", "0_2", "0_3"}
 
 
-def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
+def test_a_report_does_not_revive_a_forgotten_incarnation() -> None:
     world, *_ = _group_of_two()
     successor = world.start("p3")
     zombie = successor.start_worker("z", welcomed=True)
@@ -455,7 +455,7 @@ def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
     assert not welcomed(zombie)
 
 
-def test_a_leader_that_finishes_resigns_and_is_followed_at_once() -> None:
+def test_a_leader_that_closes_resigns_and_is_replaced_immediately() -> None:
     world, one, two, *_ = _group_of_two()
     one.workers.clear()
     one.runtime.stop()
@@ -468,7 +468,7 @@ def test_a_leader_that_finishes_resigns_and_is_followed_at_once() -> None:
     assert not world.messages(Suspect)
 
 
-def test_H4_what_earlier_leaders_wrote_is_forgotten_and_the_group_stays() -> None:
+def test_H4_deleting_records_of_earlier_leaders_keeps_the_group() -> None:
     world, one, two, _, second = _group_of_two()
     world.kill(one)
     world.run(30_000)
@@ -481,7 +481,7 @@ def test_H4_what_earlier_leaders_wrote_is_forgotten_and_the_group_stays() -> Non
     assert second.running == {"0_0", "0_1", "0_2", "0_3"}
 
 
-def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
+def test_H23_a_flood_of_one_sender_does_not_block_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, *_, first, second = _group_of_two()
@@ -496,7 +496,7 @@ def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
     assert first.line.leases[-1] > world.clock.now_ms()
 
 
-def test_H18_a_leader_notices_that_somebody_moved_offsets(
+def test_H18_a_leader_detects_foreign_offsets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(leadership, "OFFSETS_CHECK_FIRST_MS", 100)
@@ -525,7 +525,7 @@ def test_messages_of_other_applications_are_ignored() -> None:
     assert world.leaders() == [one]
 
 
-def test_a_kind_of_order_that_this_version_does_not_know_is_an_alarm_and_no_end(
+def test_an_unknown_kind_of_order_raises_an_alarm_and_ends_no_member(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, one, two, first, second = _group_of_two()
@@ -569,7 +569,7 @@ def test_the_owner_alone_is_ordered_to_delete_a_key() -> None:
     assert (order.store, order.key) == ("counts", b"alice")
 
 
-def test_records_of_nobody_are_survived() -> None:
+def test_records_without_a_valid_author_are_ignored() -> None:
     world, one, *_ = _group_of_two()
     target = TargetRecord(leader_epoch=0, group_epoch=99, owners={})
     world.topics.state += [
@@ -582,7 +582,7 @@ def test_records_of_nobody_are_survived() -> None:
     assert one.runtime.group.target.group_epoch < 99
 
 
-def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> None:
+def test_a_leader_restates_the_group_after_foreign_writes_to_its_log() -> None:
     world, one, two, first, second = _group_of_two()
     shares = (set(first.running), set(second.running))
     decided = one.runtime.group
@@ -610,7 +610,9 @@ def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> Non
         {"kind": "TASK", "task": "0_0", "phase": "RUNNING", "task_epoch": 5, "owner": "ghost"},
     ],
 )
-def test_one_record_and_the_leaders_death_leave_a_group_that_works(row: dict[str, Any]) -> None:
+def test_a_group_works_after_one_forged_record_and_the_death_of_its_leader(
+    row: dict[str, Any],
+) -> None:
     world, one, two, _, second = _group_of_two()
     record = read_record(json.dumps({**row, "leader_epoch": 1}).encode())
     assert record is not None

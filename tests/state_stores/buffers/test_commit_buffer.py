@@ -317,7 +317,7 @@ def test_values_whose_batch_cannot_be_read_are_read_one_by_one(serde: Serde[str]
 
 
 @given(st.dictionaries(st.binary(max_size=3), st.tuples(VALUES, TIMES), min_size=1), st.data())
-def test_many_keys_are_read_as_each_alone(
+def test_keys_read_together_equal_keys_read_singly(
     rows: dict[bytes, tuple[Any, int]], data: st.DataObject
 ) -> None:
     database = InMemoryDatabase(["store"])
@@ -338,7 +338,7 @@ def test_many_keys_are_read_as_each_alone(
         buffer.applied()  # the next reads find these keys in the previous generation
 
 
-def test_hot_keys_survive_a_generation_and_cold_ones_go() -> None:
+def test_hot_keys_survive_a_generation_and_cold_keys_are_dropped() -> None:
     database = CountingDatabase()
     buffer = buffer_of(JSON, database, keep_bytes=0)
     for commit in range(3):
@@ -406,14 +406,14 @@ def test_users_cannot_change_a_stored_value_from_outside(serde: Serde[Any], valu
     assert buffer.get(b"k") is not value
 
 
-def test_a_value_comes_back_as_its_serde_reads_it() -> None:
+def test_a_value_is_read_back_by_its_serde() -> None:
     serde = Serde[Any](lambda topic, value: str(value).encode(), lambda topic, data: data.decode())
     buffer = buffer_of(serde)
     buffer.put(b"k", dt.date(2024, 2, 29), 1)
     assert buffer.get(b"k") == "2024-02-29"
 
 
-def test_a_serde_that_makes_nothing_of_a_value_deletes() -> None:
+def test_a_serde_that_returns_none_deletes_the_row() -> None:
     buffer = buffer_of(Serde[Any](lambda topic, value: None, lambda topic, data: data))
     buffer.put(b"k", "anything", 5)
     assert buffer.get(b"k") is None
@@ -467,7 +467,7 @@ INT64 = Serdes.int64()
     rows=st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9), TIMES), min_size=1),
     committed=st.booleans(),
 )
-def test_rows_put_together_are_rows_put_one_by_one(
+def test_rows_put_together_equal_rows_put_singly(
     before: list[tuple[bytes, int | None, int]],
     rows: list[tuple[bytes, int | None, int]],
     committed: bool,

@@ -55,7 +55,7 @@ def minutes(database: InMemoryDatabase) -> list[int]:
     return [LAYOUT.time_of(key) // MINUTE for key, _ in database.iterate("store", None, None)]
 
 
-def test_K3_rows_go_when_the_last_range_is_past_them() -> None:
+def test_K3_rows_are_deleted_when_the_slowest_range_has_passed_them() -> None:
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     slow, fast = range_of(database), range_of(database)
@@ -72,7 +72,7 @@ def test_K3_rows_go_when_the_last_range_is_past_them() -> None:
     assert minutes(database) == [60, 60]
 
 
-def test_K3_the_note_is_that_of_the_fastest_range() -> None:
+def test_K3_the_stored_time_is_that_of_the_fastest_range() -> None:
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"b", 50), expiry, 0)
@@ -93,7 +93,7 @@ def test_K3_a_range_hides_no_rows_because_of_other_ranges() -> None:
     assert list(range_of(database, in_range=False).fetch_bytes(b"a", 0, 100 * MINUTE)) == []
 
 
-def test_K6_one_range_after_many_expires_like_them_until_all_are_level() -> None:
+def test_K6_one_range_after_many_expires_like_the_slowest_until_level() -> None:
     database = InMemoryDatabase(["store"])
     write(database, put(range_of(database), b"a", 1), StoreExpiry(SPEC, database), 0)
     write(database, put(range_of(database), b"b", 50), StoreExpiry(SPEC, database), 0)

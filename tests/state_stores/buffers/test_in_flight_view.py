@@ -73,7 +73,7 @@ def test_a_view_equals_the_database_after_the_commit(
     assert list(begun) == under_way[2], "a scan goes on as it began"
 
 
-def test_rows_that_join_a_commit_are_shown_with_the_earlier_ones() -> None:
+def test_rows_of_both_parts_of_a_commit_are_visible() -> None:
     database = InMemoryDatabase(["mine"])
     view = InFlightView(database)
     first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})
@@ -87,7 +87,7 @@ def test_rows_that_join_a_commit_are_shown_with_the_earlier_ones() -> None:
     assert view.approximate_num_entries("mine") == 1
 
 
-def test_nothing_is_written_through_a_view() -> None:
+def test_a_view_refuses_writes() -> None:
     view = InFlightView(InMemoryDatabase(["mine"]))
     with pytest.raises(AssertionError, match="mine"):
         view.write({"mine": []}, {})

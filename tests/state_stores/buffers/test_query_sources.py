@@ -188,7 +188,7 @@ def play(bench: QueryBench, step: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 @given(steps=steps, page=st.integers(1, 4))
-def test_uncommitted_reads_are_those_of_the_tasks_own_store(
+def test_uncommitted_reads_equal_reads_of_the_task(
     name: str, steps: list[tuple[Any, ...]], page: int
 ) -> None:
     with opened(name, rocksdb=False) as bench, patch.object(query_sources, "PAGE_ROWS", page):
@@ -201,7 +201,7 @@ def test_uncommitted_reads_are_those_of_the_tasks_own_store(
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
-def test_a_row_is_seen_before_its_commit_by_one_level_only(name: str, *, rocksdb: bool) -> None:
+def test_a_row_is_visible_before_its_commit_at_one_level_only(name: str, *, rocksdb: bool) -> None:
     with opened(name, rocksdb=rocksdb) as bench:
         kind = bench.spec.kind
         nothing = reads(bench.committed, kind)
@@ -262,7 +262,7 @@ def test_a_page_is_bounded() -> None:
         assert bench.asked == 6
 
 
-def test_an_object_that_is_read_is_the_callers_own() -> None:
+def test_a_query_returns_a_copy_of_an_object() -> None:
     with opened("objects", rocksdb=False) as bench:
         bench.store.put("a", {"n": 1})
         bench.uncommitted.get("a")["n"] = 2

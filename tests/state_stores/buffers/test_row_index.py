@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 
 @given(before=st.lists(ROWS, max_size=12), steps=STEPS, budget=st.sampled_from([0, 2_000, 10**6]))
-def test_it_knows_the_rows_that_are_there(
+def test_the_index_knows_the_existing_rows(
     before: list[bytes], steps: list[tuple[Any, ...]], budget: int
 ) -> None:
     there = set(before)
@@ -86,7 +86,7 @@ def _never(segment: int, key: bytes, limit: int) -> list[bytes]:
     raise AssertionError(f"looked up {key!r} in segment {segment}, up to {limit}")
 
 
-def test_a_key_with_too_many_rows_is_left_to_a_scan() -> None:
+def test_a_key_with_too_many_rows_is_scanned() -> None:
     many = row_index._ROWS_MAX + 1
     rows = [LAYOUT.window_key(b"a", 25, seq) for seq in range(many)]
     asked: list[int] = []

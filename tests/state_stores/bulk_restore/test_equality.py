@@ -202,7 +202,7 @@ def test_ranges_built_apart_and_merged_equal_replay(
 
 
 @all_kinds
-def test_more_runs_than_are_ingested_equal_replay(
+def test_runs_beyond_the_ingest_limit_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases
 ) -> None:
     chance = Random(7)

@@ -136,7 +136,7 @@ def ingest(
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_a_kill_at_any_step_does_no_harm(
+def test_a_kill_at_any_step_keeps_the_store_exact(
     spec: StoreSpec, directories: Directories, data: Any
 ) -> None:
     records: list[Logged] = data.draw(logs(spec))
@@ -177,7 +177,7 @@ def test_a_kill_at_any_step_does_no_harm(
     assert visible(spec, survivor, now) == visible(spec, expected, now)
 
 
-def test_an_old_position_never_speaks_of_ingested_rows(directories: Directories) -> None:
+def test_an_old_position_never_covers_ingested_rows(directories: Directories) -> None:
     spec = SPECS["key-value"]
     for steps in range(14):
         disk = Disk({b"old": b"row"}, {POSITION: at(7).encode()})
@@ -196,7 +196,7 @@ def test_an_old_position_never_speaks_of_ingested_rows(directories: Directories)
     raise AssertionError("it was never finished")
 
 
-def test_files_are_used_up_and_nothing_is_no_error(directories: Directories) -> None:
+def test_ingested_files_are_moved_and_no_files_are_no_error(directories: Directories) -> None:
     spec = SPECS["key-value"]
     built = build(spec, directories(), [Logged(0, b"a", b"1", 0)])
     database = InMemoryDatabase([STORE])

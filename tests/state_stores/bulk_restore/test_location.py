@@ -163,7 +163,7 @@ def test_a_fetched_run_is_durable(
 
 
 @pytest.mark.parametrize("how", ["gone", "short", "long", "bit", "other keys"])
-def test_a_spoilt_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
+def test_a_damaged_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
     run = only_run(published(held, tmp_path))
     whole = held.read(run.file)
     match how:
@@ -322,7 +322,7 @@ def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
     }
 
 
-def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
+def test_errors_in_the_middle_of_a_file_are_errors_of_the_location() -> None:
     place = RemoteStorage(_Objects(), "bucket/states", "s3://bucket/states")
     with (
         place.open("runs/0/1.sst") as file,
@@ -331,7 +331,7 @@ def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
         file.read(10)
 
 
-def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_package_are_errors_of_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec = pytest.importorskip("fsspec")
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -39,11 +39,11 @@ from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 
 @given(snapshots())
-def test_a_manifest_comes_back(made: StoreSnapshot) -> None:
+def test_a_manifest_survives_encoding(made: StoreSnapshot) -> None:
     assert decode_manifest(encode_manifest(made)) == made
 
 
-def test_a_manifest_of_level_key_ranges_is_that_of_one() -> None:
+def test_a_manifest_of_even_key_ranges_equals_that_of_one_range() -> None:
     assert b"expired_by_ms" not in encode_manifest(snapshot())
 
 
@@ -65,7 +65,7 @@ def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode) | st.just(b"[" * 100_000))
-def test_garbage_is_no_manifest(data: bytes) -> None:
+def test_random_bytes_are_refused_as_manifest(data: bytes) -> None:
     with pytest.raises(SnapshotRefused):
         decode_manifest(data)
 
@@ -102,7 +102,7 @@ def tampered(**changes: Any) -> bytes:
         pytest.param(tampered(partition_count=0), "partition", id="no partitions"),
     ],
 )
-def test_the_fault_of_a_manifest_is_reported(data: bytes, reason: str) -> None:
+def test_the_error_of_a_manifest_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(SnapshotRefused, match=reason):
         decode_manifest(data)
 
@@ -184,7 +184,7 @@ def test_a_foreign_snapshot_is_not_valid(
         (replace(WINDOW, kept_longer_ms=9), WINDOW),
     ],
 )
-def test_a_snapshot_that_has_more_than_is_needed_is_valid(then: StoreSpec, now: StoreSpec) -> None:
+def test_a_snapshot_with_more_rows_than_needed_is_valid(then: StoreSpec, now: StoreSpec) -> None:
     made = snapshot(kind=then.kind.value, layout=Layout.of(then))
     assert validate(made, now, facts()) is None
 
@@ -239,7 +239,7 @@ def test_runs_are_extended_only_if_no_later_record_is_missing(
         assert age_ms <= max(about.tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
 
 
-def test_reading_may_take_as_long_as_deletes_can_be_read() -> None:
+def test_reading_may_take_as_long_as_tombstones_are_kept() -> None:
     most = DAY_MS - TOMBSTONE_MARGIN_MS
     assert read_too_slowly(NOW_MS, NOW_MS + most, DAY_MS) is None
     refused = read_too_slowly(NOW_MS, NOW_MS + most + 1, DAY_MS)

@@ -42,7 +42,7 @@ def test_a_valid_snapshot_is_better_than_the_changelog() -> None:
     assert found.refused is None
 
 
-def test_its_own_position_goes_before_a_snapshot() -> None:
+def test_its_own_position_comes_before_a_snapshot() -> None:
     found = plan(POSITION, snapshot())
     assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.POSITION, 90, None)
     assert found.reason == "its own position, 30 offsets to read"

@@ -58,7 +58,7 @@ def test_a_run_describes_its_content(tmp_path: Path) -> None:
     assert (run.file_bytes, run.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
+def test_a_gap_without_rows_makes_no_file(tmp_path: Path) -> None:
     runs = builder(tmp_path, max_bytes=1)
     put(runs, 0, {b"a": None})
     put(runs, 1, {b"a": None, b"b": b"1"})
@@ -148,7 +148,7 @@ def test_merged_runs_keep_the_latest_row_and_its_delete(tmp_path: Path) -> None:
     assert all(file.path.exists() for file in files)
 
 
-def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
+def test_few_files_are_not_merged(tmp_path: Path) -> None:
     files = files_of(tmp_path, *[{b"%d" % each: b"x"} for each in range(7)])
     assert limit_runs(files, tmp_path, complete_from_zero=True, most=7) == files
     merged = limit_runs(files, tmp_path, complete_from_zero=False, most=3)

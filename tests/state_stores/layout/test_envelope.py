@@ -21,7 +21,7 @@ TIMES = st.integers(-1, 2**63 - 1)
 
 
 @given(VALUES, TIMES)
-def test_values_come_back_as_written(value: bytes, timestamp: int) -> None:
+def test_values_survive_wrapping(value: bytes, timestamp: int) -> None:
     assert unwrap_value(wrap_value(value, timestamp)) == (value, timestamp)
 
 
@@ -86,7 +86,7 @@ def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
         b"\x11",
     ],
 )
-def test_bytes_of_no_known_format_are_a_corrupted_store(stored: bytes) -> None:
+def test_bytes_of_an_unknown_format_are_a_corrupted_store(stored: bytes) -> None:
     with pytest.raises(StoreCorruptedError, match="restore it from the changelog"):
         unwrap_value(stored)
 

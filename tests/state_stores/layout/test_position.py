@@ -12,7 +12,7 @@ POSITIONS = st.builds(
 
 
 @given(POSITIONS)
-def test_positions_come_back_as_written(position: Position) -> None:
+def test_positions_survive_encoding(position: Position) -> None:
     assert Position.decode(position.encode()) == position
 
 

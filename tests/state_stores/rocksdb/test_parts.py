@@ -44,13 +44,13 @@ def test_a_bad_option_is_named(bad: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd", "snappy"])
 @pytest.mark.parametrize("compaction", ["universal", "level"])
-def test_every_choice_is_known_to_the_library(compression: str, compaction: str) -> None:
+def test_every_option_is_supported_by_the_library(compression: str, compaction: str) -> None:
     options = RocksDBOptions(compression=compression, compaction=compaction)  # type: ignore[arg-type] # all are valid
     assert SharedResources.create(options).database_options(options) is not None
 
 
 @given(st.dictionaries(st.sampled_from("abc"), rows), st.integers(1, 200))
-def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
+def test_splitting_keeps_every_row_in_order_and_no_write_too_large(
     changes: dict[str, list[tuple[bytes, bytes | None]]], limit: int
 ) -> None:
     writes = list(split_writes(changes, limit))
@@ -96,7 +96,7 @@ def test_failures_have_a_class_and_a_next_step(
         assert part in str(error)
 
 
-def test_only_a_stall_is_tried_again() -> None:
+def test_only_a_stalled_write_is_retried() -> None:
     assert is_stall(Exception("Result incomplete: Write stall"))
     assert not is_stall(Exception("IO error: No space left on device"))
 
@@ -121,7 +121,7 @@ def test_the_file_limit_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raise_file_limit() == 1024
 
 
-def test_many_databases_have_smaller_buffers_each() -> None:
+def test_many_databases_have_smaller_write_buffers() -> None:
     options = RocksDBOptions(max_open_files=100)
     sizes = [
         SharedResources.create(options, databases=count).family_write_buffer_bytes
@@ -151,7 +151,7 @@ def test_filters_of_empty_write_buffers_leave_room_for_rows(
         assert part == 0.02
 
 
-def test_a_closing_gate_waits_for_those_inside() -> None:
+def test_a_closing_gate_waits_for_open_calls() -> None:
     gate = Gate()
     assert gate.enter()
     closed = threading.Event()

@@ -39,7 +39,7 @@ def many(seed: int, count: int) -> list[tuple[bytes, bytes | None]]:
 
 @settings(max_examples=50, deadline=None)
 @given(ROWS)
-def test_rows_come_back(
+def test_rows_survive_writing_a_file(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[bytes, bytes | None]]
 ) -> None:
     path = tmp_path_factory.mktemp("file") / "rows.sst"
@@ -49,7 +49,7 @@ def test_rows_come_back(
 
 
 @pytest.mark.slow
-def test_rocksdb_reads_the_same(tmp_path: Path, open_database: OpenDatabase) -> None:
+def test_rocksdb_reads_the_same_rows(tmp_path: Path, open_database: OpenDatabase) -> None:
     path, rows = tmp_path / "rows.sst", many(1, 20_000)
     write_sorted_file(path, rows)
     assert list(read_sorted_file(path)) == rows
@@ -72,7 +72,7 @@ def test_a_file_that_can_not_be_written_is_reported(tmp_path: Path) -> None:
         write_sorted_file(tmp_path / "nowhere" / "x.sst", [(b"a", b"")])
 
 
-def test_damage_is_found_or_leads_to_other_rows(tmp_path: Path) -> None:
+def test_damage_is_detected_or_changes_rows(tmp_path: Path) -> None:
     path, rows = tmp_path / "rows.sst", many(2, 400)
     write_sorted_file(path, rows)
     whole = path.read_bytes()
@@ -96,7 +96,7 @@ def test_damage_is_found_or_leads_to_other_rows(tmp_path: Path) -> None:
     assert refused
 
 
-def test_a_reader_that_is_dropped_lets_go_of_its_file(tmp_path: Path) -> None:
+def test_a_dropped_reader_releases_its_file(tmp_path: Path) -> None:
     path, rows = tmp_path / "rows.sst", many(4, 3_000)
     write_sorted_file(path, rows)
     reader = read_sorted_file(path)

@@ -126,7 +126,7 @@ def test_reads_of_a_reopened_family_use_the_shared_cache(path: Path) -> None:
     database.close()
 
 
-def test_planted_settings_are_not_obeyed(path: Path, open_database: OpenDatabase) -> None:
+def test_foreign_settings_on_disk_are_ignored(path: Path, open_database: OpenDatabase) -> None:
     config = path / "rocksdict-config.json"
     database = open_database()
     database.write({"counts": ROWS[:5]}, {})
@@ -139,7 +139,7 @@ def test_planted_settings_are_not_obeyed(path: Path, open_database: OpenDatabase
         assert json.loads(config.read_text())["raw_mode"] is True
 
 
-def test_stores_may_come_and_go(open_database: OpenDatabase) -> None:
+def test_stores_may_be_added_and_removed(open_database: OpenDatabase) -> None:
     database = open_database(["counts"])
     database.write({"counts": ROWS[:3]}, {"counts": b"c1"})
     database.close()
@@ -205,7 +205,7 @@ def test_dropped_and_finished_scans_are_forgotten(open_database: OpenDatabase) -
     assert database.open_scans() == 0
 
 
-def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
+def test_no_write_exceeds_a_mebibyte_and_positions_come_last(
     open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -230,7 +230,7 @@ def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
 
 
 @pytest.mark.slow
-def test_a_stalled_write_is_tried_again(
+def test_a_stalled_write_is_retried(
     open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stalls = 0
@@ -334,7 +334,7 @@ def test_a_damaged_position_is_reported_at_open(path: Path, open_database: OpenD
     assert not path.exists()
 
 
-def test_destroy_spares_an_open_database(path: Path, open_database: OpenDatabase) -> None:
+def test_destroy_refuses_an_open_database(path: Path, open_database: OpenDatabase) -> None:
     database = open_database()
     database.write({"counts": ROWS[:1]}, {})
     with pytest.raises(StoreLockedError):
@@ -463,7 +463,7 @@ def test_positions_are_never_flushed_alone(path: Path, open_database: OpenDataba
     assert len(list(path.glob("*.sst"))) == 2
 
 
-def test_the_library_flushes_one_family_when_its_object_goes(tmp_path: Path) -> None:
+def test_the_library_flushes_a_family_when_its_object_is_dropped(tmp_path: Path) -> None:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)

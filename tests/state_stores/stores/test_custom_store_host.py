@@ -80,7 +80,7 @@ def test_a_restarted_task_gets_no_uncommitted_changes(tmp_path: Path) -> None:
     assert slot.store.buffer.drain().timestamps == [9]
 
 
-def test_committed_content_is_found_again(tmp_path: Path) -> None:
+def test_committed_content_is_restored(tmp_path: Path) -> None:
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "ab")
     slot.commit(at(3, now_ms=1_000))
@@ -93,7 +93,7 @@ def test_committed_content_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", [TOPIC, OTHER])
-def test_emptying_leaves_nothing(topic: bytes, tmp_path: Path) -> None:
+def test_forgetting_leaves_no_content(topic: bytes, tmp_path: Path) -> None:
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -105,7 +105,7 @@ def test_emptying_leaves_nothing(topic: bytes, tmp_path: Path) -> None:
     assert slot_of(KeptTotals, tmp_path).position == at(1, topic=topic)
 
 
-def test_a_store_is_closed_before_its_files_go(tmp_path: Path) -> None:
+def test_a_store_is_closed_before_its_files_are_deleted(tmp_path: Path) -> None:
     class Closing(KeptTotals):
         def close(self) -> None:
             super().close()
@@ -117,7 +117,7 @@ def test_a_store_is_closed_before_its_files_go(tmp_path: Path) -> None:
     assert not list(slot.place().iterdir())
 
 
-def test_an_offset_before_the_note_is_not_followed(tmp_path: Path) -> None:
+def test_a_restored_old_file_makes_the_position_invalid(tmp_path: Path) -> None:
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -128,7 +128,7 @@ def test_an_offset_before_the_note_is_not_followed(tmp_path: Path) -> None:
     assert slot_of(KeptTotals, tmp_path).position is None
 
 
-def test_files_without_a_note_are_not_followed(tmp_path: Path) -> None:
+def test_files_without_a_position_are_not_used(tmp_path: Path) -> None:
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -144,7 +144,7 @@ def test_a_store_without_a_changelog_keeps_its_files(tmp_path: Path) -> None:
     assert counted(slot_of(KeptTotals, tmp_path, logging=False), "").totals == {"a": 1}
 
 
-def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
+def test_a_custom_store_gets_the_changelog_records_unchanged(tmp_path: Path) -> None:
     slot = slot_of(Totals, tmp_path)
     records = [(b"a", b"1", 5), (None, b"x", 6), (b"a", None, 7), (b"b", b"", 8)]
     spec = StoreSpec(
@@ -164,7 +164,7 @@ def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
     assert counted(slot, "").restored == [(b"a", b"1", 5), (b"a", None, 7), (b"b", b"", 8)]
 
 
-def test_the_factory_of_a_store_may_fail_later(tmp_path: Path) -> None:
+def test_a_failing_store_factory_is_reported(tmp_path: Path) -> None:
     def fails() -> StateStore:
         raise OSError("no memory")
 

@@ -30,7 +30,7 @@ MADE: dict[Any, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("kind", MADE, ids=str)
-def test_values_are_made_with_their_type_parameters_and_are_frozen(kind: Any) -> None:
+def test_values_accept_type_parameters_and_are_frozen(kind: Any) -> None:
     made = kind(*MADE[kind])
     assert made == kind.__origin__(*MADE[kind])
     for name in ("timestamp", "name", "nothing"):

@@ -74,7 +74,7 @@ def shown(kind: StoreKind, store: Any) -> dict[Any, tuple[int, Headers]]:
 
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool) -> None:
+def test_a_store_with_headers_equals_a_dictionary(kind: StoreKind, rocksdb: bool) -> None:
     @settings(max_examples=20)
     @given(steps=steps)
     def check(steps: list[Any]) -> None:
@@ -107,12 +107,12 @@ def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool
 
 
 @given(headers=headers_of_records, value=st.binary(max_size=20))
-def test_headers_come_back_from_their_bytes(headers: Headers, value: bytes) -> None:
+def test_headers_survive_encoding(headers: Headers, value: bytes) -> None:
     assert split_headers(encode_headers(headers) + value) == (headers, value)
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_headers_are_a_corrupted_store(data: bytes) -> None:
+def test_invalid_headers_are_a_corrupted_store(data: bytes) -> None:
     for read in (split_headers, lambda each: unwrap_value(b"\x21" + bytes(8) + each)):
         with suppress(StoreCorruptedError):
             read(data)
@@ -149,7 +149,7 @@ def test_the_changelog_has_the_bare_value_and_headers_in_the_record() -> None:
     assert unwrap_with_headers(dict(bench.disk_rows())[b"a"])[0].startswith(encode_headers(trace))
 
 
-def test_queries_see_values_and_timestamps() -> None:
+def test_queries_return_values_and_timestamps() -> None:
     bench = bench_of(StoreKind.TIMESTAMPED_KEY_VALUE, rocksdb=False)
     put(bench, "a", 2, (3, (("trace", b"1"),)))
     bench.commit()
@@ -159,7 +159,7 @@ def test_queries_see_values_and_timestamps() -> None:
 @pytest.mark.parametrize(
     "bad", ["ab", (("a", "text"),), (["a", b"1"],), None, {"a": b"1"}, ((b"a", b"1"),), (("a",),)]
 )
-def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: Any) -> None:
+def test_headers_that_kafka_refuses_are_refused_at_the_put(bad: Any) -> None:
     for kind in KINDS:
         bench = bench_of(kind, rocksdb=False)
         with pytest.raises(TypeError, match="store store: header"):

@@ -219,7 +219,7 @@ def test_changelog_records_have_the_time_of_the_record_being_processed() -> None
     assert (drained.keys, drained.timestamps) == ([b"a", b"b"], [NOW, NOW])
 
 
-def test_timestamped_stores_keep_the_time_they_are_given() -> None:
+def test_timestamped_stores_keep_the_given_time() -> None:
     store: TimestampedKeyValueStore[str, int] = opened(TimestampedKeyValueStore)
     store.put("a", ValueAndTimestamp(1, 7))
     store.put("b", ValueAndTimestamp(2, 8))
@@ -289,7 +289,7 @@ def test_cached_changes_are_a_dictionary_of_keys_with_old_values(
 
 
 @given(st.lists(st.lists(KEYS, max_size=30), max_size=5), st.integers(1, 10))
-def test_a_batch_of_changes_is_tracked_like_single_ones(
+def test_a_batch_of_changes_is_tracked_like_single_changes(
     batches: list[list[str]], limit: int
 ) -> None:
     singly: Any = opened(cached=True)
@@ -336,7 +336,7 @@ def test_queries_read_the_committed_rows_of_all_tasks() -> None:
     assert store.approximate_num_entries() == len(store) == 3
 
 
-def test_queries_of_timestamped_stores_give_value_and_timestamp() -> None:
+def test_queries_of_timestamped_stores_return_value_and_timestamp() -> None:
     store = committed({"a": (1, 5)}, kind=StoreKind.TIMESTAMPED_KEY_VALUE)
     assert store.get("a") == ValueAndTimestamp(1, 5)
     assert list(store.all()) == [("a", ValueAndTimestamp(1, 5))]

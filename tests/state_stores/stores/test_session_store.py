@@ -180,7 +180,7 @@ def bench_of(**changes: Any) -> StoreBench:
     return StoreBench(spec_of(StoreKind.SESSION, retention_ms=RETENTION, **changes), rocksdb=False)
 
 
-def test_a_session_that_comes_back_is_found_after_every_kind_of_write() -> None:
+def test_a_session_put_again_is_found_after_every_kind_of_write() -> None:
     bench = bench_of()
     buffer = bench.store.buffer
     row = bench.store.disk_key(b"a", 10, 20)
@@ -215,7 +215,7 @@ def test_a_merge_leaves_a_tombstone_and_the_new_session() -> None:
     assert list(bench.store.fetch("k")) == [(Windowed("k", 0, 20), 2)]
 
 
-def test_changelog_keys_are_kafkas() -> None:
+def test_changelog_keys_equal_kafka_streams() -> None:
     bench = bench_of()
     bench.store.put(Windowed("key", 300_000, 300_010), 5)
     bench.commit()
@@ -224,7 +224,7 @@ def test_changelog_keys_are_kafkas() -> None:
     assert value == (5).to_bytes(8)
 
 
-def test_an_expired_put_is_dropped_and_counted_a_removal_is_not() -> None:
+def test_an_expired_put_is_counted_and_an_expired_removal_is_not() -> None:
     bench = bench_of()
     bench.store.put(Windowed("k", RETENTION, RETENTION), 1)
     bench.store.put(Windowed("k", 0, 0), 1)

@@ -126,7 +126,7 @@ def test_an_expired_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
     assert [key for key, _ in bench.disk_rows()] == [b"b"]
 
 
-def test_a_row_that_is_put_again_does_not_expire_with_the_old_one() -> None:
+def test_a_row_put_again_does_not_expire_with_the_old_one() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=0)
     bench.commit()
@@ -148,7 +148,7 @@ def test_a_late_row_expires_in_time() -> None:
     assert [key for key, _ in bench.disk_rows()] == [b"a"]
 
 
-def test_time_alone_expires_rows_too() -> None:
+def test_rows_expire_by_time_without_writes() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -200,7 +200,7 @@ def test_a_sweep_continues_where_it_stopped() -> None:
     assert left == [2_500, 1_500, 500, 0]
 
 
-def test_another_ttl_holds_for_the_rows_that_are_there() -> None:
+def test_a_changed_ttl_applies_to_existing_rows() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -212,7 +212,7 @@ def test_another_ttl_holds_for_the_rows_that_are_there() -> None:
     assert bench.store.get("a") is None
 
 
-def test_a_query_does_not_see_expired_rows() -> None:
+def test_a_query_hides_expired_rows() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     put(bench, "b", 2, now=105)

@@ -196,7 +196,7 @@ def test_expired_versions_and_old_deletions_leave_the_disk() -> None:
     assert len(bench.disk_rows()) < 80
 
 
-def test_a_deleted_key_leaves_nothing_behind() -> None:
+def test_a_deleted_key_leaves_no_rows() -> None:
     bench = bench_of()
     bench.store.put("k", 1, 10)
     bench.store.delete("k", 11)
@@ -251,7 +251,7 @@ def test_an_invalid_timestamp_is_rejected(timestamp: Any) -> None:
             change("k", timestamp)
 
 
-def test_deletions_are_values_of_their_own() -> None:
+def test_deletions_have_their_own_encoding() -> None:
     serde = VersionSerde(Serdes.bytes())
     for value in (b"", b"\x00", b"\x01"):
         assert serde.deserialize("t", serde.serialize("t", value)) == value

@@ -252,7 +252,7 @@ def test_a_row_that_expires_before_its_commit_is_logged_but_not_stored(bench: St
     assert len(bench.disk_rows()) == 1
 
 
-def test_changelog_keys_are_kafkas(bench: StoreBench) -> None:
+def test_changelog_keys_equal_kafka_streams(bench: StoreBench) -> None:
     bench.now = 7
     bench.store.put("key", 5, 300_000)
     bench.commit()
@@ -274,7 +274,7 @@ def test_an_iterator_shows_the_rows_at_its_creation(bench: StoreBench) -> None:
     assert list(bench.store.fetch("a", 0, 100)) == [(10, 2), (20, 3)]
 
 
-def test_duplicates_stay_apart_after_a_restart() -> None:
+def test_duplicates_stay_separate_after_a_restart() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=RETENTION, retain_duplicates=True)
     bench = StoreBench(spec, rocksdb=False)
     for value in range(3):
@@ -324,7 +324,7 @@ def test_a_key_must_not_be_none(bench: StoreBench) -> None:
         bench.store.fetch(None, 0)
 
 
-def test_a_timestamped_store_takes_nothing_but_its_values() -> None:
+def test_a_timestamped_store_accepts_only_value_and_timestamp() -> None:
     bench = StoreBench(spec_of(StoreKind.TIMESTAMPED_WINDOW, retention_ms=10), rocksdb=False)
     with pytest.raises(TypeError, match="holds ValueAndTimestamp"):
         bench.store.put("a", 1, 0)

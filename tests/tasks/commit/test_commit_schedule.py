@@ -20,27 +20,27 @@ def lived(commits: list[tuple[int, int]], interval_s: float = 0.1) -> tuple[int,
     return done, once, again
 
 
-def test_keys_that_rarely_come_again_let_all_commits_be_divided() -> None:
+def test_keys_that_rarely_repeat_allow_early_commits() -> None:
     assert lived([(1_000, 2)] * 500)[0] == 500
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 1.0, 30.0])
-def test_keys_that_always_come_again_are_forwarded_once(interval_s: float) -> None:
+def test_keys_that_always_repeat_are_forwarded_once(interval_s: float) -> None:
     done, once, again = lived([(50, 50)] * 1_010, interval_s)
     assert done <= 11
     assert again <= once * 0.012
 
 
-def test_one_key_of_a_small_commit_says_nothing() -> None:
+def test_one_repeated_key_of_a_small_commit_is_ignored() -> None:
     assert lived(([(10, 0)] * 49 + [(10, 1)]) * 10)[0] == 500
 
 
-def test_a_single_key_is_found_out_as_well() -> None:
+def test_a_single_repeated_key_stops_early_commits() -> None:
     done, _, again = lived([(1, 1)] * 500)
     assert again == done <= 30
 
 
-def test_a_part_that_became_a_commit_of_its_own_stops_it_too() -> None:
+def test_a_separate_early_commit_pauses_early_commits() -> None:
     limit = EarlyCommitLimit(1.0)
     limit.pause(5.0)
     assert not limit.allows(104.9)

@@ -91,7 +91,7 @@ def test_large_parts_are_not_merged(work: Pending, step: Step) -> None:
     assert schedule().decide(EARLY, NONE, work) is step
 
 
-def test_an_early_commit_is_tried_once_per_deadline() -> None:
+def test_an_early_commit_is_attempted_once_per_deadline() -> None:
     commits = schedule()
     assert commits.decide(EARLY, NONE, Pending()) is Step.PREPARE_EARLY
     commits.record_early(EARLY)
@@ -109,7 +109,7 @@ def test_cached_records_stop_early_commits_while_their_keys_are_forwarded_twice(
     assert commits.decide(early_s, NONE, Pending()) is Step.PREPARE_EARLY
 
 
-def test_an_early_commit_that_ends_alone_stops_others_of_caches() -> None:
+def test_a_separate_early_commit_stops_early_cache_flushes() -> None:
     commits, cached = schedule(), Pending(cached_bytes=1)
     commits.record_early(EARLY)
     commits.record_complete(DUE, 0.01, keeps_up=True, was_early=True)
@@ -141,7 +141,7 @@ def test_a_commit_in_progress_has_no_deadline_until_one_is_requested() -> None:
         (0.3, False, 1.0 + INTERVAL_S),
     ],
 )
-def test_the_next_deadline_counts_from_this_one_unless_a_busy_worker_took_long(
+def test_the_next_deadline_follows_the_last_one_unless_a_busy_worker_took_long(
     took_s: float, keeps_up: bool, next_s: float
 ) -> None:
     commits = schedule()
@@ -150,7 +150,7 @@ def test_the_next_deadline_counts_from_this_one_unless_a_busy_worker_took_long(
     assert commits.due_s == pytest.approx(next_s)
 
 
-def test_a_loop_that_waits_for_brokers_has_no_deadline_of_its_own() -> None:
+def test_a_loop_that_waits_for_brokers_has_no_own_deadline() -> None:
     commits = schedule()
     commits.record_early(EARLY)
     assert commits.wait_s(EARLY, OPENING, Pending()) == float("inf")

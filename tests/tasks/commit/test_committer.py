@@ -149,7 +149,7 @@ def test_an_aborted_transaction_is_sent_again() -> None:
     assert (stage.values("out"), stage.waits) == ([b"1"], 2)
 
 
-def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
+def test_a_transaction_aborted_repeatedly_is_an_error() -> None:
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     staged(stage, b"1")
@@ -158,7 +158,7 @@ def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
     stage.assert_nothing_visible()
 
 
-def test_a_changelog_that_is_gone_ends_the_retries_at_once() -> None:
+def test_a_deleted_changelog_ends_the_retries_immediately() -> None:
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def test_an_unknown_outcome_that_did_not_commit_rolls_back() -> None:
     assert len(stage.producers) == 2
 
 
-def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
+def test_an_unknown_outcome_is_not_confused_with_the_previous_commit() -> None:
     stage = Stage()
     stage.carry_out(sequence=1)
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
@@ -201,7 +201,7 @@ def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
         stage.carry_out(sequence=2)
 
 
-def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> None:
+def test_an_unknown_outcome_is_queried_until_the_cluster_has_decided() -> None:
     stage = Stage()
     late = stage.broker.open_transaction("somebody slow")
     late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
@@ -217,7 +217,7 @@ def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> No
     assert (stage.values("out"), stage.waits) == ([b"1"], 3)
 
 
-def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
+def test_an_outcome_that_stays_undecided_is_an_error_with_the_group() -> None:
     stage = Stage()
     late = stage.broker.open_transaction("somebody hung")
     late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
@@ -228,7 +228,7 @@ def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
 
 
 @pytest.mark.parametrize("call", ["init", "committed"])
-def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -> None:
+def test_an_unknown_outcome_is_queried_while_no_broker_is_reachable(call: str) -> None:
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     away = AwayAtFirst(3)
@@ -242,7 +242,7 @@ def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -
     assert stage.committer.producer is stage.producers[-1]
 
 
-def test_brokers_that_stay_away_are_given_up_in_the_end() -> None:
+def test_brokers_that_stay_unreachable_are_an_error_after_the_timeout() -> None:
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     stage.before_init = AwayAtFirst(10_000)
@@ -292,7 +292,7 @@ def begun(stage: Stage, commit: Commit) -> Future[Positions]:
     return answer
 
 
-def test_a_commit_is_begun_and_ended_apart() -> None:
+def test_a_commit_is_prepared_and_completed_separately() -> None:
     stage = Stage()
     staged(stage, b"1")
     begun(stage, stage.commit())
@@ -302,7 +302,7 @@ def test_a_commit_is_begun_and_ended_apart() -> None:
     assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
 
 
-def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again() -> None:
+def test_records_processed_meanwhile_do_not_join_a_resent_commit() -> None:
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2")
     staged(stage, b"1", b"2")
@@ -325,7 +325,7 @@ def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again(
         (CommitFate.UNKNOWN_OPEN, False),
     ],
 )
-def test_tasks_that_are_over_learn_what_became_of_their_commit(
+def test_closed_tasks_get_the_outcome_of_their_commit(
     fate: CommitFate | None, *, committed: bool
 ) -> None:
     stage = Stage()
@@ -343,7 +343,7 @@ def test_tasks_that_are_over_learn_what_became_of_their_commit(
 
 
 @pytest.mark.parametrize("fate", [CommitFate.UNKNOWN_COMMITTED, CommitFate.UNKNOWN_OPEN])
-def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFate) -> None:
+def test_the_outcome_of_an_abandoned_commit_is_not_queried(fate: CommitFate) -> None:
     stage = Stage()
     stage.broker.commit_fates.append(fate)
     begun(stage, stage.commit())
@@ -352,7 +352,7 @@ def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFat
     assert len(stage.producers) == 1
 
 
-def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
+def test_a_result_that_arrives_at_the_timeout_is_used() -> None:
     stage = Stage()
 
     class Late(Future[Positions]):
@@ -380,7 +380,7 @@ def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.Monk
     stage.carry_out(sequence=2)
 
 
-def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_commit_calls_its_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewheel.tasks.commit.committer._TICK_S", 0.001)
     stage = Stage()
     go_on, told = threading.Event(), list[int]()
@@ -410,7 +410,7 @@ def test_a_refused_record_stops_the_worker_by_default() -> None:
     stage.assert_nothing_visible()
 
 
-def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
+def test_refused_records_are_left_out_if_the_handler_continues() -> None:
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2", b"4", b"6")
     staged(stage, b"1", b"2", b"3")
@@ -423,7 +423,7 @@ def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
     assert stage.committed is not None
 
 
-def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
+def test_a_refused_dead_letter_goes_to_the_handler_and_is_left_out() -> None:
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2")
     refuse(stage, "dead", b"2")
@@ -470,7 +470,7 @@ class Troubled(FakeTransactionalProducer):
         super().abort()
 
 
-def test_a_search_that_finds_no_answer_is_made_again() -> None:
+def test_a_search_without_a_result_is_repeated() -> None:
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"2")
     assert isinstance(stage.producers[0], Troubled)
@@ -480,7 +480,7 @@ def test_a_search_that_finds_no_answer_is_made_again() -> None:
     assert (stage.values("out"), stage.waits) == ([b"1"], 3)
 
 
-def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -> None:
+def test_a_search_that_fails_for_a_missing_changelog_ends_the_retries() -> None:
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"1")
     assert isinstance(stage.producers[0], Troubled)
@@ -493,7 +493,7 @@ def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -
     assert len(stage.producers[0].search_errors) == 5_000
 
 
-def test_a_changelog_that_goes_during_a_search_ends_the_next_try() -> None:
+def test_a_changelog_deleted_during_a_search_ends_the_next_try() -> None:
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"1")
     assert isinstance(stage.producers[0], Troubled)
@@ -546,7 +546,7 @@ def assert_flushed(calls: list[str]) -> None:
     assert "produce" in calls
 
 
-def test_sinks_are_flushed_before_the_transaction_begins() -> None:
+def test_sinks_are_flushed_before_the_transaction_starts() -> None:
     stage = Stage(at_least_once=True)
     calls = noted(stage)
     staged(stage, b"1")
@@ -620,7 +620,7 @@ def test_dead_letters_of_refused_outputs_are_flushed_before_offsets() -> None:
     assert_flushed(calls)
 
 
-def test_only_changed_offsets_are_told() -> None:
+def test_only_changed_offsets_are_returned() -> None:
     before = {IN: CommittedOffset(1, "a"), LOG: CommittedOffset(2, "")}
     now = {
         IN: CommittedOffset(1, "b"),
@@ -634,6 +634,6 @@ def test_only_changed_offsets_are_told() -> None:
     assert changed_offsets(now, now) == {}
 
 
-def test_an_empty_commit_says_so() -> None:
+def test_a_commit_without_content_is_empty() -> None:
     assert Commit(outputs=[], changelogs={}, offsets={}).empty
     assert not Commit(outputs=[], changelogs={}, offsets={IN: CommittedOffset(1, "")}).empty

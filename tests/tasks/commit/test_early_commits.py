@@ -61,7 +61,7 @@ def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
     return seen
 
 
-def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> None:
+def test_commits_of_a_worker_that_keeps_up_start_early_and_keep_their_deadlines() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
     (first, *seen) = begins_of(bench)[1:]
     assert first[1] == "join"
@@ -74,7 +74,7 @@ def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> 
 
 
 @pytest.mark.parametrize(("early_ms", "what"), [(12, "join"), (0, "begin")])
-def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what: str) -> None:
+def test_a_commit_that_starts_late_does_not_delay_later_ones(early_ms: int, what: str) -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=early_ms)
     bench.at_poll.append(lambda *_: bench.clock.advance(2))
     times = [at_ms for at_ms, each in begins_of(bench)[2:] if each == what]
@@ -93,7 +93,7 @@ def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what
         {"threads": 2},
     ],
 )
-def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[str, Any]) -> None:
+def test_commits_start_at_their_deadline_without_a_gain(changes: dict[str, Any]) -> None:
     settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
     seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
     assert len(seen) >= 3
@@ -106,7 +106,7 @@ def cached() -> Bench:
     )
 
 
-def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
+def test_a_cache_without_repeated_keys_is_flushed_early() -> None:
     bench = cached()
     seen = begins_of(bench, DIFFERENT)[2:]
     assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
@@ -114,7 +114,7 @@ def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
     assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
 
 
-def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None:
+def test_a_cache_with_repeated_keys_is_flushed_at_the_deadline() -> None:
     bench = cached()
     seen = [what for _, what in begins_of(bench, OFTEN)]
     assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
@@ -123,14 +123,14 @@ def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None
     assert all(len(each) <= len(seen) + 1 for each in outputs_of(bench).values())
 
 
-def test_whether_keys_come_again_is_tried_now_and_then() -> None:
+def test_early_cache_flushes_are_tried_again_after_a_pause() -> None:
     with patch("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 2):
         seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
     assert seen[-4:] == ["open", "join"] * 2
 
 
-def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> None:
+def test_a_cache_is_flushed_once_after_a_separate_early_commit() -> None:
     bench = cached()
     bench.commit_turns = 60
     keys = iter(DIFFERENT)
@@ -154,12 +154,12 @@ def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> No
     assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
 
 
-def test_without_a_cache_keys_may_come_again() -> None:
+def test_repeated_keys_without_a_cache_allow_early_commits() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
     assert [what for _, what in begins_of(bench)[2:]][:6] == ["open", "join"] * 3
 
 
-def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> None:
+def test_repartition_topics_exclude_early_commits() -> None:
     bench = Bench(
         counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6
     )
@@ -176,7 +176,7 @@ def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> No
     assert counts_of(bench) == {"a": 600}
 
 
-def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
+def test_an_open_commit_without_a_second_part_is_followed_by_another() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 60
     keys = iter("a" * 600)
@@ -230,7 +230,7 @@ class SlowOffsets:
         return 1000 * (self.bench.clock.monotonic_s() - worker._schedule.due_s)
 
 
-def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an_open_commit(
+def test_the_loop_does_not_wait_for_slow_offsets_of_an_open_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = SlowOffsets(monkeypatch)
@@ -292,7 +292,7 @@ def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
     assert outputs_of(slow.bench) == {"a": list(range(1, 601))}
 
 
-def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
+def test_a_task_that_starts_during_an_open_commit_joins_it() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     late: list[Task] = []
@@ -317,7 +317,7 @@ def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
     assert counts_of(bench) == dict.fromkeys("abcdefgh", 20)
 
 
-def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
+def test_an_idle_worker_waits_until_the_deadline() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1_000, early_ms=250)
     bench.idle_polls = 400
     waits: list[float] = []
@@ -339,7 +339,7 @@ def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
     assert sum(1 for each in waits if each <= 0) <= 2 * (len(waits) // 100 + 1)
 
 
-def test_a_store_of_the_users_own_joins_no_commit() -> None:
+def test_a_custom_store_joins_no_open_commit() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     keys = iter("abcdefgh" * 40)
@@ -369,7 +369,7 @@ class OwnStores(ActiveTask):
         return False
 
 
-def test_rows_that_cannot_be_put_together_are_read_back() -> None:
+def test_rows_that_cannot_be_merged_are_restored() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     keys = iter("ab" * 100)

@@ -88,7 +88,7 @@ def make_topic_anew_with_offsets(group: GroupBench, host: Host) -> str:
 @pytest.mark.parametrize(
     "harm", [move_back, delete_group, make_topic_anew, make_topic_anew_with_offsets]
 )
-def test_H15_who_begins_again_after_a_refusal_is_refused_too(
+def test_H15_a_restart_after_a_refusal_is_refused_too(
     harm: Callable[[GroupBench, Host], str],
 ) -> None:
     with bench() as group:
@@ -104,7 +104,7 @@ def test_H15_who_begins_again_after_a_refusal_is_refused_too(
         assert group.outputs() == {"a": [1], "b": [1], "c": [1]}
 
 
-def test_H15_offsets_that_were_set_again_end_the_refusals() -> None:
+def test_H15_corrected_offsets_end_the_refusals() -> None:
     with bench() as group:
         left = left_at_three(group)
         second, third = group.host("b"), group.host("c")
@@ -118,7 +118,7 @@ def test_H15_offsets_that_were_set_again_end_the_refusals() -> None:
         assert group.outputs() == {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
 
 
-def test_what_a_fenced_owner_committed_above_its_floor_is_no_strangers_work() -> None:
+def test_commits_of_a_fenced_owner_above_its_floor_are_accepted() -> None:
     with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         second, third = group.host("b"), group.host("c")
@@ -148,7 +148,7 @@ def test_H18_offsets_that_were_set_forward_are_refused() -> None:
         assert group.outputs() == {"a": [1], "b": [1], "c": [1, 2]}
 
 
-def test_H15_offsets_that_were_set_back_are_accepted_where_it_is_meant() -> None:
+def test_H15_offsets_set_back_on_purpose_are_accepted() -> None:
     with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         second = group.host("b", accept_offsets=True, commit_interval_ms=60_000)
@@ -166,7 +166,7 @@ def test_H15_offsets_that_were_set_back_are_accepted_where_it_is_meant() -> None
         second.join()
 
 
-def test_offsets_of_inputs_that_the_task_has_no_more_are_not_asked_for() -> None:
+def test_offsets_of_removed_inputs_are_not_queried() -> None:
     with bench() as group:
         left = left_at_three(group)
         second = group.host("b")

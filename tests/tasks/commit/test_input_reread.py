@@ -53,7 +53,7 @@ class CountingReader(FakeReader):
         return [] if self._readers.silent else super().poll(max_records, timeout_s)
 
 
-def test_a_record_is_found_with_its_headers_and_its_neighbours_for_nothing() -> None:
+def test_a_reread_record_has_its_headers_and_later_ones_need_no_seek() -> None:
     readers = Readers()
     inputs = InputAgain(readers)
     assert readers.made == []
@@ -89,14 +89,14 @@ def test_a_record_that_compaction_has_removed_is_none() -> None:
     assert InputAgain(readers).find(IN, 4) is None
 
 
-def test_a_topic_that_is_gone_is_no_error() -> None:
+def test_a_deleted_topic_is_no_error() -> None:
     readers = Readers()
     readers.broker.delete_topic("in")
     assert InputAgain(readers).find(IN, 4) is None
     assert readers.made[0].closed
 
 
-def test_a_silent_cluster_is_asked_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_cluster_is_queried_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     readers = Readers()
     readers.silent = True
     clock = FakeClock()
@@ -111,7 +111,7 @@ def test_a_silent_cluster_is_asked_once_a_minute(caplog: pytest.LogCaptureFixtur
     assert inputs.find(IN, 5) == (b"k5", b"v5", (("h", b"5"),))
 
 
-def test_a_client_that_can_not_be_made_is_no_error() -> None:
+def test_a_client_that_cannot_be_created_is_no_error() -> None:
     def make() -> FakeReader:
         raise StreamsError("no such certificate")
 

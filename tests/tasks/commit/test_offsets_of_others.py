@@ -42,7 +42,7 @@ def put(bench: Bench, offset: int, metadata: str = "") -> None:
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("offset", [0, 3, 6, 9, 12])
 @pytest.mark.parametrize("stateful", [False, True])
-def test_F8_an_offset_that_another_has_set_is_refused(
+def test_F8_an_offset_set_by_another_client_is_refused(
     stateful: bool, offset: int, guarantee: str, threads: int
 ) -> None:
     bench = bench_of(stateful, guarantee, threads=threads)
@@ -59,7 +59,7 @@ def test_F8_an_offset_that_another_has_set_is_refused(
     assert len(bench.outputs("out")) == 6 + 12 - offset
 
 
-def test_F8_an_offset_whose_metadata_was_kept_and_which_was_moved_is_refused() -> None:
+def test_F8_a_moved_offset_with_the_old_metadata_is_refused() -> None:
     bench = bench_of(stateful=False)
     kept = bench.broker.groups[APP][IN].metadata
     put(bench, 9, kept)
@@ -184,7 +184,7 @@ def test_A2_a_store_without_changelog_is_state_too() -> None:
     assert bench.live()
 
 
-def test_A2_a_table_kept_by_its_input_is_state_too() -> None:
+def test_A2_a_table_restored_from_its_input_is_state_too() -> None:
     builder = StreamsBuilder()
     table = builder.table("in", store=Materialized("rows"), **TEXT)
     table.to_stream().to("out", **TEXT)

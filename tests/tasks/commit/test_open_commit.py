@@ -58,7 +58,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patience")
-def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
+def test_later_records_may_join_an_open_commit() -> None:
     stage = Stage()
     opened = Opened(stage, b"1")
     assert stage.committer.state is not CommitState.ANSWERED
@@ -72,7 +72,7 @@ def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
     assert opened.commits == 1
 
 
-def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_commit_without_a_second_part_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewheel.tasks.commit.committer._OPEN_S", 0.001)
     stage = Stage()
     opened = Opened(stage, b"1")
@@ -91,7 +91,7 @@ def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("ends", ["complete", "abandon"])
-def test_whoever_ends_an_open_commit_waits_for_nothing_more(ends: str) -> None:
+def test_ending_an_open_commit_waits_for_no_second_part(ends: str) -> None:
     stage = Stage()
     Opened(stage, b"1")
     committer = stage.committer
@@ -153,7 +153,7 @@ def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: boo
 
 
 @pytest.mark.usefixtures("patience")
-def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
+def test_the_offsets_of_an_open_commit_are_sent_before_its_second_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[CommittedOffset] = []
@@ -179,7 +179,7 @@ def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
 
 
 @pytest.mark.usefixtures("patience")
-def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
+def test_an_open_commit_shows_that_its_offsets_are_unanswered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     under_way, answered = threading.Event(), threading.Event()
@@ -218,7 +218,7 @@ def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
         (FencedError("offsets"), FencedError),
     ],
 )
-def test_nothing_joins_a_commit_whose_offsets_could_not_be_sent(
+def test_a_commit_with_failed_offsets_accepts_no_second_part(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
 ) -> None:
     def fail(self: FakeTransactionalProducer, _group: str, _offsets: Any) -> None:

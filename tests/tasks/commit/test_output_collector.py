@@ -45,7 +45,7 @@ def test_exactly_once_stages_everything() -> None:
     assert collector.produced == 3
 
 
-def test_at_least_once_sends_sinks_at_once_and_stages_what_stays_inside() -> None:
+def test_at_least_once_sends_sinks_immediately_and_stages_internal_records() -> None:
     sinks = Sinks()
     collector = collector_of(sinks=sinks)
     outside, inside = columns_of("out", b"1"), columns_of("app-r", b"2")
@@ -87,7 +87,7 @@ def test_a_record_at_the_limit_passes() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, [(), (("h", b"v"),), ()]])
-def test_a_record_too_large_is_left_out_if_the_handler_says_so(headers: Any) -> None:
+def test_a_record_too_large_is_left_out_if_the_handler_continues(headers: Any) -> None:
     handlers = ErrorHandlers(production="continue", dead_letter_topic="dead")
     collector = collector_of(handlers, limits={"out": 500})
     columns = columns_of("out", b"1", sized(501), b"3", partitions=[0, 1, 2], headers=headers)
@@ -141,7 +141,7 @@ def test_a_record_too_large_is_not_lost_by_asking_to_retry() -> None:
 
 
 @pytest.mark.parametrize("as_function", [False, True])
-def test_a_dead_letter_too_large_makes_no_dead_letters_of_its_own(as_function: bool) -> None:
+def test_a_dead_letter_too_large_makes_no_further_dead_letter(as_function: bool) -> None:
     asked: list[str] = []
 
     def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
@@ -159,7 +159,7 @@ def test_a_dead_letter_too_large_makes_no_dead_letters_of_its_own(as_function: b
     assert len(asked) == (2 if as_function else 0)
 
 
-def test_the_handler_is_told_of_the_input_behind_an_output() -> None:
+def test_the_handler_gets_the_input_behind_an_output() -> None:
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
@@ -233,7 +233,7 @@ def test_a_failed_record_s_dead_letter_is_waited_for(error: StreamsError, waits:
     assert [wait_s > 0 for wait_s in sinks.closes] == [waits]
 
 
-def test_an_output_without_an_input_is_its_own_dead_letter(
+def test_an_output_without_an_input_becomes_the_dead_letter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     inputs = Inputs()
@@ -252,7 +252,7 @@ def test_an_output_without_an_input_is_its_own_dead_letter(
 
 
 @pytest.mark.parametrize("setting", ["fail", "continue"])
-def test_nothing_is_read_again_for_nobody(setting: Any) -> None:
+def test_inputs_are_reread_only_for_dead_letters_and_functions(setting: Any) -> None:
     inputs = Inputs()
     handlers = ErrorHandlers(production=setting)
     collector = collector_of(handlers, limits={"out": 500}, make_input_reader=inputs)
@@ -265,7 +265,7 @@ def test_nothing_is_read_again_for_nobody(setting: Any) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_function_is_told_the_raw_input(is_there: bool) -> None:
+def test_a_handler_function_gets_the_raw_input(is_there: bool) -> None:
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Any, _: Exception) -> ErrorResponse:

@@ -80,7 +80,7 @@ def test_the_key_of_a_window_leads_to_its_record() -> None:
     assert error.offset == 2
 
 
-def test_an_only_record_is_named_whatever_its_key() -> None:
+def test_a_single_record_is_named_for_any_key() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.broker.refuse("app-counts-changelog", lambda _: True)
     bench.send("in", "a", "1")

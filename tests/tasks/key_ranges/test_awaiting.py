@@ -70,7 +70,7 @@ def _said(topology: Topology) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_K5_what_only_awaits_is_known_before(name: str) -> None:
+def test_K5_programs_that_only_await_are_detected(name: str) -> None:
     program, expected = PROGRAMS[name]
     assert _said(_topology(program)) == (expected, expected)
 

@@ -24,7 +24,7 @@ def _run(
     return sizes
 
 
-def test_K1_slow_records_are_done_one_by_one_and_fast_ones_together_again() -> None:
+def test_K1_slow_records_run_singly_and_fast_ones_in_batches_again() -> None:
     pace = Pace()
     assert _run(pace, lambda n: n * 1e-5)[-1] > 100
     assert _run(pace, lambda n: n * 0.01)[-1] == 1
@@ -34,19 +34,19 @@ def test_K1_slow_records_are_done_one_by_one_and_fast_ones_together_again() -> N
 
 
 @pytest.mark.parametrize("call_s", [0.002, 0.01, 0.1, 2.0])
-def test_K4_batches_grow_where_a_call_costs_the_same_for_many(call_s: float) -> None:
+def test_K4_batches_grow_for_calls_of_constant_cost(call_s: float) -> None:
     pace = BatchPace()
     assert min(_run(pace, lambda n: call_s + n * 1e-6)[-20:]) >= 1_000
 
 
 @pytest.mark.parametrize("call_s", [0.01, 0.1])
-def test_K4_batches_become_large_again_after_small_ones(call_s: float) -> None:
+def test_K4_batches_grow_again_after_small_ones(call_s: float) -> None:
     pace = BatchPace()
     _run(pace, lambda _: call_s, most=1)
     assert min(_run(pace, lambda _: call_s)[-20:]) >= 1_000
 
 
-def test_K4_batches_stay_short_where_each_record_takes_its_time() -> None:
+def test_K4_batches_stay_short_for_slow_records() -> None:
     assert max(_run(BatchPace(), lambda n: n * 0.01)[-20:]) <= 4
     both = _run(BatchPace(), lambda n: 0.05 + n * 0.01)[-20:]
     assert 2 <= min(both) <= max(both) <= 16

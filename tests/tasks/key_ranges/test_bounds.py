@@ -34,7 +34,7 @@ def decoded(values: list[bytes]) -> tuple[SourceRecords, RecordBatch]:
     return records, RecordBatch(texts, list(values), times, headers, range(count), records)
 
 
-def test_K4_a_share_keeps_no_records_of_other_ranges_and_counts_its_own_in_full() -> None:
+def test_K4_a_share_keeps_only_its_records_and_counts_them_in_full() -> None:
     records, batch = decoded([b"x" * (50_000 if number == 3 else 10) for number in range(200)])
     dealer = Dealer(KEYS, None, -1)
     _, shares, _ = dealer.deal(
@@ -113,7 +113,7 @@ class Stall:
 
 
 @pytest.mark.parametrize("schedules", [False, True], ids=["records", "times"])
-def test_K4_what_waits_for_a_stuck_range_is_bounded_in_memory(schedules: bool) -> None:
+def test_K4_memory_of_records_for_a_stuck_range_is_bounded(schedules: bool) -> None:
     released = threading.Event()
     with GroupBench(
         program(released, schedules=schedules),

@@ -85,14 +85,14 @@ machines = st.builds(Machine, part=st.floats(0.2, 1.0))
 
 
 @given(threads, waiting)
-def test_all_threads_work_where_calls_wait(most: int, calls: Calls) -> None:
+def test_all_threads_work_on_waiting_calls(most: int, calls: Calls) -> None:
     concurrency = ConcurrencyLimit(most)
     run(concurrency, calls, 4)
     assert concurrency.limit == most
 
 
 @given(threads, st.floats(0.010, 5.0), st.floats(0.0, 0.0005), machines)
-def test_all_threads_work_where_calls_wait_on_a_busy_processor(
+def test_all_threads_work_on_waiting_calls_with_a_busy_cpu(
     most: int, waits_s: float, computes_s: float, machine: Machine
 ) -> None:
     concurrency = ConcurrencyLimit(most)
@@ -100,7 +100,7 @@ def test_all_threads_work_where_calls_wait_on_a_busy_processor(
     assert concurrency.limit == most
 
 
-def test_all_threads_work_where_calls_wait_and_come_late_to_a_processor() -> None:
+def test_all_threads_work_on_waiting_calls_that_get_a_cpu_late() -> None:
     concurrency = ConcurrencyLimit(16)
     for _ in range(4):  # each answer takes 10 ms, and so long a thread then waits to compute 0.2 ms
         concurrency.note(
@@ -110,7 +110,7 @@ def test_all_threads_work_where_calls_wait_and_come_late_to_a_processor() -> Non
 
 
 @given(threads, computing, st.floats(0, 0.5), machines)
-def test_few_threads_work_where_calls_compute(
+def test_few_threads_work_on_computing_calls(
     most: int, calls: Calls, loop: float, machine: Machine
 ) -> None:
     concurrency = ConcurrencyLimit(most)
@@ -118,7 +118,7 @@ def test_few_threads_work_where_calls_compute(
     assert concurrency.limit == min(most, MIN_CONCURRENCY)
 
 
-def test_where_calls_compute_more_threads_are_tried_but_rarely() -> None:
+def test_more_threads_are_tried_rarely_for_computing_calls() -> None:
     concurrency = ConcurrencyLimit(16)
     hour = round(3_600 / WINDOW_S)
     assert hour - run(concurrency, COMPUTES, hour) < hour / 1_000
@@ -126,7 +126,7 @@ def test_where_calls_compute_more_threads_are_tried_but_rarely() -> None:
 
 
 @given(st.integers(3, 300), waiting, computing, machines)
-def test_calls_that_begin_to_compute_or_to_wait_are_seen(
+def test_a_change_from_waiting_to_computing_calls_is_detected(
     most: int, waits: Calls, computes: Calls, machine: Machine
 ) -> None:
     concurrency = ConcurrencyLimit(most)
@@ -137,7 +137,7 @@ def test_calls_that_begin_to_compute_or_to_wait_are_seen(
     assert concurrency.limit == most
 
 
-def test_calls_that_computed_for_long_and_then_waited_for_a_while_are_seen() -> None:
+def test_a_short_wait_after_long_computing_is_detected() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, round(3_600 / WINDOW_S))
     run(concurrency, WAITS, SETTLED)
@@ -145,7 +145,7 @@ def test_calls_that_computed_for_long_and_then_waited_for_a_while_are_seen() -> 
     assert concurrency.limit == MIN_CONCURRENCY
 
 
-def test_looks_at_calls_that_wait_and_use_up_the_interpreter_become_rare() -> None:
+def test_measurements_of_waiting_calls_that_saturate_the_interpreter_become_rare() -> None:
     concurrency = ConcurrencyLimit(300)
     assert WAITS.used(300, FREE) == 1.0
     hour = round(3_600 / WINDOW_S)
@@ -154,14 +154,14 @@ def test_looks_at_calls_that_wait_and_use_up_the_interpreter_become_rare() -> No
     assert concurrency.limit == 300
 
 
-def test_threads_that_compute_outside_of_the_interpreter_all_work() -> None:
+def test_all_threads_work_on_calls_outside_the_interpreter() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, Calls(waits_s=0, computes_s=0.001, outside_s=0.010), 4)
     assert concurrency.limit == 16
 
 
 @given(st.integers(3, 300), st.floats(0.26, 1.0), st.floats(0.001, 1.0), st.integers(2, 64))
-def test_threads_that_wait_and_compute_outside_of_the_interpreter_all_work(
+def test_all_threads_work_on_calls_that_wait_and_compute_outside_the_interpreter(
     most: int, part: float, call_s: float, processors: int
 ) -> None:
     calls = Calls(waits_s=(1 - part) * call_s, computes_s=0.0, outside_s=part * call_s)
@@ -170,16 +170,14 @@ def test_threads_that_wait_and_compute_outside_of_the_interpreter_all_work(
     assert concurrency.limit == most
 
 
-def test_two_threads_are_enough_where_calls_compute_outside_of_the_interpreter_on_one_processor() -> (
-    None
-):
+def test_two_threads_suffice_for_calls_outside_the_interpreter_on_one_cpu() -> None:
     concurrency = ConcurrencyLimit(16)
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
     run(concurrency, calls, SETTLED, machine=Machine(processors=1))
     assert concurrency.limit == MIN_CONCURRENCY
 
 
-def test_calls_that_begin_to_compute_outside_of_the_interpreter_are_seen_in_the_end() -> None:
+def test_a_change_to_computing_outside_the_interpreter_is_detected() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, round(3_600 / WINDOW_S))
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
@@ -188,14 +186,14 @@ def test_calls_that_begin_to_compute_outside_of_the_interpreter_are_seen_in_the_
 
 
 @given(st.integers(3, 8))
-def test_as_many_are_tried_as_there_are_ranges(ranges: int) -> None:
+def test_as_many_threads_are_tried_as_ranges_have_work(ranges: int) -> None:
     concurrency = ConcurrencyLimit(16)
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
     run(concurrency, calls, SETTLED, ranges=ranges, machine=Machine(processors=2))
     assert concurrency.limit == 16
 
 
-def test_a_try_ends_where_no_more_ranges_have_work() -> None:
+def test_a_try_ends_without_more_ranges_with_work() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, 2)
     assert concurrency.limit == 2 * MIN_CONCURRENCY
@@ -203,13 +201,13 @@ def test_a_try_ends_where_no_more_ranges_have_work() -> None:
     assert concurrency.limit == MIN_CONCURRENCY
 
 
-def test_half_and_half_is_between() -> None:
+def test_calls_that_wait_and_compute_get_a_limit_between() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, Calls(waits_s=0.0020, computes_s=0.0010), SETTLED)
     assert concurrency.limit == 2 * MIN_CONCURRENCY
 
 
-def test_calls_that_never_return_do_not_keep_others_from_working() -> None:
+def test_calls_that_never_return_do_not_block_others() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, SETTLED)
     assert concurrency.limit == MIN_CONCURRENCY
@@ -220,7 +218,7 @@ def test_calls_that_never_return_do_not_keep_others_from_working() -> None:
     assert concurrency.limit == 16
 
 
-def test_few_threads_work_where_calls_compute_and_got_no_processor_for_a_moment() -> None:
+def test_few_threads_work_on_computing_calls_that_briefly_got_no_cpu() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, SETTLED)
     for _ in range(10):
@@ -231,7 +229,7 @@ def test_few_threads_work_where_calls_compute_and_got_no_processor_for_a_moment(
         run(concurrency, COMPUTES, 1)
 
 
-def test_calls_in_hand_that_take_long_put_off_a_look() -> None:
+def test_long_calls_delay_a_measurement() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, WAITS, 4)
     for _ in range(SETTLED):  # all of them compute, and none ends while few are wanted
@@ -239,7 +237,7 @@ def test_calls_in_hand_that_take_long_put_off_a_look() -> None:
     assert concurrency.limit == 16
 
 
-def test_ranges_that_fit_into_few_threads_tell_nothing() -> None:
+def test_ranges_that_fit_into_few_threads_are_not_measured() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, WAITS, SETTLED, ranges=2)
     assert concurrency.limit == MIN_CONCURRENCY
@@ -251,7 +249,7 @@ def test_ranges_that_fit_into_few_threads_tell_nothing() -> None:
     st.integers(1, 300),
     st.lists(st.tuples(st.floats(0, 3), st.floats(0, 9), st.booleans()), max_size=300),
 )
-def test_a_limit_is_never_outside_of_what_is_there(
+def test_the_limit_stays_between_its_minimum_and_maximum(
     most: int, noted: list[tuple[float, float, bool]]
 ) -> None:
     concurrency = ConcurrencyLimit(most)

@@ -32,7 +32,7 @@ def test_K6_a_record_is_done_again_exactly_if_its_range_had_not_done_it(
 
 
 @given(old_maps(), st.integers(95, 125), RECORDS)
-def test_K6_what_is_committed_meanwhile_forgets_nothing(
+def test_K6_commits_in_between_keep_the_records_to_process(
     old: OldMap, position: int, records: list[tuple[int, int]]
 ) -> None:
     after = old.after(position)
@@ -43,7 +43,7 @@ def test_K6_what_is_committed_meanwhile_forgets_nothing(
 
 
 @given(old_maps())
-def test_K6_the_old_map_is_over_at_its_highest_offset(old: OldMap) -> None:
+def test_K6_the_old_map_ends_at_its_highest_offset(old: OldMap) -> None:
     after = old.after(old.highest)
     assert after.cut == KeyRanges()
     assert old.after(old.highest - 1).cut == old.cut

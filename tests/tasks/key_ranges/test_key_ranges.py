@@ -41,14 +41,14 @@ def test_even_ranges_differ_by_one_hash_at_most(count: int) -> None:
 
 
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=20), st.integers(0, 2**63 - 1))))
-def test_K7_a_key_has_one_hash_wherever_it_stands(records: list[tuple[bytes | None, int]]) -> None:
+def test_K7_a_key_has_one_hash_at_any_place(records: list[tuple[bytes | None, int]]) -> None:
     hashes = key_hashes([key for key, _ in records], [offset for _, offset in records])
     assert hashes == [key_hash(key, offset) for key, offset in records]
     for (key, offset), hashed in zip(records, hashes, strict=True):
         assert hashed == zlib.crc32(offset.to_bytes(8, "big") if key is None else key)
 
 
-def test_the_name_of_the_hash_is_kept_on_disk_for_ever() -> None:
+def test_the_name_of_the_hash_never_changes() -> None:
     assert KEY_HASH == "crc32"
     assert key_hashes([b"alice", b"", None], [1, 2, 3]) == [663665735, 0, 4230713043]
 
@@ -63,7 +63,7 @@ def test_records_without_a_key_and_usual_keys_spread_evenly() -> None:
 @pytest.mark.parametrize(
     "first_hashes", [(), (1,), (0, 0), (0, 5, 4), (0, HASH_END), tuple(range(RANGES_MAX + 1))]
 )
-def test_what_does_not_tile_the_hashes_is_refused(first_hashes: tuple[int, ...]) -> None:
+def test_ranges_that_do_not_tile_the_hashes_are_refused(first_hashes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="key ranges"):
         KeyRanges(first_hashes)
 

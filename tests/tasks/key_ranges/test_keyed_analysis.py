@@ -200,18 +200,18 @@ FREE: dict[str, tuple[Program, str]] = {
 
 
 @pytest.mark.parametrize("program", KEYED.values(), ids=KEYED)
-def test_K4_what_keeps_to_the_keys_of_its_records_may_be_cut(program: Program) -> None:
+def test_K4_keyed_programs_may_be_cut(program: Program) -> None:
     assert reasons(program) == ""
 
 
 @pytest.mark.parametrize(("program", "reason"), FREE.values(), ids=FREE)
-def test_K4_what_looks_beyond_its_key_stays_whole_and_says_why(
+def test_K4_programs_that_read_other_keys_stay_whole_with_a_reason(
     program: Program, reason: str
 ) -> None:
     assert reason in reasons(program)
 
 
-def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records() -> None:
+def test_K4_a_processor_store_is_keyed_only_by_unchanged_record_keys() -> None:
     assert with_store(Counter)().keyed
     assert "keys that were changed" in with_store(Counter, mapped=True)().reason
     assert "doesn't set" in with_store(Silent)().reason
@@ -262,7 +262,7 @@ def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
     assert "store t is restored from its topic rows" in keyedness(spec).reason
 
 
-def test_K4_every_operator_has_been_thought_about() -> None:
+def test_K4_every_operator_is_classified() -> None:
     unknown = Operator.needs_whole_task
     assert unknown
     found = {
@@ -280,7 +280,7 @@ def _heirs(kind: type[Any]) -> set[type[Any]]:
     return below.union(*map(_heirs, below))
 
 
-def test_K4_which_records_make_the_time() -> None:
+def test_K4_the_analysis_names_the_inputs_that_advance_time() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str, name="read")
     table = builder.table("rows", key_serde=str, value_serde=str)
@@ -293,7 +293,7 @@ def test_K4_which_records_make_the_time() -> None:
     assert (found.sources, found.null_values) == (frozenset({"read"}), False)
 
 
-def test_the_description_says_it() -> None:
+def test_the_description_names_the_reason_against_key_ranges() -> None:
     topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
     topology.add_processor("own", Silent, parents=["read"])
     description = topology.describe(execution=True)
@@ -303,7 +303,7 @@ def test_the_description_says_it() -> None:
     assert "Key ranges" not in str(topology.describe())
 
 
-def test_a_serde_of_ones_own_that_is_canonical_is_trusted() -> None:
+def test_a_custom_canonical_serde_is_trusted() -> None:
     own: Serde[str] = Serde(
         lambda topic, key: key.encode(),
         lambda topic, data: data.decode(),
@@ -313,7 +313,7 @@ def test_a_serde_of_ones_own_that_is_canonical_is_trusted() -> None:
     assert _told(own, own) == ""
 
 
-def test_K4_the_start_says_which_tasks_are_not_cut() -> None:
+def test_K4_the_start_lists_the_whole_tasks() -> None:
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str).process(Silent, name="own").to("x")
     builder.stream("other", key_serde=str, value_serde=str).to("y")

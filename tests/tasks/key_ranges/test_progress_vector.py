@@ -48,7 +48,7 @@ def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> P
 
 
 @given(progresses())
-def test_progress_comes_back_as_written(progress: Progress) -> None:
+def test_progress_survives_encoding(progress: Progress) -> None:
     text = progress.encode()
     assert text.isascii()
     assert Progress.decode(text, committed_offset=progress.committed_offset) == progress
@@ -63,7 +63,7 @@ def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> 
 
 
 @given(st.integers(0), st.integers(0, 2**50))
-def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
+def test_progress_of_256_ranges_and_32_operators_fits(seed: int, base: int) -> None:
     random = Random(seed)
     behind = [random.randrange(2**21) for _ in range(256)]
     firsts = random.sample(range(1, HASHES), 255)
@@ -84,7 +84,7 @@ def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
     assert len(progress.encode()) <= METADATA_CHARACTERS_MAX == 3_300
 
 
-def test_what_a_broker_would_refuse_is_refused_here() -> None:
+def test_progress_too_large_for_a_broker_is_refused() -> None:
     progress = msgspec.structs.replace(simple(), operator_times_ms=(2**41,) * 500)
     with pytest.raises(ValueError, match="3300"):
         progress.encode()
@@ -129,7 +129,7 @@ def sealed(body: bytes, offset: int = 42) -> str:
 
 
 @given(st.binary(max_size=80))
-def test_nonsense_with_a_right_checksum_is_ignored_or_whole(rest: bytes) -> None:
+def test_random_bytes_with_a_valid_checksum_are_ignored_or_complete(rest: bytes) -> None:
     decoded = Progress.decode(sealed(b"\xe7\x02" + rest, 100), committed_offset=100)
     assert decoded is None or decoded.committed_offset == 100
 
@@ -150,18 +150,18 @@ def test_version_1_is_read() -> None:
 
 
 @given(progresses(), st.integers(0, 2**62))
-def test_a_text_beside_another_offset_is_not_ours(progress: Progress, offset: int) -> None:
+def test_progress_with_another_committed_offset_is_ignored(progress: Progress, offset: int) -> None:
     found = Progress.decode(progress.encode(), committed_offset=offset)
     assert (found is not None) == (offset == progress.committed_offset)
 
 
 @pytest.mark.parametrize("extra", [b"\x00", b"more"])
-def test_left_over_bytes_are_ignored_with_all_the_rest(extra: bytes) -> None:
+def test_progress_with_extra_bytes_is_ignored(extra: bytes) -> None:
     body = base64.b64decode(simple().encode())[:-4]
     assert Progress.decode(sealed(body + extra), committed_offset=42) is None
 
 
-def test_no_range_is_no_progress() -> None:
+def test_progress_without_ranges_is_ignored() -> None:
     body = base64.b64decode(simple().encode())[:-4]
     one_range = b"crc32\x01\x00\x00"
     assert one_range in body
@@ -170,9 +170,7 @@ def test_no_range_is_no_progress() -> None:
     )
 
 
-def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_is_read_again() -> (
-    None
-):
+def test_a_vector_with_offsets_below_the_commit_names_the_records_to_read_again() -> None:
     further = msgspec.structs.replace(simple(), ranges=(RangeProgress(0, 47),), read_from=42)
     body = base64.b64decode(simple().encode())[:-4]
     shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
@@ -180,12 +178,14 @@ def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_
     assert (further.committed_offset, further.highest_offset) == (42, 47)
 
 
-def test_no_two_commits_carry_the_same_text() -> None:
+def test_no_two_commits_have_the_same_metadata() -> None:
     assert simple().encode() != msgspec.structs.replace(simple(), sequence=10).encode()
 
 
 @given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
-def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, operators: int) -> None:
+def test_K1_the_maximum_number_of_ranges_fits(
+    seed: int, even: bool, name: str, operators: int
+) -> None:
     facts = Random(seed).randbytes(seed % 600)
     count = ranges_that_fit(name, operators, len(facts))
     if even:
@@ -208,7 +208,7 @@ def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, opera
     assert len(progress.encode()) <= METADATA_CHARACTERS_MAX
 
 
-def test_K8_what_several_owners_of_a_partition_have_done_can_be_told_as_one() -> None:
+def test_K8_progress_of_several_owners_of_a_partition_can_be_merged() -> None:
     half = (0, HASHES // 2 - 1)
     grant = TaskRecord(leader_epoch=1, task="0_0", phase="RUNNING", task_epoch=1, ranges=(half,))
     assert grant.hash_name == KEY_HASH

@@ -111,7 +111,7 @@ def test_K4_every_task_is_tiled_by_no_more_ranges_than_its_factor(
 
 
 @given(task_loads(), THREADS)
-def test_K5_the_load_is_even_except_for_what_cannot_be_cut(
+def test_K5_the_load_is_even_except_for_ranges_that_cannot_be_cut(
     tasks: list[TaskLoad], threads: int
 ) -> None:
     answer = assign_ranges(tasks, threads)
@@ -158,7 +158,7 @@ def test_K5_the_order_of_the_tasks_does_not_matter(
 
 @settings(max_examples=50)
 @given(task_loads(), THREADS, st.data())
-def test_K5_small_changes_of_load_move_nothing(
+def test_K5_small_changes_of_load_move_no_range(
     tasks: list[TaskLoad], threads: int, data: st.DataObject
 ) -> None:
     """Change loads by up to 2 %; only fewer ranges or a much better answer may move them.
@@ -225,14 +225,14 @@ def test_K5_a_busy_task_that_may_not_be_cut_keeps_a_thread_and_the_others_share_
     assert sorted(each.thread for each in answer[B]) == [1, 2, 3]
 
 
-def test_K5_a_new_task_moves_only_what_evens_it_out() -> None:
+def test_K5_a_new_task_moves_only_ranges_that_balance_the_load() -> None:
     before = assign_ranges([load(A, 5), load(B, 5)], 2)
     after = assign_ranges([load(A, 5), load(B, 5), load(C, 5)], 3, before)
     assert {A: after[A], B: after[B]} == before
     assert after[C] == (PlacedRange(0, 2),)
 
 
-def test_K5_a_cut_that_has_become_needless_is_undone() -> None:
+def test_K5_an_unneeded_cut_is_undone() -> None:
     pair = [load(A, 8, 2), load(B, 8, 2)]
     before = assign_ranges(pair, 4)
     assert [len(ranges) for ranges in before.values()] == [2, 2]
@@ -256,7 +256,7 @@ def test_K5_measured_load_moves_the_cut() -> None:
 
 
 @given(st.lists(st.integers(0, 150), min_size=16, max_size=16))
-def test_K5_chance_differences_between_idle_threads_move_nothing(worked_ms: list[int]) -> None:
+def test_K5_random_differences_between_idle_threads_move_no_range(worked_ms: list[int]) -> None:
     before = assign_ranges([load(A, 0, 16)], 16)
     ranges = tuple(
         RangeLoad(each.first_hash, worked)

@@ -87,7 +87,7 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
         meeting.end()
 
 
-def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_many_threads_do_not_count_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     #: Per limit: another test's pool may measure once more before its thread ends.
     of_each: defaultdict[ConcurrencyLimit, list[int]] = defaultdict(list)
     let_go = threading.Event()
@@ -115,7 +115,7 @@ def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.Mo
     assert mine()[mine().index(THREADS) + 1] > MIN_CONCURRENCY
 
 
-def test_ranges_take_turns_where_there_are_more_of_them_than_threads() -> None:
+def test_ranges_take_turns_on_fewer_threads() -> None:
     pool = RangePool(1)
     ranges = [Endless(lambda: time.sleep(0.001)) for _ in range(4)]
     pool.wake(cast("list[RangeWorker]", ranges))
@@ -161,7 +161,7 @@ def test_calls_that_compute_for_ever_leave_the_other_threads_to_others(
         assert not any(each.turns for each in ranges[:-1])
 
 
-def test_calls_that_compute_on_a_busy_processor_do_not_look_as_if_they_wait(
+def test_computing_calls_with_a_busy_cpu_do_not_count_as_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks, at_once, most_at_once, lock = 0, 0, 0, threading.Lock()
@@ -194,7 +194,7 @@ def test_calls_that_compute_on_a_busy_processor_do_not_look_as_if_they_wait(
     assert MIN_CONCURRENCY <= most_at_once <= 2 * MIN_CONCURRENCY
 
 
-def test_a_call_that_computes_for_ever_says_nothing_about_others_that_wait(
+def test_an_endless_computing_call_does_not_limit_waiting_calls(
     compute: Callable[[], object],
 ) -> None:
     meeting = Meeting(THREADS - 1)
@@ -203,7 +203,7 @@ def test_a_call_that_computes_for_ever_says_nothing_about_others_that_wait(
         meeting.end()
 
 
-def test_a_call_that_computes_and_was_left_behind_says_nothing_about_others_that_wait(
+def test_an_abandoned_computing_call_does_not_limit_waiting_calls(
     compute: Callable[[], object],
 ) -> None:
     pool, meeting = RangePool(THREADS), Meeting()
@@ -219,7 +219,7 @@ def test_a_call_that_computes_and_was_left_behind_says_nothing_about_others_that
     pool.close()
 
 
-def test_threads_that_were_left_behind_take_no_place() -> None:
+def test_abandoned_threads_do_not_count_for_the_limit() -> None:
     forever = threading.Event()
     pool = RangePool(1)
     stuck, other = Endless(forever.wait), Endless(lambda: None)
@@ -233,7 +233,7 @@ def test_threads_that_were_left_behind_take_no_place() -> None:
     pool.close()
 
 
-def test_where_no_thread_has_a_clock_all_work_from_the_beginning(
+def test_without_thread_clocks_all_threads_work_from_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(time, "pthread_getcpuclockid")
@@ -247,7 +247,7 @@ def test_where_no_thread_has_a_clock_all_work_from_the_beginning(
         meeting.end()
 
 
-def test_a_pool_outlives_the_thread_that_made_it() -> None:
+def test_a_pool_outlives_the_thread_that_created_it() -> None:
     made: list[RangePool] = []
     maker = threading.Thread(target=lambda: made.append(RangePool(THREADS)))
     maker.start()

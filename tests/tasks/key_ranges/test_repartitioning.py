@@ -27,14 +27,14 @@ def _wishing() -> Repartitioning:
     return recut
 
 
-def test_K4_nothing_is_held_back_while_a_queue_is_long() -> None:
+def test_K4_no_records_are_held_while_a_queue_is_long() -> None:
     recut = _wishing()
     for second in range(100):
         assert not recut.is_due(LONG, quiet=False, now_s=float(second))
         assert not recut.holds
 
 
-def test_K2_short_queues_are_let_run_dry_and_then_cut() -> None:
+def test_K2_short_queues_are_drained_and_then_cut() -> None:
     recut = _wishing()
     assert not recut.is_due(SHORT, quiet=False, now_s=1.0)
     assert recut.holds
@@ -46,7 +46,7 @@ def test_K2_short_queues_are_let_run_dry_and_then_cut() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 500).map(lambda ms: ms / 1000), min_size=50, max_size=200))
-def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
+def test_K4_queues_that_do_not_drain_are_held_only_briefly(
     steps: list[float],
 ) -> None:
     recut, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
@@ -60,7 +60,7 @@ def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
     assert held_s <= 1.0 + now_s / 10 + 0.5 * tries
 
 
-def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
+def test_K2_full_queues_shrink_while_records_are_processed() -> None:
     recut, waiting, given_rows = _wishing(), 1_000, 0
 
     def full() -> bool:
@@ -82,7 +82,7 @@ def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
 
 
 @pytest.mark.parametrize("row_ms", [1, 5, 30, 100])
-def test_K2_full_queues_of_which_one_is_slow_become_short_however_long_its_rows_take(
+def test_K2_full_queues_shrink_with_one_slow_queue(
     row_ms: int,
 ) -> None:
     recut, slow, now_ms = _wishing(), 800, 0
@@ -135,7 +135,7 @@ def _task(host: Host) -> Any:
     return task
 
 
-def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
+def test_K4_other_ranges_continue_while_a_cut_waits_for_a_slow_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.05)
@@ -178,7 +178,7 @@ def _index(first_hashes: list[int], key: str) -> int:
 
 
 @pytest.mark.slow
-def test_K2_full_ranges_of_a_slow_key_are_cut_anew_without_a_stop(
+def test_K2_full_ranges_of_a_slow_key_are_cut_again_without_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.05)

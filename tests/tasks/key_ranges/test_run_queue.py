@@ -39,7 +39,7 @@ def seen(native_id: int) -> float:
     return waited
 
 
-def test_a_thread_that_computes_beside_a_busy_process_waits_for_a_processor() -> None:
+def test_a_thread_that_competes_with_a_busy_process_waits_for_a_cpu() -> None:
     me = threading.get_native_id()
     before_s, until_s = seen(me), time.monotonic() + PATIENCE_S
     with beside_a_busy_process():
@@ -47,7 +47,7 @@ def test_a_thread_that_computes_beside_a_busy_process_waits_for_a_processor() ->
             assert time.monotonic() < until_s
 
 
-def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
+def test_a_sleeping_thread_waits_for_no_cpu() -> None:
     over = threading.Event()
     sleeper = threading.Thread(target=over.wait)
     sleeper.start()
@@ -63,7 +63,7 @@ def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
     sleeper.join()
 
 
-def test_a_thread_that_has_ended_has_nothing_to_tell() -> None:
+def test_an_ended_thread_has_no_waiting_time() -> None:
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()

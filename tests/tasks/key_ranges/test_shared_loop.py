@@ -76,13 +76,13 @@ def test_K5_ranges_that_only_await_share_a_loop() -> None:
     assert [thread for thread, _ in places] == [AWAITING]
 
 
-def test_K5_beside_a_plain_function_each_range_has_a_loop_and_a_thread_to_block() -> None:
+def test_K5_with_a_plain_function_each_range_has_its_loop_and_thread() -> None:
     places = _places(_live(_with(Plain, Looking), 200))
     assert AWAITING not in {thread for thread, _ in places}
     assert len({loop for _, loop in places}) > 1
 
 
-def test_K5_a_coroutine_knows_nothing_of_those_before_it() -> None:
+def test_K5_a_coroutine_does_not_see_context_of_earlier_ones() -> None:
     said = contextvars.ContextVar("said", default="nothing")
 
     class Say(Processor[str, str, str, str]):
@@ -118,7 +118,7 @@ def _raises(record: Any) -> None:
 
 
 @pytest.mark.parametrize("cancel", [_cancels, _swallows, _raises])
-def test_K5_a_coroutine_that_cancels_itself_cancels_nothing_else(
+def test_K5_a_coroutine_that_cancels_itself_cancels_no_other(
     cancel: Callable[[Any], Any],
 ) -> None:
     class Cancel(Processor[str, str, str, str]):
@@ -181,7 +181,7 @@ def test_K5_a_coroutine_that_fails_stops_no_other_range(fail: Callable[[Any], An
     assert found == [number for number in range(60) if number % 10]
 
 
-def test_K5_what_a_range_left_behind_ends_with_it() -> None:
+def test_K5_background_tasks_of_a_range_end_with_it() -> None:
     went_on, ended = threading.Event(), threading.Event()
 
     class Leave(Processor[str, str, str, str]):
@@ -210,7 +210,7 @@ def test_K5_what_a_range_left_behind_ends_with_it() -> None:
         assert ended.wait(20)
 
 
-def test_K5_a_callback_by_the_clock_that_blocks_stops_no_coroutine() -> None:
+def test_K5_a_blocking_wall_clock_callback_stops_no_coroutine() -> None:
     blocked, released = threading.Event(), threading.Event()
 
     class Tick(Processor[str, str, str, str]):
@@ -259,7 +259,7 @@ def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
     assert [thread for thread, _ in _places(bench)] == [AWAITING]
 
 
-def test_K5_a_coroutine_that_blocks_is_told(
+def test_K5_a_blocking_coroutine_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.task.parallel_task._BLOCKING_MAX_S", 0.01)
@@ -289,7 +289,7 @@ def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
     assert len(bench.outputs("out")) == 200
 
 
-def test_K5_a_coroutine_that_blocks_for_ever_keeps_no_worker_from_stopping() -> None:
+def test_K5_an_endlessly_blocking_coroutine_does_not_prevent_a_stop() -> None:
     blocked, released = threading.Event(), threading.Event()
 
     class Block(Looking):

@@ -16,7 +16,7 @@ _SEALS = st.lists(st.tuples(_CHANGES, st.integers(0, 3)), max_size=12)
 
 
 @given(seals=_SEALS, low=st.integers(0, 6), high=st.integers(0, 6), reverse=st.booleans())
-def test_K3_a_range_sees_what_it_has_sealed_on_top_of_what_is_committed(
+def test_K3_a_range_reads_its_sealed_rows_over_committed_rows(
     seals: list[tuple[dict[bytes, bytes | None], int]], low: int, high: int, reverse: bool
 ) -> None:
     below = InMemoryDatabase(["counts"])
@@ -46,7 +46,7 @@ def test_K3_a_range_sees_what_it_has_sealed_on_top_of_what_is_committed(
         assert staged.position("note") == b"%d" % number
 
 
-def test_K4_a_range_that_is_over_reads_nothing_more() -> None:
+def test_K4_an_ended_range_reads_no_rows() -> None:
     staged = StagedDatabase(InMemoryDatabase(["counts"]), ["counts"])
     staged.close()
     with pytest.raises(InvalidStateStoreError, match="this key range is over"):

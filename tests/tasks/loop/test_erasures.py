@@ -172,7 +172,7 @@ def keys_in(host: Host, store: str = "kept", task: str = "0_0") -> set[str]:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_is_gone_everywhere(kind: str, guarantee: str) -> None:
+def test_an_erased_key_is_deleted_in_every_copy(kind: str, guarantee: str) -> None:
     cached = 1_000_000 if kind == "cached" else 0
     topics = {"in": 1}
     with GroupBench(storing(kind), topics, guarantee=guarantee, cache_bytes=cached) as group:
@@ -205,7 +205,7 @@ def test_a_key_is_gone_everywhere(kind: str, guarantee: str) -> None:
         assert erase(other, "bob", request="r3", task_epoch=2).rows == rows
 
 
-def test_an_order_that_comes_again_is_answered_again() -> None:
+def test_a_repeated_erasure_is_answered_again() -> None:
     with GroupBench(storing("key_value"), {"in": 1}) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -232,7 +232,7 @@ def test_a_later_owner_ignores_an_order_for_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
-def test_a_count_begins_again(caching: bool) -> None:
+def test_the_count_of_an_erased_key_starts_again(caching: bool) -> None:
     size = 1_000_000 if caching else 0
     with GroupBench(counting(caching=caching), {"in": 1, "out": 1}, cache_bytes=size) as group:
         host = group.host("a")
@@ -249,7 +249,7 @@ def test_a_count_begins_again(caching: bool) -> None:
         assert numbers == ([1, 2, 3, None, 1] if caching else [1, 2, 3, 1])
 
 
-def test_what_a_cache_holds_is_deleted_too() -> None:
+def test_cached_records_are_erased_too() -> None:
     topology = counting(caching=True)
     topics = {"in": 1, "out": 1}
     with GroupBench(topology, topics, cache_bytes=1_000_000, commit_interval_ms=60_000) as group:
@@ -301,7 +301,7 @@ def suppressed() -> Topology:
     return builder.build()
 
 
-def test_rows_that_suppress_holds_back_are_never_emitted() -> None:
+def test_erased_rows_in_suppress_are_never_emitted() -> None:
     with GroupBench(suppressed(), {"in": 1, "out": 1}) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -349,7 +349,7 @@ REFUSED: dict[str, tuple[Callable[[], Topology], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_not_be_deleted_ends_nothing(case: str) -> None:
+def test_a_refused_erasure_ends_no_worker(case: str) -> None:
     make, word = REFUSED[case]
     with GroupBench(make(), {"in": 1, "out": 1}) as group:
         host = group.host("a")
@@ -363,7 +363,9 @@ def test_what_can_not_be_deleted_ends_nothing(case: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_what_a_serde_raises_ends_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_serde_error_in_an_erasure_ends_no_worker(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with GroupBench(counting(caching=False), {"in": 1, "out": 1}) as group:
         host = group.host("a", threads=threads)
         host.run_task("0_0", 1)

@@ -181,7 +181,7 @@ def test_inputs_are_merged_as_by_single_records(
     assert all(buffer.bytes == 0 for buffer in stage.task.group.buffers.values())
 
 
-def test_an_input_without_extractor_goes_by_its_own_timestamps() -> None:
+def test_an_input_without_an_extractor_uses_its_record_timestamps() -> None:
     stage = Stage(2, record_by_record=False, plain="a")
     stage.add(INPUTS[0], 0, [0, 0])
     stage.add(INPUTS[1], 0, [30, 45, 7])
@@ -193,7 +193,7 @@ def test_an_input_without_extractor_goes_by_its_own_timestamps() -> None:
     assert stage.extracted.keys() == {("b", 0), ("b", 1), ("b", 2)}
 
 
-def test_runs_stay_long() -> None:
+def test_inputs_are_merged_in_long_runs() -> None:
     stage = Stage(2, record_by_record=False)
     stage.add(INPUTS[0], 0, [1, 2, 2, 3, 9, 9])
     stage.add(INPUTS[1], 0, [3, 4, 5])
@@ -214,7 +214,7 @@ def test_an_extractor_that_fails_stops_the_worker_at_its_record() -> None:
     assert ("a", 3) not in stage.extracted
 
 
-def test_a_single_input_is_not_looked_at_ahead() -> None:
+def test_a_single_input_is_not_decoded_ahead() -> None:
     stage = Stage(1, record_by_record=True)
     stage.add(INPUTS[0], 0, [1, 2, 3])
     late = iter([True])
@@ -222,7 +222,7 @@ def test_a_single_input_is_not_looked_at_ahead() -> None:
     assert stage.extracted == {("a", 0): 1}
 
 
-def test_what_was_decoded_ahead_is_not_decoded_again_after_a_pause() -> None:
+def test_records_decoded_ahead_are_not_decoded_again_after_a_pause() -> None:
     stage = Stage(2, record_by_record=True)
     stage.add(INPUTS[0], 0, [1, 2, 3, 4])
     stage.add(INPUTS[1], 0, [9])

@@ -63,7 +63,7 @@ def test_H29_a_learner_follows_past_aborted_transactions() -> None:
         assert second.rows("counts", "0_0") == first.rows("counts", "0_0")
 
 
-def test_a_learner_that_is_promoted_while_it_restores_goes_on_where_it_is() -> None:
+def test_a_learner_promoted_while_it_restores_continues_at_its_position() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -129,7 +129,7 @@ def test_a_copy_is_dropped_while_it_restores() -> None:
         assert second.disk.opened["0_0"] == 2
 
 
-def test_a_standby_becomes_a_learner_without_reading_anything_again() -> None:
+def test_a_standby_becomes_a_learner_without_reading_again() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -169,7 +169,7 @@ def test_a_damaged_copy_is_wiped_and_restored() -> None:
         assert second.rows("counts", "0_0") == first.rows("counts", "0_0")
 
 
-def test_a_disk_that_fails_again_and_again_is_reported() -> None:
+def test_a_disk_that_fails_repeatedly_is_reported() -> None:
     with bench(partitions=2) as group:
         host = group.host("a")
         host.run_task("0_1", 1)
@@ -193,7 +193,7 @@ def test_a_task_of_another_program_is_refused() -> None:
         assert host.said(TaskBroken, task="3_1").role == "learner"
 
 
-def test_a_copy_below_the_start_of_its_log_begins_anew() -> None:
+def test_a_copy_below_the_start_of_its_changelog_restarts() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -214,7 +214,7 @@ def test_a_copy_below_the_start_of_its_log_begins_anew() -> None:
 # -- restarts within an incarnation -----------------------------------------------------------------------------------
 
 
-def test_H8_a_producer_is_replaced_by_one_whose_id_the_group_has_logged() -> None:
+def test_H8_a_producer_is_replaced_by_one_with_a_logged_id() -> None:
     with bench(partitions=2) as group:
         host, other = group.host("a"), group.host("b")
         other.run_task("0_1", 1)
@@ -249,7 +249,7 @@ def test_H8_a_producer_is_replaced_by_one_whose_id_the_group_has_logged() -> Non
 
 
 @pytest.mark.parametrize("store_type", ["rocksdb", "in_memory"])
-def test_a_new_beginning_is_not_bound_by_the_grant(store_type: str) -> None:
+def test_a_restarted_task_restores_beyond_the_granted_end(store_type: str) -> None:
     topology = counting(caching=False, store_type=store_type)
     with GroupBench(topology, {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
@@ -267,7 +267,7 @@ def test_a_new_beginning_is_not_bound_by_the_grant(store_type: str) -> None:
         assert group.outputs() == {"a": [1, 2, 3, 4], "b": [1, 2]}
 
 
-def test_a_task_that_is_to_be_released_when_its_commit_fails_is_released_later() -> None:
+def test_a_task_whose_commit_fails_during_its_release_is_released_later() -> None:
     with bench() as group:
         host = group.host("a", commit_interval_ms=60_000)
         host.run_task("0_0", 1)
@@ -288,7 +288,9 @@ def test_a_task_that_is_to_be_released_when_its_commit_fails_is_released_later()
         assert group.outputs() == {"a": [1], "b": [1], "c": [1]}
 
 
-def test_an_incarnation_that_gets_no_other_id_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incarnation_without_another_transactional_id_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tidewheel.tasks.loop.group_producers._LIMIT_S", 0.05)
     with bench() as group:
         host = group.host("a")
@@ -304,7 +306,7 @@ def test_an_incarnation_that_gets_no_other_id_ends(monkeypatch: pytest.MonkeyPat
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_S3_an_incarnation_ends_at_once_and_forgets_what_is_not_committed() -> None:
+def test_S3_an_incarnation_ends_immediately_and_discards_uncommitted_changes() -> None:
     with bench() as group:
         host = group.host("a", commit_interval_ms=60_000)
         host.run_task("0_0", 1)
@@ -337,7 +339,7 @@ def test_L4_a_draining_worker_works_until_it_may_leave() -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_H9_without_a_lease_nothing_is_taken(guarantee: str) -> None:
+def test_H9_a_worker_without_a_lease_processes_no_records(guarantee: str) -> None:
     with bench(partitions=2, guarantee=guarantee) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -361,7 +363,7 @@ def test_H9_without_a_lease_nothing_is_taken(guarantee: str) -> None:
 # -- positions --------------------------------------------------------------------------------------------------------
 
 
-def test_H15_nobody_goes_back() -> None:
+def test_H15_a_new_owner_refuses_an_offset_set_back() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -409,7 +411,7 @@ def test_producers_of_fixed_assignment_are_fenced() -> None:
         assert group.broker.fenced == ["app-fixed-0"]
 
 
-def test_a_worker_tells_how_far_its_tasks_are() -> None:
+def test_a_worker_reports_the_progress_of_its_tasks() -> None:
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 4)

@@ -55,7 +55,7 @@ def test_L1_a_task_is_granted_run_and_released() -> None:
         assert group.outputs() == {"a": [1, 2], "b": [1]}
 
 
-def test_L1_a_learner_is_promoted_in_place_and_reads_nothing_twice() -> None:
+def test_L1_a_learner_is_promoted_in_place_and_reads_no_record_twice() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -81,7 +81,7 @@ def test_L1_a_learner_is_promoted_in_place_and_reads_nothing_twice() -> None:
         }
 
 
-def test_L2_a_copy_says_that_it_is_ready_and_again_as_it_moves_on() -> None:
+def test_L2_a_copy_announces_readiness_and_its_progress() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -121,7 +121,7 @@ def test_N1_a_release_does_not_stop_the_other_tasks() -> None:
         assert sorted(host.worker.tasks) == [TaskId(0, 0), TaskId(0, 2)]
 
 
-def test_a_released_task_is_kept_as_a_copy_and_comes_back() -> None:
+def test_a_released_task_is_kept_as_a_copy_and_returns() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -144,7 +144,7 @@ def test_a_released_task_is_kept_as_a_copy_and_comes_back() -> None:
         assert group.outputs()["a"] == [1, 2, 3, 4]
 
 
-def test_a_copy_that_is_dropped_is_closed_and_says_nothing_more() -> None:
+def test_a_dropped_copy_is_closed_and_sends_no_reports() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -162,7 +162,7 @@ def test_a_copy_that_is_dropped_is_closed_and_says_nothing_more() -> None:
         second.ready("0_0", 2)
 
 
-def test_orders_that_come_again_are_answered_again() -> None:
+def test_repeated_orders_are_answered_again() -> None:
     with bench() as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -215,7 +215,7 @@ def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_inter
         assert group.outputs() == {"a": [1, 2], "b": [1]}
 
 
-def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
+def test_L3_a_cold_restore_reports_its_progress() -> None:
     with bench() as group:
         first = group.host("a")
         first.run_task("0_0", 1)
@@ -232,7 +232,7 @@ def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
         assert (row.role, row.state) == ("active", "RESTORING")
 
 
-def test_F1_a_position_that_the_cluster_has_not_told_is_no_end_for_the_next_owner(
+def test_F1_an_unknown_position_is_no_end_for_the_next_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commit = FakeTransactionalProducer.commit

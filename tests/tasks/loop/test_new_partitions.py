@@ -85,7 +85,7 @@ def test_A3_new_topics_of_a_pattern_are_read_from_their_beginning(
     assert values(bench) == ["new 0", "new 1", "new 2"]
 
 
-def test_A3_a_partition_whose_first_start_crashed_is_no_new_one() -> None:
+def test_A3_a_partition_with_a_crashed_first_start_is_not_new() -> None:
     for step in range(8):
         bench = Bench(topology(), {"in": 2, "out": 1}, auto_offset_reset="latest")
         for partition in (0, 1):
@@ -97,7 +97,7 @@ def test_A3_a_partition_whose_first_start_crashed_is_no_new_one() -> None:
         assert values(bench) == []
 
 
-def test_A3_a_topic_that_the_topology_reads_anew_has_its_own_first_start() -> None:
+def test_A3_a_topic_added_to_the_topology_has_its_own_first_start() -> None:
     old = Bench(topology(), {"in": 1, "other": 1, "out": 1}, auto_offset_reset="latest")
     assert old.live()
     builder = StreamsBuilder()
@@ -112,7 +112,7 @@ def test_A3_a_topic_that_the_topology_reads_anew_has_its_own_first_start() -> No
     assert values(new) == ["from now on", "of the old topic"]
 
 
-def test_A3_what_a_running_process_sees_appear_is_new() -> None:
+def test_A3_partitions_that_appear_while_running_are_new() -> None:
     spec = topology(re.compile("in-.*"))
     bench = Bench(spec, {"out": 1}, auto_offset_reset="latest")
     before = bench.plan
@@ -128,7 +128,7 @@ def test_A3_what_a_running_process_sees_appear_is_new() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_A3_a_group_reads_what_appears_from_its_beginning(again: bool) -> None:
+def test_A3_a_group_reads_new_partitions_from_the_beginning(again: bool) -> None:
     spec = topology(re.compile("in.*"))
     with GroupBench(spec, {"in": 1, "out": 1}, auto_offset_reset="latest") as group:
         group.send("k", "before the first start", partition=0)
@@ -156,7 +156,7 @@ def test_A3_a_group_reads_what_appears_from_its_beginning(again: bool) -> None:
         host.until(lambda: values(group) == ["more 0", "more 1", "one", "two"])
 
 
-def test_A3_a_source_that_demands_an_offset_still_does() -> None:
+def test_A3_new_partitions_of_a_source_without_reset_are_refused() -> None:
     """Kafka Streams' none."""
     spec = topology(offset_reset="none")
     bench = Bench(spec, {"in": 1, "out": 1})

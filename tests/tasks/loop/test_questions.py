@@ -194,7 +194,7 @@ def counting(work: Any = lambda value: value) -> Topology:
 
 
 @THREADS
-def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None:
+def test_uncommitted_rows_are_discarded_after_a_failure(*, threads: int) -> None:
     def work(value: str) -> str:
         if value == "bad":
             raise ValueError("bad")
@@ -217,7 +217,7 @@ def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None
         assert list(after.store("counts", uncommitted=True).all()) == []
 
 
-def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
+def test_rows_of_a_failed_transaction_are_rolled_back() -> None:
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -265,7 +265,7 @@ def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: in
     assert life.error is None
 
 
-def test_a_task_that_is_not_here_is_no_empty_store() -> None:
+def test_a_query_of_a_task_elsewhere_is_refused() -> None:
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         answers = life.worker.questions.ask(
@@ -277,7 +277,7 @@ def test_a_task_that_is_not_here_is_no_empty_store() -> None:
         life.worker.questions.ask(TaskId(0, 0), "counts", 1.0, UncommittedRows.entries_added)
 
 
-def test_what_waits_when_a_worker_ends_is_answered() -> None:
+def test_pending_queries_are_answered_when_a_worker_ends() -> None:
     bench = Bench(counting(), {"in": 1})
     worker = bench.make_worker()
     answers = worker.questions.ask(
@@ -292,7 +292,7 @@ def test_what_waits_when_a_worker_ends_is_answered() -> None:
 
 
 @THREADS
-def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> None:
+def test_a_processor_that_queries_its_worker_is_refused(*, threads: int) -> None:
     found: list[Exception] = []
 
     class Asking(Processor[str, str, str, str]):
@@ -316,7 +316,7 @@ def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> Non
     assert "can't wait for its own uncommitted rows" in str(found[0])
 
 
-def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
+def test_an_idle_worker_polls_faster_after_a_query() -> None:
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         usual_s = life.worker._loop.idle_s()
@@ -325,7 +325,7 @@ def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
 
 
 @THREADS
-def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
+def test_an_error_of_a_query_is_raised_at_its_caller(*, threads: int) -> None:
     def fails(_rows: UncommittedRows) -> int:
         raise ZeroDivisionError
 
@@ -339,7 +339,7 @@ def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
 
 
 @THREADS
-def test_paused_tasks_answer(*, threads: int) -> None:
+def test_paused_tasks_answer_queries(*, threads: int) -> None:
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS, threads=threads)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -351,7 +351,7 @@ def test_paused_tasks_answer(*, threads: int) -> None:
         assert store.get("a").value == 1
 
 
-def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
+def test_ranges_with_coroutines_answer_queries_between_records() -> None:
     entered, released = threading.Event(), threading.Event()
 
     class Counting(Processor[str, str, str, str]):
@@ -386,7 +386,7 @@ def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
 
 
 @THREADS
-def test_many_threads_ask_while_records_come(*, threads: int) -> None:
+def test_many_threads_query_while_records_are_processed(*, threads: int) -> None:
     bench = Bench(counting(), {"in": 2}, commit_interval_ms=20, threads=threads)
     keys = [f"k{number}" for number in range(50)]
     errors: list[BaseException] = []
@@ -420,7 +420,7 @@ def test_many_threads_ask_while_records_come(*, threads: int) -> None:
 
 
 @THREADS
-def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
+def test_a_moved_task_answers_queries_at_its_owner(*, threads: int) -> None:
     with GroupBench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS) as group:
         first, second = group.host("a", threads=threads), group.host("b", threads=threads)
         first.run_task("0_0", 1)

@@ -39,7 +39,7 @@ def _bench(steps: Steps, *topics: str, **settings: Any) -> Bench:
     return bench
 
 
-def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_after() -> None:
+def test_each_record_is_reported_before_processing_and_the_end_of_the_slice_after() -> None:
     steps: Steps = []
     bench = _bench(steps, "in")
     for value in ("a", "b", "poison", "c"):
@@ -49,7 +49,7 @@ def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_aft
     assert steps == [(IN, 0), "a", (IN, 1), "b", (IN, 2), "poison", (None, -1)]
 
 
-def test_where_inputs_are_merged_nothing_is_in_hand_while_the_next_is_chosen() -> None:
+def test_merged_inputs_report_no_record_between_records() -> None:
     steps: Steps = []
     bench = _bench(steps, "in", "other")
     bench.send("in", "k", "a", timestamp=1)
@@ -62,7 +62,7 @@ def test_where_inputs_are_merged_nothing_is_in_hand_while_the_next_is_chosen() -
     ]  # fmt: skip
 
 
-def test_after_a_minute_it_goes_in_batches_again() -> None:
+def test_processing_returns_to_batches_after_a_minute() -> None:
     steps: Steps = []
     bench = _bench(steps, "in")
     bench.send("in", "k", "a")
@@ -79,7 +79,7 @@ def test_after_a_minute_it_goes_in_batches_again() -> None:
     assert [value for _, value in bench.outputs("out")] == [b"a", b"b"]
 
 
-def test_with_key_ranges_nothing_is_told() -> None:
+def test_key_ranges_report_no_single_records() -> None:
     steps: Steps = []
     bench = _bench(steps, "in", threads=2)
     bench.send("in", "k", "a")
@@ -108,11 +108,11 @@ def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
 
 
 @pytest.mark.parametrize("call_ms", [25, 100, 400])
-def test_K4_batches_grow_at_factor_one_where_a_call_costs_the_same_for_many(call_ms: int) -> None:
+def test_K4_batches_grow_at_factor_one_for_calls_of_constant_cost(call_ms: int) -> None:
     sizes = _batches(5_000, lambda _: call_ms)
     assert max(sizes) >= 1_000, sizes[:20]
 
 
-def test_K4_batches_stay_short_at_factor_one_where_each_value_takes_its_time() -> None:
+def test_K4_batches_stay_short_at_factor_one_for_slow_values() -> None:
     sizes = _batches(500, lambda values: 10 * values)
     assert max(sizes[10:]) <= 4, sizes[:20]

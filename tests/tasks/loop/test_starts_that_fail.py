@@ -56,7 +56,7 @@ def left_at_three(group: GroupBench) -> TaskReleased:
 
 
 @pytest.mark.parametrize("keep", [0, 5])
-def test_a_grant_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently(
+def test_a_grant_revoked_during_its_offset_query_is_dropped_silently(
     keep: int,
 ) -> None:
     with bench(partitions=2) as group:
@@ -85,7 +85,7 @@ def test_a_grant_that_is_revoked_while_its_start_is_looked_up_is_dropped_silentl
         assert group.outputs() == {**{key: [1, 2, 3] for key in "abc"}, "x": [1]}
 
 
-def test_a_promotion_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently() -> None:
+def test_a_promotion_revoked_during_its_offset_query_is_dropped_silently() -> None:
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -107,7 +107,7 @@ def test_a_promotion_that_is_revoked_while_its_start_is_looked_up_is_dropped_sil
         assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
 
 
-def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the_new_one() -> None:
+def test_a_grant_replaced_during_its_offset_query_starts_under_the_new_one() -> None:
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -144,7 +144,7 @@ def turned(host: Host) -> None:
     host.until(lambda: not host.member.orders and host.member.turns > turns + 1)
 
 
-def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> None:
+def test_a_restore_result_after_the_next_grant_starts_the_task_once() -> None:
     with bench() as group:
         first = group.host("a")
         left = left_at_three(group)
@@ -164,7 +164,7 @@ def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> 
         assert group.outputs() == {key: [1, 2] for key in "abc"}
 
 
-def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
+def test_a_later_grant_of_a_restored_task_restarts_it() -> None:
     with bench() as group:
         first = group.host("a")
         left = left_at_three(group)
@@ -181,7 +181,7 @@ def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
         assert group.outputs() == {key: [1, 2] for key in "abc"}
 
 
-def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
+def test_a_refusal_after_the_next_grant_changes_nothing() -> None:
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -232,7 +232,7 @@ def test_a_refused_start_leaves_the_other_tasks_running(copy: bool) -> None:
         assert group.outputs() == {**{key: [1, 2] for key in "abc"}, "x": [1], "y": [1]}
 
 
-def test_starts_of_which_one_is_undecided_are_looked_up_one_by_one() -> None:
+def test_offsets_are_queried_one_by_one_if_one_is_undecided() -> None:
     with bench(partitions=2) as group:
         host = group.host("a")
         admin: Any = host.worker._ports.admin
@@ -251,7 +251,7 @@ def test_starts_of_which_one_is_undecided_are_looked_up_one_by_one() -> None:
         processed(group, host, 1)
 
 
-def test_a_worker_of_which_no_task_may_start_ends_with_the_reason() -> None:
+def test_a_worker_without_a_task_that_may_start_ends_with_the_reason() -> None:
     with bench(partitions=2) as group:
         left = left_at_three(group)
         host = group.host("a")

@@ -67,7 +67,7 @@ def fill(bench: Bench, keys: str, *, repartition: bool = False) -> None:
             bench.send("in", key, "x")
 
 
-def test_a_life_processes_everything_and_leaves_nothing_to_read() -> None:
+def test_a_run_processes_and_commits_all_records() -> None:
     bench = Bench(counting(), {"in": 2, "out": 2})
     fill(bench, "abcabca")
     assert bench.live()
@@ -82,7 +82,7 @@ def test_a_life_processes_everything_and_leaves_nothing_to_read() -> None:
     assert outputs_of(bench)["a"] == [1, 2, 3, 4]
 
 
-def test_a_life_with_nothing_to_do_commits_where_it_stands() -> None:
+def test_a_run_without_records_commits_its_positions() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, auto_offset_reset="latest")
     fill(bench, "aabb")
     assert bench.live()
@@ -93,7 +93,7 @@ def test_a_life_with_nothing_to_do_commits_where_it_stands() -> None:
     assert outputs_of(bench) == {"c": [1]}
 
 
-def test_repartitioned_records_go_through_their_own_task() -> None:
+def test_repartitioned_records_are_processed_by_their_task() -> None:
     bench = Bench(counting(repartition=True), {"in": 3, "out": 1}, repartition_purge_interval_ms=50)
     fill(bench, "abcabca", repartition=True)
     assert bench.live()
@@ -125,7 +125,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
     store_type=st.sampled_from(["rocksdb", "in_memory"]),
     early_ms=st.sampled_from([0, 7]),
 )
-def test_nothing_is_lost_and_nothing_is_counted_twice(
+def test_every_record_counts_exactly_once(
     records: list[str],
     lives: list[tuple[int, int]],
     fates: list[CommitFate],
@@ -181,7 +181,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
             assert numbers == list(range(1, expected[str(key)] + 1))
 
 
-def test_what_a_flush_changes_in_its_own_store_is_not_lost() -> None:
+def test_changes_of_a_flush_to_its_own_store_are_not_lost() -> None:
     class Reset(Processor[str, int, None, None]):
         def process(self, record: Any) -> None:
             if record.value == 3:
@@ -203,7 +203,7 @@ def test_what_a_flush_changes_in_its_own_store_is_not_lost() -> None:
     }
 
 
-def test_a_commit_leaves_out_what_is_only_buffered() -> None:
+def test_a_commit_leaves_out_buffered_records() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=20)
     bench.slice_records = 1
     assert bench.live()
@@ -219,7 +219,7 @@ def test_a_commit_leaves_out_what_is_only_buffered() -> None:
 @pytest.mark.parametrize(
     ("turns", "cache_bytes"), [(0, 0), (12, 0), (0, 1_000_000), (12, 1_000_000)]
 )
-def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
+def test_a_crash_at_any_step_with_early_commits_loses_no_record(
     monkeypatch: pytest.MonkeyPatch, turns: int, cache_bytes: int
 ) -> None:
     for wait in (
@@ -268,7 +268,7 @@ def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
     assert crashes >= len(steps) * 3 // 4
 
 
-def test_every_step_of_a_life_may_be_its_last() -> None:
+def test_a_crash_at_any_step_loses_no_record() -> None:
     whole = Bench(counting(repartition=True), {"in": 2, "out": 1})
     fill(whole, "abcab", repartition=True)
     assert whole.live()
@@ -393,7 +393,7 @@ def test_earlier_producers_are_fenced_before_offsets_are_read() -> None:
     assert counts_of(bench) == Counter("aabbabab")
 
 
-def test_a_worker_that_was_fenced_ends() -> None:
+def test_a_fenced_worker_ends() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "a")
 
@@ -426,7 +426,7 @@ def test_a_recreated_input_topic_is_not_read_on() -> None:
         bench.live()
 
 
-def test_stream_time_goes_on_after_a_restart() -> None:
+def test_stream_time_continues_after_a_restart() -> None:
     fired: list[int] = []
 
     class Ticking(Processor[Any, Any, Any, Any]):

@@ -28,7 +28,7 @@ from tidewheel.tasks.worker_settings import recommit_interval_ms
 STRING, INT = Serdes.string(), Serdes.int64()
 
 
-def test_purging_is_no_reason_to_stop() -> None:
+def test_a_failed_purge_does_not_stop_the_worker() -> None:
     bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, repartition_purge_interval_ms=20)
     fill(bench, "abc", repartition=True)
     admin = bench.clients.admin()
@@ -82,7 +82,7 @@ def test_full_partitions_are_paused_and_resumed() -> None:
     assert all(buffered <= 10 for name, buffered in moves if name == "resume")
 
 
-def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
+def test_a_paused_worker_processes_no_records_and_resumes_at_its_position() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "aab")
     processed: list[int] = []
@@ -99,7 +99,7 @@ def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
     assert counts_of(bench) == {"a": 2, "b": 1}
 
 
-def test_a_paused_subtopology_processes_nothing_while_the_others_go_on() -> None:
+def test_a_paused_subtopology_does_not_stop_the_others() -> None:
     bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=5)
     fill(bench, "aab", repartition=True)
     seen: list[tuple[int, int]] = []
@@ -145,7 +145,7 @@ def test_a_full_cache_forwards_the_least_recently_changed() -> None:
     )
 
 
-def test_lag_is_told_from_what_the_client_knows() -> None:
+def test_lag_is_computed_from_the_ends_the_client_knows() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     assert bench.make_worker().lags() == {}
     fill(bench, "aaaa")
@@ -197,7 +197,7 @@ def test_quiet_partitions_are_committed_again() -> None:
     assert commits[-1] == commits[24] + 1
 
 
-def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner() -> None:
+def test_a_shorter_offset_retention_commits_quiet_partitions_more_often() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, recommit_ms=recommit_interval_ms(86_400_000))
     fill(bench, "a")
     assert bench.live()
@@ -215,7 +215,7 @@ def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner
     assert commits[-1] == commits[44] + 1
 
 
-def test_metadata_of_a_commit_says_who_and_how_far() -> None:
+def test_commit_metadata_has_the_transactional_id_and_progress() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.send("in", "a", "x", 700)
     bench.send("in", "a", "x", 650)
@@ -267,7 +267,7 @@ def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
     return seen
 
 
-def test_records_are_processed_while_a_commit_is_under_way() -> None:
+def test_records_are_processed_during_a_commit() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
     seen = steps_of_a_long_commit(bench)
     one_commit = [processed for processed, commits in seen if commits == seen[0][1]]
@@ -304,7 +304,7 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
 @pytest.mark.parametrize(
     ("turns", "busy", "from_begin"), [(20, True, True), (80, True, False), (80, False, True)]
 )
-def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_busy_worker(
+def test_the_next_interval_starts_with_a_commit_unless_a_busy_worker_took_long(
     turns: int, busy: bool, from_begin: bool
 ) -> None:
     bench = Bench(
@@ -365,7 +365,7 @@ def rests_of(bench: Bench) -> Wakes:
     return wakes
 
 
-def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
+def test_few_records_are_gathered_while_results_wait_for_a_commit() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
     waits = rests_of(bench).waits
     assert 0.0 < max(waits) < 0.0101
@@ -375,7 +375,7 @@ def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
 @pytest.mark.parametrize(
     "settings", [{"guarantee": "at_least_once"}, {"max_poll_records": 1}], ids=["sinks", "all"]
 )
-def test_records_are_fetched_at_once_where_they_are_waited_for_or_are_as_many_as_may_come(
+def test_records_are_fetched_immediately_if_awaited_or_at_the_limit(
     settings: dict[str, Any],
 ) -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000, **settings)
@@ -389,7 +389,7 @@ def test_the_end_of_a_commit_wakes_the_loop() -> None:
     assert wakes.sets > bench.worker.metrics.commits // 2 > 1
 
 
-def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
+def test_gathering_does_not_delay_buffered_records() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
     fill(bench, "abc")
     seen: list[tuple[float, float]] = []
@@ -408,7 +408,7 @@ def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
     assert all(at_hand == 0.0 for _, at_hand in seen)
 
 
-def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> None:
+def test_a_worker_with_buffered_records_does_not_keep_up() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
     bench.slice_records = 1
     fill(bench, "a" * 600)
@@ -425,7 +425,7 @@ def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> No
     assert seen[max(seen)]
 
 
-def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
+def test_bytes_of_a_commit_in_progress_count_as_uncommitted() -> None:
     bench = Bench(
         counting(), {"in": 1, "out": 1}, commit_interval_ms=5, statestore_uncommitted_max_bytes=1
     )
@@ -434,7 +434,7 @@ def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
 
 
 @pytest.mark.parametrize("fate", CommitFate)
-def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: CommitFate) -> None:
+def test_the_error_that_ends_the_tasks_is_raised_for_any_commit_outcome(fate: CommitFate) -> None:
     def checked(value: str) -> str:
         if value == "bad" and not mended:
             raise ValueError(value)
@@ -464,7 +464,7 @@ def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: Commi
     assert counts_of(bench) == {"a": 2}
 
 
-def test_a_commit_that_was_wished_for_beside_another_follows_it_at_once() -> None:
+def test_a_commit_requested_during_another_follows_it_immediately() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5_000)
     bench.commit_turns, bench.idle_polls = 50, 60
     wished: list[tuple[int, int]] = []

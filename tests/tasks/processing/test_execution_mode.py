@@ -137,7 +137,7 @@ def test_windows_and_joins_run_on_batches(operator: str) -> None:
     assert found == {"Execution: batch"}
 
 
-def test_a_users_processor_runs_record_by_record_and_says_why() -> None:
+def test_a_user_processor_runs_record_by_record_with_a_reason() -> None:
     (mode,) = modes(lambda s: s.process(Processor, name="mine"))
     assert mode == "record by record: mine is a processor of the Processor API"
 

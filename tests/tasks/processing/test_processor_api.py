@@ -173,7 +173,7 @@ def test_process_values_keeps_the_key_in_its_place() -> None:
     assert "repartition" in topics(lambda s: s.process(Other))
 
 
-def test_processors_of_the_other_kind_are_refused_with_the_method_that_takes_them() -> None:
+def test_processors_of_the_other_kind_are_refused_with_the_right_method() -> None:
     with pytest.raises(
         TopologyError,
         match=r"process_values \(.*\): .*Processor, not a FixedKey.*give it to process\(\)",
@@ -201,7 +201,7 @@ def test_one_object_for_all_tasks_is_refused() -> None:
         topology.add_processor("p", lambda: one, "read")
 
 
-def test_a_supplier_that_fails_says_so_when_it_is_given() -> None:
+def test_a_failing_supplier_is_reported_at_its_call() -> None:
     def supplier() -> Any:
         raise OSError("no model")
 
@@ -331,7 +331,7 @@ async def _waits(_now_ms: int) -> None:
         ({"start": True}, "start must be an int .* not bool"),
     ],
 )
-def test_schedules_are_checked_where_they_are_made(arguments: Any, message: str) -> None:
+def test_schedules_are_checked_at_creation(arguments: Any, message: str) -> None:
     with pytest.raises(TypeError, match=rf"KSTREAM-PROCESSOR-0000000001: a schedule's {message}"):
         Driver(built(lambda s: s.process(scheduling(**arguments))))
 
@@ -347,7 +347,7 @@ def test_schedules_are_checked_where_they_are_made(arguments: Any, message: str)
         ({"start": -1}, "start is a time from 0 .*, not -1; leave it out to begin now"),
     ],
 )
-def test_schedules_that_can_not_be_are_refused(arguments: Any, message: str) -> None:
+def test_invalid_schedules_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^KSTREAM-PROCESSOR-0000000001: a .*{message}"):
         Driver(built(lambda s: s.process(scheduling(**arguments))))
 
@@ -405,7 +405,7 @@ class Twins:
 
 
 @given(st.lists(st.text("abx", max_size=3), max_size=6))
-def test_an_async_processor_does_what_its_plain_twin_does(values: list[str]) -> None:
+def test_an_async_processor_gives_the_results_of_a_plain_one(values: list[str]) -> None:
     def run(use: Callable[[KStream[str, str]], KStream[Any, Any]]) -> Any:
         with Driver(built(use), processing_exception_handler="continue") as driver:
             for number, value in enumerate(values):
@@ -466,7 +466,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from("abAB"), st.sampled_from("abAB")), 
 
 
 @given(st.lists(st.sampled_from(sorted(CHAIN)), min_size=1, max_size=4), RECORDS, st.booleans())
-def test_coroutine_functions_do_what_plain_ones_do(
+def test_coroutine_functions_give_the_results_of_plain_functions(
     operators: list[str], records: list[tuple[str, str]], one_by_one: bool
 ) -> None:
     def run(functions: dict[str, Callable[..., Any]]) -> Any:
@@ -527,7 +527,7 @@ def test_all_coroutines_of_a_thread_share_a_loop_that_ends_with_the_task() -> No
     assert all(task.cancelled() for task in background)
 
 
-def test_each_thread_has_a_loop_of_its_own() -> None:
+def test_each_thread_has_its_own_loop() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> None:
@@ -545,7 +545,7 @@ def test_each_thread_has_a_loop_of_its_own() -> None:
     assert all(loop.is_closed() for loop in loops)
 
 
-def test_inside_a_running_loop_the_next_step_is_told() -> None:
+def test_an_error_inside_a_running_loop_names_the_next_step() -> None:
     async def test() -> None:
         with Driver(built(lambda s: s.map_values(upper))) as driver:
             driver.source.pipe_input("k", "a", 1)

@@ -54,7 +54,7 @@ def test_L1_a_learner_is_ready_when_its_runs_are_in(group: GroupBench) -> None:
     assert group.outputs() == {"a": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4], "c": [1, 2, 3]}
 
 
-def test_a_copy_that_is_dropped_while_its_runs_are_made_leaves_no_files(group: GroupBench) -> None:
+def test_a_copy_dropped_while_its_runs_are_built_leaves_no_files(group: GroupBench) -> None:
     first, second = group.host("a"), group.host("b")
     first.run_task("0_0", 1)
     fill(group, "abcabc")
@@ -73,7 +73,7 @@ def test_a_copy_that_is_dropped_while_its_runs_are_made_leaves_no_files(group: G
     assert second.rows("counts", "0_0") == first.rows("counts", "0_0")
 
 
-def test_a_copy_that_is_promoted_while_its_runs_are_made_is_handed_over_after_them(
+def test_a_copy_promoted_while_its_runs_are_built_is_handed_over_after_them(
     group: GroupBench,
 ) -> None:
     first, second = group.host("a"), group.host("b")

@@ -46,7 +46,7 @@ def extracted(record: Any, _previous: int) -> int:
 
 
 @pytest.mark.parametrize("extractor", [None, extracted], ids=["plain", "extracted"])
-def test_L1_a_copy_of_a_table_goes_as_far_as_its_input_is_committed(extractor: Any) -> None:
+def test_L1_a_copy_of_a_table_follows_its_input_to_the_committed_offset(extractor: Any) -> None:
     with GroupBench(table_of(extractor), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -81,7 +81,7 @@ def test_L1_a_copy_of_a_table_goes_as_far_as_its_input_is_committed(extractor: A
         ]
 
 
-def test_a_copy_of_a_table_moves_on_as_commits_do() -> None:
+def test_a_copy_of_a_table_advances_with_commits() -> None:
     with GroupBench(table_of(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         learn(second)
@@ -115,14 +115,14 @@ def go_to_and_fro(group: GroupBench, hosts: list[Host]) -> None:
 
 @pytest.mark.parametrize("store_type", ["in_memory", "rocksdb"])
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_task_goes_to_and_fro_with_its_copies(store_type: str, cached: bool) -> None:
+def test_a_task_moves_back_and_forth_with_its_copies(store_type: str, cached: bool) -> None:
     topology = counting(caching=cached, store_type=store_type)
     cache = 1_000_000 if cached else 0
     with GroupBench(topology, {"in": 1, "out": 1}, cache_bytes=cache) as group:
         go_to_and_fro(group, [group.host("a"), group.host("b")])
 
 
-def test_windows_go_with_their_task() -> None:
+def test_windows_move_with_their_task() -> None:
     with GroupBench(windowed(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -203,7 +203,7 @@ class History:
 @pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(STEPS, st.sampled_from(["rocksdb", "in_memory"]))
-def test_L1_however_tasks_move_each_record_counts_once(
+def test_L1_each_record_counts_once_over_task_moves(
     steps: list[tuple[str, Any, Any]], store_type: str
 ) -> None:
     topology = counting(caching=False, store_type=store_type)

@@ -25,7 +25,7 @@ def numbers(builder: StreamsBuilder) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_does_not_deserialise_goes_to_its_handler(again: bool) -> None:
+def test_records_that_do_not_deserialise_go_to_the_handler(again: bool) -> None:
     process = Process(numbers, deserialization="continue", dead_letter_topic="dead")
     one = (1).to_bytes(8, "big")
     process.broker.send(TOPIC, one, b"a")
@@ -64,7 +64,7 @@ def test_records_without_a_key_are_dropped() -> None:
         assert life.stores.counters.dropped == 1
 
 
-def test_keys_are_found_however_they_were_spelled() -> None:
+def test_two_spellings_of_a_json_key_are_one_row() -> None:
     process = Process(
         lambda builder: builder.global_table(
             TOPIC, key_serde=Serdes.json(), value_serde=str, store="store"
@@ -105,7 +105,7 @@ def test_a_processor_that_fails_goes_to_the_processing_handler() -> None:
         assert life.rows() == {"a": 2}  # its writes before the failure stay, as in a task
 
 
-def test_a_processor_stands_at_its_record() -> None:
+def test_the_context_of_a_processor_has_its_record() -> None:
     told: list[Any] = []
 
     class Curious(Processor[str, str, None, None]):
@@ -145,7 +145,7 @@ def test_a_processor_stands_at_its_record() -> None:
         (lambda context: context.get_state_store("other"), "no access to store 'other'"),
     ],
 )
-def test_what_a_processor_of_a_global_store_cannot_do(
+def test_a_global_store_processor_refuses_operations_of_tasks(
     does: Callable[[ProcessorContext[Any, Any]], Any], message: str
 ) -> None:
     """No task runs it: Kafka Streams' GlobalProcessorContextImpl."""
@@ -171,7 +171,7 @@ def test_what_a_processor_of_a_global_store_cannot_do(
         lambda view: view.__delitem__("a"),
     ],
 )
-def test_nobody_else_writes_a_global_store(write: Callable[[Any], Any]) -> None:
+def test_only_its_processor_writes_a_global_store(write: Callable[[Any], Any]) -> None:
     process = Process()
     with process.life() as life:
         life.wait()

@@ -20,7 +20,7 @@ from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicEr
 # -- restoring and following ------------------------------------------------------------------------------------------
 
 
-def test_the_whole_topic_is_there_before_tasks_run() -> None:
+def test_the_whole_topic_is_restored_before_tasks_run() -> None:
     process = Process()
     for key, value in [("a", "1"), ("b", "2"), ("c", "3"), ("a", "4"), ("b", None)]:
         process.send(key, value, timestamp=7)
@@ -33,7 +33,7 @@ def test_the_whole_topic_is_there_before_tasks_run() -> None:
         assert life.view.plain_values([b"a", b"zz", b"c"]) == ["4", None, "3"]
 
 
-def test_the_restore_listener_is_told_of_each_partition() -> None:
+def test_the_restore_listener_is_notified_of_each_partition() -> None:
     process = Process()
     for number in range(20):
         process.send("a", str(number))
@@ -46,7 +46,7 @@ def test_the_restore_listener_is_told_of_each_partition() -> None:
     assert (start.topic, start.start, start.end) == (TOPIC, 0, 20)
 
 
-def test_an_empty_topic_is_restored_at_once() -> None:
+def test_an_empty_topic_is_restored_immediately() -> None:
     process = Process()
     with process.life() as life:
         life.wait()
@@ -55,7 +55,7 @@ def test_an_empty_topic_is_restored_at_once() -> None:
 
 
 @pytest.mark.parametrize("use", [table, counts])
-def test_what_comes_later_is_followed(use: Any) -> None:
+def test_later_records_are_followed(use: Any) -> None:
     process = Process(use)
     process.send("a", "1")
     with process.life() as life:
@@ -70,7 +70,7 @@ def test_what_comes_later_is_followed(use: Any) -> None:
         assert list(scan) == []
 
 
-def test_F1_restoring_waits_for_what_is_undecided_and_says_so(
+def test_F1_restoring_waits_for_open_transactions_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     process = Process()
@@ -99,7 +99,7 @@ def test_F1_restoring_waits_for_what_is_undecided_and_says_so(
 
 
 @pytest.mark.parametrize("use", [table, counts])
-def test_the_next_process_reads_only_what_is_new(use: Any) -> None:
+def test_the_next_process_reads_only_new_records(use: Any) -> None:
     process = Process(use)
     for number in range(30):
         process.send(f"k{number % 7}", str(number))
@@ -164,7 +164,7 @@ def test_a_recreated_topic_is_read_from_its_beginning() -> None:
         assert life.rows() == {"new": "1"}
 
 
-def test_in_memory_stores_are_read_anew_each_time() -> None:
+def test_in_memory_stores_are_restored_at_each_start() -> None:
     process = Process(
         lambda builder: builder.add_global_store(
             Stores.key_value("store", key_serde=str, value_serde=int, persistent=False),
@@ -193,7 +193,7 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.lists(st.integers(0, 25), max_size=4), st.booleans())
-def test_no_crash_makes_a_store_wrong(
+def test_stores_are_exact_after_any_crash(
     runs: list[list[tuple[str, str | None]]], crashes: list[int], of_processor: bool
 ) -> None:
     process = Process(counts if of_processor else table)
@@ -224,7 +224,7 @@ def test_a_damaged_database_is_wiped_and_restored() -> None:
     assert process.wiped == 1
 
 
-def test_damage_found_by_a_reader_is_the_global_stores() -> None:
+def test_damage_found_by_a_query_is_an_error_of_the_global_store() -> None:
     process = Process()
     process.send("a", "1")
     with process.life() as life:
@@ -259,7 +259,7 @@ def test_damage_found_while_writing_ends_the_process_the_same_way() -> None:
         assert life.rows() == {}  # running tasks meet no closed store
 
 
-def test_records_that_are_gone_before_they_were_read_end_the_process_the_same_way() -> None:
+def test_records_deleted_before_they_were_read_end_the_process_the_same_way() -> None:
     process = Process()
     process.send("a", "1", partition=0)
     with process.life() as life:
@@ -287,7 +287,7 @@ def test_a_stop_ends_the_wait() -> None:
         assert not life.updater.wait(stopped)
 
 
-def test_a_closed_store_says_so() -> None:
+def test_a_closed_store_raises() -> None:
     process = Process()
     with process.life() as life:
         life.wait()

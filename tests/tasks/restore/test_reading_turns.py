@@ -41,7 +41,7 @@ class Turns:
         return {partition.topic for partition in self.reader.paused}
 
 
-def test_copies_wait_while_a_task_that_is_to_run_is_restored_and_do_not_starve() -> None:
+def test_copies_wait_for_restoring_tasks_and_do_not_starve() -> None:
     turns = Turns()
     entries = [entry("run", end=9), entry("copy", end=None)]
     waiting = [bool(turns.paused_after(entries, 10)) for _ in range(1_000)]
@@ -55,14 +55,14 @@ def test_copies_wait_while_a_task_that_is_to_run_is_restored_and_do_not_starve()
         assert turns.paused_after(entries[1:], 77) == set()
 
 
-def test_copies_among_themselves_do_not_wait() -> None:
+def test_copies_do_not_wait_for_each_other() -> None:
     turns = Turns()
     assert not any(
         turns.paused_after([entry("a", end=None), entry("b", end=None)], 10) for _ in range(100)
     )
 
 
-def test_a_copy_that_has_read_too_early_waits_until_it_may_go_on(
+def test_a_copy_that_has_read_ahead_waits_for_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.restore.store_changelog_reader._HELD_MAX", 3)
@@ -75,7 +75,7 @@ def test_a_copy_that_has_read_too_early_waits_until_it_may_go_on(
     assert turns.paused_after([early]) == {"table"}
 
 
-def test_while_tasks_run_little_is_read_at_a_time_and_as_long_nothing() -> None:
+def test_reading_is_throttled_while_tasks_run() -> None:
     turns = Turns()
     assert turns.turns.records(20_000, busy=False) == 20_000
     sizes: list[int] = []

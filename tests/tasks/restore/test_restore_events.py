@@ -25,7 +25,7 @@ def kinds(updates: list[StandbyUpdateEvent]) -> list[str]:
     return [kind for index, kind in enumerate(found) if index == 0 or found[index - 1] != kind]
 
 
-def test_a_copy_that_is_promoted_says_so_before_the_restore_begins() -> None:
+def test_a_promoted_copy_is_reported_before_the_restore_starts() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -55,7 +55,7 @@ def test_a_copy_that_is_promoted_says_so_before_the_restore_begins() -> None:
         assert all(each.start == end.position for each in second.events)
 
 
-def test_a_copy_that_leaves_has_migrated() -> None:
+def test_a_dropped_copy_is_reported_as_migrated() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -71,7 +71,7 @@ def test_a_copy_that_leaves_has_migrated() -> None:
         assert second.events == []
 
 
-def test_a_task_that_gives_way_is_followed_from_where_it_stands() -> None:
+def test_a_released_task_is_followed_from_its_position() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -88,7 +88,7 @@ def test_a_task_that_gives_way_is_followed_from_where_it_stands() -> None:
         assert first.updates[-1].restored == 2
 
 
-def test_a_damaged_copy_starts_again() -> None:
+def test_a_damaged_copy_restarts() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -105,7 +105,7 @@ def test_a_damaged_copy_starts_again() -> None:
         assert [each.start for each in second.updates if each.kind == "start"] == [0, 0]
 
 
-def test_a_copy_of_a_table_counts_what_is_committed_of_its_input() -> None:
+def test_a_copy_of_a_table_counts_committed_input_records() -> None:
     with GroupBench(table_of(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         learn(second)
@@ -120,7 +120,7 @@ def test_a_copy_of_a_table_counts_what_is_committed_of_its_input() -> None:
         assert (second.updates[-1].topic, second.updates[-1].restored) == ("in", 1)
 
 
-def test_a_copy_and_a_restore_that_are_given_up_say_so() -> None:
+def test_abandoned_copies_and_restores_are_reported() -> None:
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)

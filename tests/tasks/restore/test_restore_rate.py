@@ -6,7 +6,7 @@ from typing import Any
 from tidewheel.tasks.restore.store_restore import RestoreRate, progress_text
 
 
-def test_the_rate_forgets_what_was_long_ago() -> None:
+def test_the_rate_forgets_old_samples() -> None:
     rate = RestoreRate()
     total = 0
     for second in range(60):
@@ -18,14 +18,14 @@ def test_the_rate_forgets_what_was_long_ago() -> None:
     assert 9 < left_s < 11
 
 
-def test_notes_of_one_moment_are_one() -> None:
+def test_samples_of_one_moment_are_merged() -> None:
     rate = RestoreRate()
     for step in range(10_000):
         rate.record(step, step / 1_000)
     assert 990 < rate.per_second < 1_010
 
 
-def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
+def test_a_concurrent_reader_gets_a_consistent_rate() -> None:
     class Torn(deque[tuple[int, float]]):
         def __getitem__(self, index: Any) -> Any:
             self.clear()
@@ -36,7 +36,7 @@ def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
     assert rate.per_second == 10.0
 
 
-def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:
+def test_a_restarted_restore_has_a_new_rate() -> None:
     rate = RestoreRate()
     rate.record(5_000, 1.0)
     rate.record(10, 2.0)

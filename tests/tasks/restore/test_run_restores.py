@@ -64,7 +64,7 @@ def snapshot(bench: Bench, folder: Path, store: str = "table") -> Any:
     )
 
 
-def test_a_long_gap_is_made_into_runs(places: Path) -> None:
+def test_a_long_gap_is_built_into_runs(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.versions.clear()
@@ -79,7 +79,7 @@ def test_a_long_gap_is_made_into_runs(places: Path) -> None:
     assert not order.directory.exists()
 
 
-def test_a_short_gap_is_read_here(places: Path) -> None:
+def test_a_short_gap_is_read_by_the_worker(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places, over=100)
     bench.disk.versions.clear()
@@ -87,7 +87,7 @@ def test_a_short_gap_is_read_here(places: Path) -> None:
     assert (content(bench), maker.orders) == ({"a": "1", "b": "1", "c": "1"}, [])
 
 
-def test_a_gap_behind_a_position_is_made_into_runs_with_its_deletes(places: Path) -> None:
+def test_a_gap_after_a_position_is_built_into_runs_with_its_deletes(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.lose(4)
@@ -100,7 +100,7 @@ def test_a_gap_behind_a_position_is_made_into_runs_with_its_deletes(places: Path
     assert not order.complete_from_zero
 
 
-def test_the_end_that_runs_reach_is_kept_as_the_position(places: Path) -> None:
+def test_the_end_of_the_runs_becomes_the_position(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.versions.clear()
@@ -111,7 +111,7 @@ def test_the_end_that_runs_reach_is_kept_as_the_position(places: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [0, 3])
-def test_a_snapshot_at_hand_is_used(places: Path, tail: int) -> None:
+def test_an_available_snapshot_is_used(places: Path, tail: int) -> None:
     bench = filled()
     taken = snapshot(bench, places)
     for number in range(tail):
@@ -146,7 +146,7 @@ def test_a_snapshot_at_hand_is_used(places: Path, tail: int) -> None:
     assert begun == [order.to_offset] * bool(tail)
 
 
-def test_a_long_tail_behind_a_snapshot_is_made_into_runs_too(places: Path) -> None:
+def test_a_long_tail_after_a_snapshot_is_built_into_runs_too(places: Path) -> None:
     bench = filled()
     taken = snapshot(bench, places)
     for key, value in [("a", "delete"), ("d", "1"), ("b", "2")]:
@@ -161,7 +161,7 @@ def test_a_long_tail_behind_a_snapshot_is_made_into_runs_too(places: Path) -> No
     assert order.to_offset > order.from_offset
 
 
-def test_what_came_from_a_snapshot_is_as_old_as_the_snapshot(places: Path) -> None:
+def test_rows_from_a_snapshot_have_its_age(places: Path) -> None:
     bench = filled()
     taken = snapshot(bench, places)
     bench.clock.advance(20 * HOUR_MS)
@@ -223,7 +223,7 @@ def test_a_broken_snapshot_is_refused_and_the_changelog_used(
     assert not maker.open
 
 
-def test_a_helper_that_dies_once_is_asked_again(places: Path) -> None:
+def test_a_helper_that_dies_once_gets_the_order_again(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     maker.deaths = 1
@@ -233,7 +233,7 @@ def test_a_helper_that_dies_once_is_asked_again(places: Path) -> None:
     assert len(maker.orders) == 2
 
 
-def test_without_a_helper_the_changelog_is_read_here(places: Path) -> None:
+def test_without_a_helper_the_worker_reads_the_changelog(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places, snapshots=True)
     maker.deaths = 100
@@ -244,7 +244,7 @@ def test_without_a_helper_the_changelog_is_read_here(places: Path) -> None:
     assert not maker.open
 
 
-def test_runs_that_took_longer_than_deletes_live_are_not_used(places: Path) -> None:
+def test_runs_slower_than_the_tombstone_retention_are_not_used(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     make = maker.make
@@ -284,7 +284,7 @@ def test_an_in_memory_store_starts_from_a_snapshot_too(places: Path) -> None:
     }
 
 
-def test_windows_come_back_with_their_time(places: Path) -> None:
+def test_windows_are_restored_with_their_time(places: Path) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     stream.group_by_key().windowed_by(TimeWindows(10, grace=0)).count(store="counts")
@@ -305,7 +305,7 @@ def test_windows_come_back_with_their_time(places: Path) -> None:
         shutil.rmtree(places / "snapshots", ignore_errors=True)
 
 
-def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_of_a_restore_is_logged(places: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = filled()
     use_runs(bench, places)
     bench.disk.versions.clear()
@@ -339,7 +339,7 @@ def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixt
         max_size=5,
     ),
 )
-def test_a_store_restored_by_any_way_is_the_dictionary_the_input_made(
+def test_a_store_restored_in_any_way_equals_its_input(
     batches: list[list[tuple[str, str]]], cuts: list[tuple[int, int, int, bool, int]]
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -366,7 +366,7 @@ def test_a_store_restored_by_any_way_is_the_dictionary_the_input_made(
         assert content(bench) == expected
 
 
-def test_a_report_of_an_order_that_nobody_waits_for_changes_nothing(places: Path) -> None:
+def test_a_report_of_an_abandoned_order_changes_nothing(places: Path) -> None:
     bench = filled()
     maker = use_runs(bench, places)
     maker.held = []

@@ -98,7 +98,7 @@ def test_close_in_the_exception_handler_keeps_the_error(monkeypatch: Any) -> Non
 
 
 # 2 ------------------------------------------------------------------ scale out under a live predecessor
-def test_scaling_from_one_worker_to_two_counts_nothing_twice() -> None:
+def test_scaling_from_one_worker_to_two_counts_no_record_twice() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=5_000)
     for n in range(20):
         bench.send("in", f"k{n % 4}", "v", partition=n % 2)
@@ -145,7 +145,7 @@ def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bo
 
 
 # 3 ------------------------------------------------------------------ same metadata text twice
-def test_an_uncommitted_transaction_is_not_taken_for_an_older_one() -> None:
+def test_an_uncommitted_transaction_is_not_confused_with_an_older_one() -> None:
     class Tick(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
             super().init(context)

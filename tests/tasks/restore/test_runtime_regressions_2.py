@@ -12,7 +12,7 @@ TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 # 9: a put during a flush into a cached table that was flushed already
-def test_what_a_flush_writes_to_another_cached_table_is_forwarded_in_the_same_commit() -> None:
+def test_rows_a_flush_writes_to_another_cached_table_are_forwarded_in_the_same_commit() -> None:
     builder = StreamsBuilder()
     builder.table("t", store=Materialized("rows"), **TEXT).to_stream().to("out", **TEXT)
 

@@ -15,7 +15,7 @@ STRING = Serdes.string()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
-def test_a_stop_that_comes_with_the_start_is_heard() -> None:
+def test_a_stop_sent_with_the_start_is_received() -> None:
     orders, to_worker = os.pipe()
     _, reports = os.pipe()
     os.write(to_worker, encode(StartWorker(target="x:y")) + encode(StopWorker(timeout_ms=1)))
@@ -47,7 +47,7 @@ def test_slices_are_bounded_by_time_when_user_code_becomes_slow() -> None:
     assert longest < 2, f"{longest:.0f} s without a look at stop, commit or input"
 
 
-def test_a_forward_with_a_negative_timestamp_fails_where_it_is_made() -> None:
+def test_a_forward_with_a_negative_timestamp_fails_at_the_call() -> None:
     class Stamp(Processor[Any, Any, Any, Any]):
         def process(self, record: Any) -> None:
             self.context.forward(

@@ -43,7 +43,7 @@ def _seconds_of_reports(*positions: int, end: int = 9) -> list[int]:
     ]
 
 
-def test_a_restore_that_goes_on_is_never_reported() -> None:
+def test_a_restore_with_progress_is_never_reported() -> None:
     assert _seconds_of_reports(*(second // 4 for second in range(40)), end=100) == []
 
 
@@ -52,7 +52,7 @@ def test_a_stall_is_reported_after_seconds_and_again_every_minute() -> None:
 
 
 @pytest.mark.parametrize("position", [9, 10])
-def test_what_is_at_its_end_does_not_stall(position: int) -> None:
+def test_a_partition_at_its_end_does_not_stall(position: int) -> None:
     assert _seconds_of_reports(*[position] * 20) == []
 
 
@@ -73,7 +73,7 @@ def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None
     assert not OPEN.is_hanging
 
 
-def test_without_an_open_transaction_or_an_answer_the_reason_says_so() -> None:
+def test_the_reason_names_a_missing_transaction_or_answer() -> None:
     other = Stall(TopicPartition("other", 0), Reach(5, 9), 6.0)
     (text,) = explained([other], Admin())
     assert "other-0" in text

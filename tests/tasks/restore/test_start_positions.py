@@ -62,7 +62,7 @@ def begin(found: CommittedOffset | None, **facts: Any) -> Any:
     st.integers(-1, 2**41),
     st.sampled_from(["earliest", "latest", "none", 12]),
 )
-def test_a_committed_offset_is_where_it_goes_on(
+def test_a_start_continues_at_the_committed_offset(
     offset: int, time_ms: int, reset: str | int
 ) -> None:
     start = begin(committed(offset, time_ms=time_ms), reset=reset)
@@ -81,7 +81,7 @@ def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None
 
 
 @pytest.mark.parametrize("metadata", ["", "by hand", "AwAAAAAAAAPo", "AgAAAAAA"])
-def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
+def test_commits_of_other_programs_are_followed_without_a_time(metadata: str) -> None:
     start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, -1, None)
     assert not start.by_kafka_streams
@@ -109,7 +109,7 @@ def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, ti
     ("reset", "values"),
     [(timedelta(hours=6), ["b", "c"]), (timedelta(minutes=1), []), ("latest", []), (None, ["a", "b", "c"])],
 )  # fmt: skip
-def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
+def test_the_offset_reset_of_a_source_sets_its_start(reset: Any, values: list[str]) -> None:
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     builder.stream("in", offset_reset=reset, **text).to("out", **text)
@@ -124,7 +124,7 @@ def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
     assert bench.outputs("out")[len(values) :] == [("k", b"old")]
 
 
-def test_F1_latest_skips_nothing_that_is_undecided() -> None:
+def test_F1_latest_does_not_skip_open_transactions() -> None:
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     builder.stream("in", offset_reset="latest", **text).to("out", **text)
@@ -138,7 +138,7 @@ def test_F1_latest_skips_nothing_that_is_undecided() -> None:
     assert bench.outputs("out") == [("k", b"open")]
 
 
-def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
+def test_a_source_without_a_start_offset_stops_the_start() -> None:
     builder = StreamsBuilder()
     builder.stream("in", offset_reset="none", key_serde=str, value_serde=str).foreach(print)
     bench = Bench(builder.build(), {"in": 1})
@@ -187,9 +187,7 @@ def test_producers_of_earlier_commits_are_found() -> None:
 
 
 @pytest.mark.parametrize(("fastest", "log_end"), [(101, 100), (5_000, 100), (5_000, 4_999)])
-def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
-    fastest: int, log_end: int
-) -> None:
+def test_a_log_end_below_the_fastest_range_is_an_error(fastest: int, log_end: int) -> None:
     with pytest.raises(
         StreamsError, match=rf"orders-3.*{fastest}.*ends at {log_end}.*tidewheel reset"
     ):
@@ -197,12 +195,12 @@ def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
 
 
 @given(st.integers(40, 100))
-def test_ranges_that_are_apart_within_the_log_go_on(fastest: int) -> None:
+def test_ranges_apart_within_the_log_continue(fastest: int) -> None:
     assert begin(committed_by_ranges(40, fastest)).offset == 40
 
 
 @pytest.mark.parametrize(("fastest", "asked"), [(40, []), (41, [PARTITION])])
-def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
+def test_the_end_of_a_granted_input_is_read_only_if_ranges_are_apart(
     fastest: int, asked: list[TopicPartition]
 ) -> None:
     builder = StreamsBuilder()
@@ -271,7 +269,7 @@ def _told(
         ([_told(5, 5, 70, topology_hash=b"before..")], None, -1),
     ],
 )
-def test_K3_the_slowest_key_range_is_where_the_commit_says(
+def test_K3_the_commit_names_the_slowest_key_range(
     told: list[Progress | None], expected: int | None, of_a_copy: int
 ) -> None:
     assert slowest_position_ms(told, bytes(8), may_part=False) == expected

@@ -82,7 +82,7 @@ def filled(**settings: Any) -> Bench:
     return bench
 
 
-def test_compaction_leaves_nothing_behind() -> None:
+def test_a_restore_of_a_compacted_changelog_is_exact() -> None:
     for tombstones in (False, True):
         bench = filled()
         compact(bench, tombstones=tombstones)
@@ -92,7 +92,7 @@ def test_compaction_leaves_nothing_behind() -> None:
         assert bench.events[-1].kind == "end"
 
 
-def test_a_changelog_of_markers_only_is_done_at_once() -> None:
+def test_a_changelog_with_only_markers_is_restored_immediately() -> None:
     bench = filled()
     for log in bench.broker.topics[CHANGELOG].logs:
         for entry in log.entries:
@@ -106,7 +106,7 @@ def test_a_changelog_of_markers_only_is_done_at_once() -> None:
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("waited_hours", [0, 2])
 @pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
-def test_a_restore_that_was_cut_short_begins_anew(written: int, waited_hours: int) -> None:
+def test_an_interrupted_restore_restarts(written: int, waited_hours: int) -> None:
     bench = filled()
     bench.disk.versions.clear()
     bench.clock.advance(22 * HOUR_MS)
@@ -119,7 +119,7 @@ def test_a_restore_that_was_cut_short_begins_anew(written: int, waited_hours: in
 
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("steps", range(8))
-def test_a_tail_that_was_cut_short_keeps_the_age_of_its_position(steps: int) -> None:
+def test_an_interrupted_tail_keeps_the_age_of_its_position(steps: int) -> None:
     bench = Bench(table(), {"in": 1})
     for key in ("gone", "a"):
         bench.send("in", key, "1")
@@ -172,7 +172,7 @@ def test_a_position_is_as_old_as_the_end_it_reaches() -> None:
     assert positions[0].written_at_ms - begin_ms < HOUR_MS
 
 
-def test_a_topics_own_tombstone_retention_decides() -> None:
+def test_the_tombstone_retention_of_the_topic_decides() -> None:
     bench = Bench(table(), {"in": 1})
     bench.broker.topics[CHANGELOG].config["delete.retention.ms"] = str(2 * HOUR_MS)
     bench.send("in", "a", "1")
@@ -195,7 +195,7 @@ def test_a_topics_own_tombstone_retention_decides() -> None:
     ),
     cuts=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 30)), max_size=4),
 )
-def test_a_restored_store_is_the_dictionary_the_input_made(
+def test_a_restored_store_equals_its_input(
     batches: list[list[tuple[str, str]]], cuts: list[tuple[int, int, int]]
 ) -> None:
     bench = Bench(table(), {"in": 1})
@@ -216,7 +216,7 @@ def test_a_restored_store_is_the_dictionary_the_input_made(
     assert content(bench) == expected
 
 
-def test_a_store_without_a_changelog_stays_as_it_is() -> None:
+def test_a_store_without_a_changelog_is_unchanged() -> None:
     bench = Bench(table(logging=False), {"in": 1})
     bench.send("in", "a", "1")
     assert bench.live()
@@ -234,7 +234,7 @@ def test_an_in_memory_store_is_restored_at_every_start() -> None:
         assert [event.kind for event in bench.events] == ["start", "batch", "end"]
 
 
-def test_what_stops_restoring_stops_the_worker() -> None:
+def test_a_restore_error_stops_the_worker() -> None:
     bench = filled()
     bench.broker.delete_topic(CHANGELOG)
     with pytest.raises((StreamsError, KeyError)):

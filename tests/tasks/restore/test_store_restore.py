@@ -11,7 +11,7 @@ from tidewheel.tasks.restore.store_restore import StoreRestore
 CHANGELOG = TopicPartition("app-t-changelog", 2)
 
 
-def test_deletes_and_overwritten_rows_tell_the_time_of_a_store_with_a_ttl() -> None:
+def test_deletes_and_overwritten_rows_advance_the_time_of_a_store_with_a_ttl() -> None:
     for value in (None, b"\0" * 8):
         stage = Stage(spec("t", ttl_ms=50))
         restore = StoreRestore(

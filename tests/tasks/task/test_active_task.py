@@ -105,7 +105,7 @@ def test_a_failed_record_is_not_passed() -> None:
     assert task.next_offsets[TopicPartition("big", 0)] == 11
 
 
-def test_a_restarted_task_knows_its_times() -> None:
+def test_a_restarted_task_has_its_times() -> None:
     task = task_of(0, started=False)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
@@ -143,7 +143,7 @@ def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
     assert task.state is TaskState.CLOSED
 
 
-def test_topics_of_a_pattern_may_come_later() -> None:
+def test_topics_of_a_pattern_may_appear_later() -> None:
     built = Topology().add_source(
         "read", re.compile("big|late.*"), key_serde=STRING, value_serde=STRING
     )

@@ -156,7 +156,7 @@ def test_of_several_changes_of_a_key_the_last_one_is_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [Totals, KeptTotals])
-def test_a_task_goes_to_and_fro_with_its_copies(kind: type[Totals], tmp_path: Path) -> None:
+def test_a_task_moves_back_and_forth_with_its_copies(kind: type[Totals], tmp_path: Path) -> None:
     with GroupBench(counting_by(kind), {"in": 1, "out": 1}) as group:
         hosts = [group.host("a"), group.host("b")]
         for host in hosts:
@@ -212,7 +212,7 @@ def test_a_store_without_a_changelog_is_notified_of_commits(tmp_path: Path) -> N
     assert MADE[-1].totals == {"a": 2}
 
 
-def test_nothing_is_processed_until_stores_are_notified_of_a_commit(tmp_path: Path) -> None:
+def test_no_record_is_processed_until_stores_are_notified_of_a_commit(tmp_path: Path) -> None:
     bench = bench_of(counting_by(KeptTotals), tmp_path, commit_interval_ms=5)
     bench.commit_turns = 40
     in_progress: list[bool] = []

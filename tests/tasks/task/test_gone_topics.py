@@ -73,7 +73,7 @@ class Stage:
         return self.gone.fetch([], lambda: 0.0)
 
 
-def test_N12_a_topic_of_a_pattern_is_read_no_more() -> None:
+def test_N12_a_deleted_topic_of_a_pattern_is_no_longer_read() -> None:
     stage = Stage(GONE)
     assert stage.fetch() == 0
     assert stage.work.forgotten == [GONE]

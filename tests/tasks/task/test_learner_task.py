@@ -46,7 +46,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
+def test_L2_ready_is_announced_only_within_the_lag_and_not_ready_only_after_it(
     steps: list[tuple[int, int | None, int, float]],
 ) -> None:
     learner = copy()
@@ -83,7 +83,7 @@ def test_another_epoch_is_announced_again() -> None:
     assert announcement.learn_epoch == 5
 
 
-def test_a_repeated_appointment_is_announced_again() -> None:
+def test_a_repeated_order_is_announced_again() -> None:
     learner = copy()
     learner.advance(at(3, 3), 0.0)
     learner.appoint("learner", 4)

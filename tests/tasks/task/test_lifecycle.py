@@ -18,7 +18,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize(("state", "to"), list(product(TaskState, TaskState)))
-def test_only_legal_moves_are_made(state: TaskState, to: TaskState) -> None:
+def test_only_valid_state_transitions_are_accepted(state: TaskState, to: TaskState) -> None:
     if (state, to) in LEGAL:
         assert moved("0_1", state, to) is to
     else:

@@ -188,7 +188,7 @@ def test_headers_travel_with_their_records() -> None:
     assert rest.headers == [(("n", b"2"),), (("n", b"3"),)]
 
 
-def test_an_empty_group_gives_nothing() -> None:
+def test_an_empty_group_returns_no_records() -> None:
     assert PartitionGroup(PARTITIONS).take(10) is None
     assert PartitionGroup([]).take(10) is None
 
@@ -196,7 +196,7 @@ def test_an_empty_group_gives_nothing() -> None:
 # -- ties of the test driver -------------------------------------------------------------------------------------------
 
 
-def test_a_queue_sifts_as_java_does() -> None:
+def test_a_queue_orders_equal_entries_as_in_java() -> None:
     queue: JavaQueue[str] = JavaQueue(len)
     for name in ("a", "b", "c", "dd", "e"):
         queue.offer(name)

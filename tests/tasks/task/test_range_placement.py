@@ -27,7 +27,7 @@ class _Uneven(Processor[str, str, str, str]):
 
 
 @pytest.mark.slow
-def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
+def test_K5_uneven_load_is_cut_unevenly_and_no_range_counts_as_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     placements: list[tuple[list[int], list[int]]] = []

@@ -96,7 +96,7 @@ def restored(bench: Bench) -> list[tuple[str, str, int]]:
     return [(e.kind, e.topic, e.restored) for e in bench.events if e.kind != "batch"]
 
 
-def test_others_read_what_the_processor_keeps() -> None:
+def test_other_processors_read_the_rows_of_the_store() -> None:
     """One sub-topology, described as in Kafka Streams; the store has no changelog."""
     topology, _ = topology_of()
     assert str(topology.describe()) == (
@@ -139,7 +139,7 @@ def test_others_read_what_the_processor_keeps() -> None:
         lambda store: store.update({"a": "x"}),
     ],
 )
-def test_others_cannot_write_it(write: Any) -> None:
+def test_other_processors_cannot_write_the_store(write: Any) -> None:
     seen: list[Any] = []
 
     class Writes(Processor[str, str, str, str]):
@@ -179,7 +179,7 @@ def test_a_lost_disk_is_restored_by_running_the_processor_again() -> None:
     assert bench.outputs("out") == []
 
 
-def test_a_clean_restart_reads_nothing() -> None:
+def test_a_clean_restart_reads_no_records() -> None:
     bench, lives = bench_of()
     bench.send("rates", "a", "one", timestamp=1)
     assert bench.live()

@@ -67,7 +67,7 @@ def restores(bench: Bench) -> list[tuple[str, str, int, int, int]]:
     ]
 
 
-def test_there_is_no_changelog() -> None:
+def test_a_table_restored_from_its_input_has_no_changelog() -> None:
     bench = bench_of()
     assert bench.plan.changelog_topics == ()
     bench.send("in", "a", "1", timestamp=5)
@@ -94,7 +94,7 @@ def test_a_lost_disk_is_restored_from_the_input() -> None:
     assert len(bench.outputs("out")) == 7  # without restored rows
 
 
-def test_a_new_application_restores_nothing() -> None:
+def test_a_new_application_restores_no_rows() -> None:
     bench = bench_of()
     bench.send("in", "a", "1", timestamp=1)
     assert bench.live()

@@ -122,7 +122,7 @@ def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
     assert stage.manager.drain() == {}
 
 
-def test_nothing_to_write_is_no_write() -> None:
+def test_without_changes_no_write_is_made() -> None:
     stage = Stage(spec("a"))
     stage.manager.apply({}, {TopicPartition("other", 2): 30}, now_ms=5)
     assert stage.disk is not None

@@ -89,7 +89,7 @@ def test_a_waiting_task_does_not_busy_poll() -> None:
     assert task.figures.metrics()["enforced-processing-total"] == 1
 
 
-def test_more_than_a_poll_may_wait() -> None:
+def test_more_records_than_a_poll_may_wait() -> None:
     bench = bench_of(max_task_idle_ms=0)
     for time in range(50):
         bench.send("a", "k", f"{time:02}", timestamp=time)
@@ -99,7 +99,7 @@ def test_more_than_a_poll_may_wait() -> None:
     assert len(values(bench)) == 51
 
 
-def test_the_driver_waits_for_its_own_clock() -> None:
+def test_the_driver_waits_on_its_own_clock() -> None:
     """As in Kafka Streams, an empty input delays the other until the timeout."""
     config = StreamsConfig(
         application_id="idle", bootstrap_servers="unused:9092", max_task_idle_ms=1_000

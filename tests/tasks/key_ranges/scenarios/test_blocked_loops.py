@@ -147,13 +147,13 @@ class _Steps:
             await asyncio.sleep(0)
 
 
-def test_a_loop_that_waits_is_at_no_step() -> None:
+def test_a_waiting_loop_has_no_current_step() -> None:
     with _watched() as (_, watch):
         watch.look(1.0)
         assert watch.step() is None
 
 
-def test_a_step_lasts_since_it_was_first_seen() -> None:
+def test_a_step_starts_when_it_is_first_seen() -> None:
     with _watched() as (loop, watch):
         steps = _Steps()
         asyncio.run_coroutine_threadsafe(steps.run(), loop)
@@ -189,7 +189,7 @@ def test_the_next_step_of_the_same_task_is_another_one() -> None:
         assert watch.step() is None
 
 
-def test_many_short_steps_are_none_that_blocks() -> None:
+def test_many_short_steps_do_not_count_as_blocking() -> None:
     with _watched() as (loop, watch):
         begun_s: dict[Any, float] = {}
         looked_s: dict[float, float] = {}

@@ -69,7 +69,7 @@ def _get_apart(group: GroupBench, first: Host) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["follows", "begins late"])
-def test_K3_L1_a_copy_that_is_promoted_while_ranges_are_apart_lacks_no_window(
+def test_K3_L1_a_copy_promoted_while_ranges_are_apart_has_every_window(
     gated: tuple[Gate, GroupBench], early: bool
 ) -> None:
     gate, group = gated
@@ -88,7 +88,7 @@ def test_K3_L1_a_copy_that_is_promoted_while_ranges_are_apart_lacks_no_window(
     assert found(group.broker) == at_factor_one(NAME, [*BEFORE, *APART, *BEHIND])
 
 
-def test_K3_a_copy_lets_go_of_what_has_expired_for_the_last_of_the_ranges(
+def test_K3_a_copy_deletes_rows_that_expired_for_the_slowest_range(
     gated: tuple[Gate, GroupBench],
 ) -> None:
     gate, group = gated

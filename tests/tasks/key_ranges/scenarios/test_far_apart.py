@@ -267,7 +267,7 @@ def _over_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: P
 @pytest.mark.parametrize("name", WINDOWS)
 @settings(max_examples=25, deadline=None)
 @given(rows=_ROWS, lives=_LIVES)
-def test_K3_K6_windows_are_exact_however_far_ranges_are_apart(
+def test_K3_K6_windows_are_exact_at_any_distance_of_ranges(
     name: str, rows: list[Row], lives: list[Life]
 ) -> None:
     with TemporaryDirectory() as path:

@@ -248,7 +248,7 @@ def test_K3_caches_end_with_the_same_at_any_factor(
     assert found.rows() == expected.rows()
 
 
-def test_K3_what_has_expired_is_deleted_by_the_slowest_range() -> None:
+def test_K3_expired_rows_are_deleted_by_the_slowest_range() -> None:
     tick = 60_000
     bench = RangeBench(windowed("tumbling", tick, True), ("in",), 4)
     slow = bench.cut.index_of(key_hash(b"a", 0))
@@ -274,7 +274,7 @@ def test_K3_what_has_expired_is_deleted_by_the_slowest_range() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["its range first", "its range last"])
-def test_K3_a_late_record_is_late_whichever_range_is_faster(first: int) -> None:
+def test_K3_lateness_does_not_depend_on_the_faster_range(first: int) -> None:
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     keys = (b"a", b"b")
     one, other = (bench.cut.index_of(key_hash(key, 0)) for key in keys)
@@ -290,7 +290,7 @@ def test_K3_a_late_record_is_late_whichever_range_is_faster(first: int) -> None:
     assert bench.ranges[one].processing.counters.dropped == 1
 
 
-def test_K3_a_record_that_is_ahead_makes_nothing_late_before_it() -> None:
+def test_K3_a_record_ahead_makes_no_earlier_record_late() -> None:
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     bench.send([("in", b"a", b"1", 0), ("in", b"a", b"1", 3), ("in", b"b", b"1", 100)])
     bench.work(bench.cut.index_of(key_hash(b"b", 0)), 10)
@@ -317,7 +317,7 @@ def test_K6_a_late_record_is_late_after_a_crash_in_another_number_of_ranges(
     assert len(by_key(bench.outputs())["out", one + b" 0 7"]) == 1
 
 
-def test_K3_a_table_whose_rows_end_is_not_cut() -> None:
+def test_K3_a_table_with_a_ttl_is_not_cut() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=JSON)
     stream.group_by_key().count(store=Materialized("store", ttl=10))

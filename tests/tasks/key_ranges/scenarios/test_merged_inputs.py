@@ -69,7 +69,7 @@ HELD: list[Row] = [
 ]
 
 
-def test_K3_inputs_are_read_again_from_one_moment_of_the_task() -> None:
+def test_K3_inputs_are_read_again_from_one_time_of_the_task() -> None:
     gate = Gate()
     bench = bench_of(appending(gate=gate), HELD)
 
@@ -85,7 +85,7 @@ def test_K3_inputs_are_read_again_from_one_moment_of_the_task() -> None:
     assert texts(bench) == {"slow": [b" held", b" held a1", b" held a1 b3"], "quick": [b" b2"]}
 
 
-def test_K3_inputs_are_read_again_from_a_moment_that_all_ranges_had_passed_in_one_of_them() -> None:
+def test_K3_inputs_are_read_again_from_a_time_all_ranges_passed_in_one_input() -> None:
     a, b = TopicPartition("a", 0), TopicPartition("b", 0)
     task = begun(appending(), {a: halves({b"a": 4, b"b": 0}), b: halves({b"a": 0, b"b": 0})})
     for topic, offset, key in (("a", 0, b"b"), ("b", 0, b"a"), ("a", 1, b"b")):
@@ -112,7 +112,7 @@ _LIVES = st.lists(
     slice_records=st.integers(1, 20),
     seed=st.integers(),
 )
-def test_K3_two_inputs_are_merged_alike_over_crashes(
+def test_K3_two_inputs_are_merged_in_the_same_order_over_crashes(
     lives: list[Life], records: int, late: int, slice_records: int, seed: int
 ) -> None:
     chosen = random.Random(seed)

@@ -17,7 +17,7 @@ def _ranges(host: Any) -> dict[str, int]:
     return {str(task): len(each.ranges) for task, each in host.worker.tasks.items()}
 
 
-def test_K2_threads_of_a_task_that_leaves_go_to_the_ones_that_stay() -> None:
+def test_K2_threads_of_a_released_task_move_to_the_remaining_ones() -> None:
     with GroupBench(counting_slowly(0.001), {"in": 2, "out": 1}) as group:
         host = group.host("one", threads=THREADS)
         host.run_task("0_0", 1)

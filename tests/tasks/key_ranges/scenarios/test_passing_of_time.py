@@ -110,7 +110,7 @@ def test_K3_ranges_that_were_ahead_are_not_called_again_for_times_they_had_passe
     assert found(bench) == in_one_piece(HELD)
 
 
-def test_K3_going_back_to_one_piece_while_ranges_are_uneven_is_told(
+def test_K3_a_return_to_factor_one_with_uneven_ranges_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = far_apart(Gate())
@@ -132,7 +132,7 @@ _LIVES = st.lists(
 @given(
     lives=_LIVES, slice_records=st.integers(1, 20), late=st.integers(0, 3_000), seed=st.integers()
 )
-def test_K3_time_passes_alike_over_crashes_and_changes_of_the_factor(
+def test_K3_time_is_exact_over_crashes_and_changes_of_the_factor(
     lives: list[Life], slice_records: int, late: int, seed: int
 ) -> None:
     bench = bench_of(flushing(sleep_s=0.002))

@@ -132,7 +132,7 @@ def of_other_ranges(group: GroupBench) -> list[str]:
 
 
 @pytest.mark.parametrize("threads", [1, THREADS], ids=["one thread", "key ranges"])
-def test_B9_a_worker_reports_its_long_call_until_it_is_over(threads: int) -> None:
+def test_B9_a_worker_reports_its_long_call_until_it_ends(threads: int) -> None:
     with benches() as (stuck, group):
         host = group.host("one", threads=threads, max_call_ms=4_000)
         host.run_task("0_0", 1)
@@ -171,7 +171,7 @@ def test_K4_other_ranges_commit_while_a_call_does_not_return(awaits: bool) -> No
 
 
 @CALLS
-def test_K4_a_killed_worker_leaves_nothing_of_other_ranges_to_do_again(awaits: bool) -> None:
+def test_K4_a_restart_after_a_kill_repeats_no_record_of_other_ranges(awaits: bool) -> None:
     with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
         get_stuck(stuck, group, host)
@@ -188,7 +188,7 @@ def test_K4_a_killed_worker_leaves_nothing_of_other_ranges_to_do_again(awaits: b
 
 
 @CALLS
-def test_K4_a_task_with_a_stuck_call_is_released_at_once_and_goes_on_elsewhere(
+def test_K4_a_task_with_a_stuck_call_is_released_immediately_and_continues_elsewhere(
     awaits: bool,
 ) -> None:
     with benches(awaits=awaits) as (stuck, group):

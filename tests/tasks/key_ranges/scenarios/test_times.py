@@ -131,7 +131,7 @@ def test_K3_schedules_of_stream_time_are_called_at_the_same_times(
     assert run(telling(), rows, [(threads, 80, None)]) == run(telling(), rows, [(1, 80, None)])
 
 
-def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_before() -> None:
+def test_K6_a_commit_while_one_range_catches_up_has_the_time_of_earlier_records() -> None:
     done, left = b"a", b"b"
     old = halves({done: 2, left: 0})
     bench = Bench(windowed("tumbling"), {"in": 1, "out": 1})
@@ -150,7 +150,7 @@ def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_
     end(task)
 
 
-def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before() -> None:
+def test_K3_ranges_without_a_started_thread_commit_their_earlier_progress() -> None:
     done, partition = b"a", TopicPartition("in", 0)
     builder = StreamsBuilder()
     counts = builder.stream("in", **TEXT).group_by_key().count()
@@ -166,7 +166,7 @@ def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before
 
 
 @pytest.mark.parametrize("ranges", [1, 2])
-def test_a_committed_offset_that_is_past_a_control_record_does_not_go_back(ranges: int) -> None:
+def test_a_committed_offset_past_a_control_record_never_decreases(ranges: int) -> None:
     partition = TopicPartition("in", 0)
     level = {partition: halves({b"a": 0, b"b": 0})}
     task = begun_whole(telling(), level) if ranges == 1 else begun(telling(), level)

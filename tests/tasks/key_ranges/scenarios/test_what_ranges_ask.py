@@ -81,7 +81,7 @@ def _with(supplier: type[Processor[str, str, str, str]]) -> Topology:
     return builder.build()
 
 
-def test_K1_a_failing_record_ends_the_worker_with_its_own_error() -> None:
+def test_K1_a_failing_record_ends_the_worker_with_its_error() -> None:
     class Fail(Processor[str, str, str, str]):
         keyed = True
 
@@ -98,7 +98,7 @@ def test_K1_a_failing_record_ends_the_worker_with_its_own_error() -> None:
     assert failed.value.offset == 30
 
 
-def test_K1_a_commit_that_a_processor_asks_for_has_its_record() -> None:
+def test_K1_a_requested_commit_includes_its_record() -> None:
     class Ask(Processor[str, str, str, str]):
         keyed = True
 
@@ -175,7 +175,7 @@ def test_K5_awaits_of_different_keys_overlap_and_those_of_a_key_keep_their_order
     assert found == {f"k{key}": [b"%d" % turn for turn in range(10)] for key in range(20)}
 
 
-def test_K5_a_coroutine_of_a_task_that_is_let_go_is_cancelled_and_its_record_not_done() -> None:
+def test_K5_a_released_task_cancels_its_coroutines_without_their_records() -> None:
     entered, cancelled = threading.Event(), threading.Event()
 
     class Hang(Processor[str, str, str, str]):

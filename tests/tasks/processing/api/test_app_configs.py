@@ -65,7 +65,7 @@ def seen_by(kind: str, settings: StreamsConfig) -> tuple[Mapping[str, Any], Mapp
 
 
 @pytest.mark.parametrize("kind", ["process", "process_values", "global"])
-def test_a_processor_sees_what_its_application_runs_with(kind: str) -> None:
+def test_a_processor_reads_the_settings_of_its_application(kind: str) -> None:
     settings = config(commit_interval_ms="1s")
     seen, consumers = seen_by(kind, settings)
     assert seen["application_id"] == "shop"
@@ -90,7 +90,7 @@ def test_no_secret_is_printed() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_the_processing_handler_is_asked_about_global_stores_if_that_is_set(enabled: bool) -> None:
+def test_the_processing_handler_gets_errors_of_global_stores_if_enabled(enabled: bool) -> None:
     """`processing.exception.handler.global.enabled` (KIP-1270)."""
 
     class Fails(Processor[str, str, None, None]):

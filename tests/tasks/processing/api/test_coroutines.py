@@ -47,7 +47,7 @@ def in_thread(loop: PrivateLoop, call: Any) -> tuple[threading.Thread, list[Base
     return thread, raised
 
 
-def test_K7_a_range_has_one_loop_whichever_thread_runs_it() -> None:
+def test_K7_a_range_has_one_loop_in_any_thread() -> None:
     one, other = PrivateLoop(), PrivateLoop()
     found: list[asyncio.AbstractEventLoop] = []
 
@@ -64,7 +64,7 @@ def test_K7_a_range_has_one_loop_whichever_thread_runs_it() -> None:
     other.close()
 
 
-def test_outside_a_range_the_thread_has_a_loop_of_its_own() -> None:
+def test_a_thread_outside_a_range_has_its_own_loop() -> None:
     loop = PrivateLoop()
     with loop:
         ranges = wait_for(loop_now())
@@ -73,7 +73,7 @@ def test_outside_a_range_the_thread_has_a_loop_of_its_own() -> None:
     close_loop()
 
 
-def test_a_wait_ends_when_its_range_is_given_up() -> None:
+def test_a_wait_ends_when_its_range_is_cancelled() -> None:
     loop, stuck = PrivateLoop(), Stuck()
     thread, raised = in_thread(loop, stuck)
     assert stuck.begun.wait(10)
@@ -89,7 +89,7 @@ def test_a_wait_ends_when_its_range_is_given_up() -> None:
     loop.close()
 
 
-def test_other_ranges_do_not_hear_of_it() -> None:
+def test_a_cancelled_range_does_not_affect_other_ranges() -> None:
     given_up, kept = PrivateLoop(), PrivateLoop()
     stuck, going = Stuck(), Stuck()
     threads = [in_thread(given_up, stuck), in_thread(kept, going)]
@@ -105,7 +105,7 @@ def test_other_ranges_do_not_hear_of_it() -> None:
     kept.close()
 
 
-def test_a_coroutine_that_takes_no_notice_is_waited_for_to_its_end() -> None:
+def test_a_coroutine_that_ignores_its_cancellation_is_awaited() -> None:
     loop, begun = PrivateLoop(), threading.Event()
     results: list[str] = []
 
@@ -125,7 +125,7 @@ def test_a_coroutine_that_takes_no_notice_is_waited_for_to_its_end() -> None:
     loop.close()
 
 
-def test_a_time_out_inside_is_an_error_of_the_record() -> None:
+def test_a_timeout_inside_a_coroutine_is_an_error_of_the_record() -> None:
     async def slow() -> None:
         async with asyncio.timeout(0.001):
             await asyncio.Event().wait()
@@ -138,7 +138,7 @@ def test_a_time_out_inside_is_an_error_of_the_record() -> None:
     loop.close()
 
 
-def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
+def test_an_unrequested_cancellation_is_an_error() -> None:
     async def waits_for_one_that_was_cancelled() -> None:
         other = asyncio.get_running_loop().create_future()
         other.cancel()
@@ -149,7 +149,7 @@ def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
     close_loop()
 
 
-def test_what_was_left_behind_is_cancelled_with_the_loop() -> None:
+def test_background_tasks_are_cancelled_with_the_loop() -> None:
     ended: list[str] = []
     kept: list[asyncio.Task[None]] = []
 
@@ -203,7 +203,7 @@ def test_a_coroutine_that_does_not_wait_keeps_the_interpreter(
     loop.close()
 
 
-def test_files_are_seen_while_something_else_goes_on() -> None:
+def test_sockets_are_polled_while_other_coroutines_run() -> None:
     async def answer() -> bytes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -221,7 +221,7 @@ def test_files_are_seen_while_something_else_goes_on() -> None:
     loop.close()
 
 
-def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
+def test_a_coroutine_that_never_waits_ends_with_its_cancelled_range() -> None:
     loop, begun = PrivateLoop(), threading.Event()
 
     async def spin() -> None:
@@ -237,7 +237,7 @@ def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
     loop.close()
 
 
-def test_a_program_s_own_kind_of_loop_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_event_loop_class_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(asyncio.SelectorEventLoop):
         pass
 

@@ -145,7 +145,7 @@ def give_to_global_store(supplier: Any) -> None:
         ),
     ],
 )
-def test_methods_that_would_never_run_are_refused_where_the_supplier_is_given(
+def test_methods_that_never_run_are_refused_at_the_call_with_the_supplier(
     give: Callable[[Any], None], made: Callable[[], Any], message: str, *, as_function: bool
 ) -> None:
     supplier = partial(made) if as_function else made
@@ -153,7 +153,7 @@ def test_methods_that_would_never_run_are_refused_where_the_supplier_is_given(
         give(supplier)
 
 
-def test_what_a_wrapper_takes_counts_and_not_what_it_wraps() -> None:
+def test_the_signature_of_a_wrapper_counts() -> None:
     told: list[Any] = []
 
     def of_key_and_value(function: Callable[..., None]) -> Callable[..., None]:
@@ -212,7 +212,7 @@ def wait_for_nothing(_context: Any, _record: Any) -> Any:
 
 
 @pytest.mark.parametrize("result", ["text", 0, False, [], wait_for_nothing])
-def test_what_process_returns_must_be_nothing(result: Any) -> None:
+def test_process_must_return_none(result: Any) -> None:
     class Waits(Processor[str, str, str, str]):
         async def process(self, record: Record[str, str]) -> Any:
             return result
@@ -241,7 +241,7 @@ def test_only_records_are_forwarded(thing: Any) -> None:
         run(doing(lambda context, _record: context.forward(thing)))
 
 
-def test_headers_in_a_list_are_taken_and_in_a_dictionary_refused() -> None:
+def test_headers_in_a_list_are_accepted_and_in_a_dictionary_refused() -> None:
     def forwarded(headers: Any) -> list[Any]:
         return run(doing(lambda context, record: context.forward(record.replace(headers=headers))))
 
@@ -268,7 +268,7 @@ def yields(now_ms: int) -> Any:
         (yields, "a generator"),
     ],
 )
-def test_a_callback_takes_one_timestamp(callback: Any, message: str) -> None:
+def test_a_callback_accepts_one_timestamp(callback: Any, message: str) -> None:
     class Scheduling(Plain):
         def init(self, context: ProcessorContext[str, str]) -> None:
             context.schedule(10, PunctuationType.WALL_CLOCK_TIME, callback)

@@ -37,7 +37,7 @@ def record(timestamp: int) -> ConsumedRecord:
 
 
 @given(st.integers(0, TIMESTAMP_MAX_MS), st.integers(-1, TIMESTAMP_MAX_MS))
-def test_a_valid_timestamp_is_taken_as_it_is(timestamp: int, partition_time_ms: int) -> None:
+def test_a_valid_timestamp_is_used_unchanged(timestamp: int, partition_time_ms: int) -> None:
     for kind in EXTRACTORS[:3]:
         assert kind()(record(timestamp), partition_time_ms) == timestamp
     now_ms = WallclockTimestampExtractor()(record(timestamp), partition_time_ms)
@@ -93,7 +93,9 @@ def test_records_without_a_time_are_dropped(timestamps: list[int], one_by_one: b
 
 
 @given(TIMES, st.booleans())
-def test_the_partition_time_stands_in(timestamps: list[int], one_by_one: bool) -> None:
+def test_the_partition_time_replaces_an_invalid_timestamp(
+    timestamps: list[int], one_by_one: bool
+) -> None:
     timestamps = [3, *timestamps]
     expected = [
         timestamp if timestamp >= 0 else max(timestamps[:index])
@@ -128,7 +130,7 @@ def test_a_time_beyond_64_bits_goes_to_the_deserialisation_handler(one_by_one: b
 
 
 @pytest.mark.parametrize("bad", [7, lambda record: 1, dict, "Wallclock"])
-def test_what_is_no_extractor_is_refused(bad: Any) -> None:
+def test_an_invalid_extractor_is_refused(bad: Any) -> None:
     with pytest.raises(TopologyError, match="timestamp_extractor"):
         StreamsBuilder().stream("in", timestamp_extractor=bad)
     with pytest.raises(ConfigError, match="default_timestamp_extractor"):

@@ -79,7 +79,7 @@ def test_by_default_a_failed_record_stops_the_worker(stage: ErrorStage) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_continue_skips_the_record_and_says_so(
+def test_continue_skips_the_record_and_logs_it(
     stage: ErrorStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcome = Outcome(stage, "continue")
@@ -142,7 +142,7 @@ def test_a_record_without_an_input_has_null_headers_for_its_place() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_function_is_asked_with_context_record_and_error(stage: ErrorStage) -> None:
+def test_a_handler_function_gets_context_record_and_error(stage: ErrorStage) -> None:
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Record[Any, Any], error: Exception) -> ErrorResponse:
@@ -164,7 +164,7 @@ def test_a_function_is_asked_with_context_record_and_error(stage: ErrorStage) ->
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_function_that_says_fail_stops_the_worker(stage: ErrorStage) -> None:
+def test_a_handler_function_that_returns_fail_stops_the_worker(stage: ErrorStage) -> None:
     letter = DeadLetter(topic="x", key=None, value=None)
     outcome = Outcome(stage, lambda *_: ErrorResponse(action="fail", dead_letter_records=(letter,)))
     with pytest.raises(RecordFailedError):
@@ -173,7 +173,7 @@ def test_a_function_that_says_fail_stops_the_worker(stage: ErrorStage) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_function_that_fails_itself_counts_as_fail(stage: ErrorStage) -> None:
+def test_a_handler_function_that_raises_counts_as_fail(stage: ErrorStage) -> None:
     def handler(*_: object) -> ErrorResponse:
         raise KeyError("no such setting")
 
@@ -187,7 +187,7 @@ def test_a_function_that_fails_itself_counts_as_fail(stage: ErrorStage) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "continue", True])
-def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> None:
+def test_a_handler_function_without_an_error_response_counts_as_fail(answer: Any) -> None:
     with pytest.raises(RecordFailedError, match=r"returned (NoneType|str|bool).*ErrorResponse"):
         Outcome("processing", lambda *_: answer).fail()
 
@@ -232,7 +232,7 @@ def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> N
         ),
     ],
 )
-def test_an_answer_that_means_nothing_is_told(
+def test_an_invalid_error_response_is_reported(
     stage: ErrorStage, answer: dict[str, Any], told: str
 ) -> None:
     def unclear_handler(*_: object) -> ErrorResponse:
@@ -250,7 +250,7 @@ def test_an_answer_that_means_nothing_is_told(
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("retriable", [True, False])
-def test_retry_counts_only_where_it_may_help(stage: ErrorStage, retriable: bool) -> None:
+def test_retry_counts_only_for_retriable_errors(stage: ErrorStage, retriable: bool) -> None:
     outcome = Outcome(stage, lambda *_: ErrorResponse(action="retry"))
     if retriable:
         assert outcome.fail(retriable=True) == "retry"
@@ -272,7 +272,7 @@ class UnspeakableError(Exception):
 
 
 @pytest.mark.parametrize("error", [ValueError("half a pair: \ud83d"), UnspeakableError()])
-def test_errors_with_strange_texts_are_reported_all_the_same(error: Exception) -> None:
+def test_errors_with_unusual_texts_are_reported(error: Exception) -> None:
     assert describe(context_of("processing"), error, "failed").encode()
     outcome = Outcome("processing", "continue", dead_letter_topic="dead")
     assert outcome.fail(error) == "continue"
@@ -301,7 +301,9 @@ def test_errors_of_modules_are_named_with_their_module() -> None:
 @pytest.mark.parametrize(
     "setting", ["fail", "continue", lambda *_: ErrorResponse(action="continue")]
 )
-def test_a_registry_that_is_down_is_no_handlers_business(stage: ErrorStage, setting: Any) -> None:
+def test_errors_of_an_unreachable_registry_bypass_the_handlers(
+    stage: ErrorStage, setting: Any
+) -> None:
     outcome = Outcome(stage, setting, dead_letter_topic="dead")
     error = SchemaRegistryError("schema registry http://r can't be reached")
 

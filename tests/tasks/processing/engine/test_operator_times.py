@@ -80,7 +80,7 @@ def test_a_late_record_is_late_after_a_restart() -> None:
 @given(
     rows=st.lists(st.integers(0, 60), min_size=1, max_size=30), cut=st.integers(0, 30), crash=st.integers(0, 40)
 )  # fmt: skip
-def test_a_restart_anywhere_lets_the_same_records_pass(
+def test_a_restart_at_any_record_passes_the_same_records(
     rows: list[int], cut: int, crash: int
 ) -> None:
     whole = Bench(late_topology(), {"in": 1, "out": 1})
@@ -108,7 +108,7 @@ def test_times_of_another_topology_are_not_used(caplog: pytest.LogCaptureFixture
     assert "in-0 was committed by another version of the topology" in caplog.text
 
 
-def test_metadata_of_others_is_not_used() -> None:
+def test_metadata_of_other_programs_is_not_used() -> None:
     bench = Bench(late_topology(), {"in": 1, "out": 1})
     bench.send("in", "k", "first", timestamp=100)
     assert bench.live()
@@ -167,7 +167,7 @@ class Keeper:
         self.kept = times
 
 
-def test_each_gets_its_own_times_back() -> None:
+def test_each_operator_gets_its_times_back() -> None:
     before = {"a": Keeper(1), "b": Keeper(), "c": Keeper(2, 3)}
     times = OperatorTimes(before).collect()
     assert times == (1, 2, 3)
@@ -183,7 +183,7 @@ def test_another_number_of_times_is_not_used(caplog: pytest.LogCaptureFixture) -
     assert "task 0_1 has 2 stream times of operators, but 1 were committed" in caplog.text
 
 
-def test_beyond_the_maximum_times_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_times_beyond_the_maximum_restart(caplog: pytest.LogCaptureFixture) -> None:
     before = {str(number): Keeper(number, number) for number in range(20)}
     times = OperatorTimes(before).collect()
     assert len(times) == OPERATOR_TIMES_MAX

@@ -70,7 +70,7 @@ def _rows(columns: OutputColumns) -> list[object]:
     ]
 
 
-def test_outputs_of_several_inputs_tell_which_one_each_came_from() -> None:
+def test_outputs_of_several_inputs_name_their_input() -> None:
     parts = [
         SourceRecords(topic, 3, offsets, [None] * 2, [b"v"] * 2, [0, 0], headers)
         for topic, offsets, headers in (

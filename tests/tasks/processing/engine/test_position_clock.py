@@ -30,7 +30,7 @@ def batches(rows: list[tuple[Any, Any, int, bool]]) -> tuple[SourceRecords, Reco
 @pytest.mark.parametrize("null_keys", [False, True])
 @pytest.mark.parametrize("null_values", [False, True])
 @given(runs=st.lists(ROWS, max_size=4), before=st.integers(-1, 60))
-def test_K3_a_row_has_the_time_of_all_that_count_up_to_it(
+def test_K3_a_row_has_the_time_of_all_counted_rows_before_it(
     null_keys: bool, null_values: bool, runs: list[list[Any]], before: int
 ) -> None:
     clock = PositionClock(Counted(IN, null_keys, null_values), before)
@@ -45,7 +45,7 @@ def test_K3_a_row_has_the_time_of_all_that_count_up_to_it(
         assert clock.time_ms == now
 
 
-def test_K3_other_sources_have_the_time_but_do_not_make_it() -> None:
+def test_K3_other_sources_read_the_time_but_do_not_advance_it() -> None:
     clock = PositionClock(Counted(IN), 5)
     assert clock.times("side", *batches([("a", 1, 90, True), ("a", 1, 95, True)])) == [5, 5]
     assert clock.times("in", *batches([("a", 1, 7, True)])) == [7]
@@ -73,7 +73,7 @@ class Store:
         assert times == (-1,)
 
 
-def test_K6_what_is_committed_is_the_time_at_the_lowest_position() -> None:
+def test_K6_the_committed_time_is_that_of_the_lowest_position() -> None:
     committed = OperatorTimes({"window": Windowed(90), "store": Store()}).collect_at(40)
     assert committed == (40, -1, -1)
     next_life = OperatorTimes({"window": Windowed(-1), "store": Store()})

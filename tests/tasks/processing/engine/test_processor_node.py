@@ -94,7 +94,7 @@ class Driver(TopologyTestDriver):
         return [(each.key, each.value, each.timestamp) for each in self.output.read_records()]
 
 
-def test_a_processor_stands_at_its_record() -> None:
+def test_the_context_of_a_processor_has_its_record() -> None:
     seen: list[Any] = []
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -152,7 +152,7 @@ def test_forward_goes_depth_first_to_all_children_or_to_the_named_one() -> None:
     ]  # fmt: skip
 
 
-def test_an_unknown_child_is_the_forwarding_processors_own_error() -> None:
+def test_an_unknown_child_is_an_error_of_the_forwarding_processor() -> None:
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record, child="nobody")
 
@@ -218,7 +218,7 @@ def test_stores_get_the_time_of_the_punctuation() -> None:
     assert times == [1_010, 1_010]
 
 
-def test_only_connected_stores_are_given() -> None:
+def test_a_processor_gets_only_connected_stores() -> None:
     seen: list[str] = []
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -271,7 +271,7 @@ def test_a_failure_below_is_not_blamed_on_the_forwarding_processor(
 
 
 @pytest.mark.parametrize("above", [forward, swallow, rewrap])
-def test_a_skipped_record_below_does_not_concern_those_above(above: Callable[..., Any]) -> None:
+def test_a_record_skipped_below_does_not_affect_processors_above(above: Callable[..., Any]) -> None:
     with Driver(
         chain(scripted(above), scripted(boom)), processing_exception_handler="continue"
     ) as driver:
@@ -300,7 +300,7 @@ _BAD_HEADERS: list[Any] = [
 
 
 @pytest.mark.parametrize("headers", _BAD_HEADERS)
-def test_headers_that_kafka_does_not_take_fail_where_they_are_forwarded(headers: Any) -> None:
+def test_headers_that_kafka_refuses_fail_where_they_are_forwarded(headers: Any) -> None:
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record if record.value == "fine" else record.replace(headers=headers))
 
@@ -329,7 +329,7 @@ def test_the_error_of_bad_headers_does_not_show_their_values() -> None:
 
 
 @pytest.mark.parametrize("headers", [(), [], None, [("a", b"1")], (("a", None), ("ü", b""))])
-def test_headers_that_kafka_takes_are_forwarded(headers: Any) -> None:
+def test_headers_that_kafka_accepts_are_forwarded(headers: Any) -> None:
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record.replace(headers=headers))
 
@@ -338,7 +338,7 @@ def test_headers_that_kafka_takes_are_forwarded(headers: Any) -> None:
         assert driver.outputs() == [("k", "v", 1)]
 
 
-def test_what_was_forwarded_before_the_failure_stays() -> None:
+def test_records_forwarded_before_a_failure_stay() -> None:
     """As in Kafka Streams."""
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -428,7 +428,7 @@ def test_a_start_anchors_the_grid() -> None:
     assert fired == [1_050]
 
 
-def test_a_cancelled_schedule_is_silent_at_once() -> None:
+def test_a_cancelled_schedule_ends_immediately() -> None:
     fired: list[str] = []
 
     def init(context: ProcessorContext[Any, Any]) -> None:
@@ -540,7 +540,7 @@ def test_a_requested_commit_comes_right_after_the_record() -> None:
     assert at_commit == [[b"a", b"b"], [b"c", b"d"]]
 
 
-def test_processors_are_closed_once_and_all_of_them() -> None:
+def test_every_processor_is_closed_once() -> None:
     closed: list[str] = []
 
     def fail() -> None:
@@ -554,7 +554,7 @@ def test_processors_are_closed_once_and_all_of_them() -> None:
     assert closed == ["first", "second"]
 
 
-def test_only_what_was_initialised_is_closed() -> None:
+def test_only_initialised_processors_are_closed() -> None:
     closed: list[str] = []
 
     def fail(context: ProcessorContext[Any, Any]) -> None:
@@ -596,6 +596,6 @@ class YieldingAsync(Processor[Any, Any, Any, Any]):
         (partial(FixedKeyProcessor), r"give it to process_values"),
     ],
 )
-def test_what_cannot_run_is_refused_before_the_first_record(supplier: Any, message: str) -> None:
+def test_invalid_suppliers_are_refused_before_the_first_record(supplier: Any, message: str) -> None:
     with pytest.raises(StreamsError, match=rf"p0.*{message}"):
         Driver(chain(supplier))

@@ -111,7 +111,7 @@ def outputs(wrapper: Any) -> tuple[list[Any], dict[Any, Any]]:
         return list(driver.create_output_topic("out", **_TEXT).read_records()), counts
 
 
-def test_every_node_is_wrapped_and_results_stay() -> None:
+def test_every_node_is_wrapped_without_changing_results() -> None:
     wrapper = Tracing()
     assert outputs(wrapper) == outputs(None)
     assert wrapper.application_id == "wrapped"
@@ -142,7 +142,7 @@ def test_operators_still_run_in_batches() -> None:
     assert wrapper.worked == [("upper", 3)]
 
 
-def test_a_class_is_made_for_each_topology() -> None:
+def test_a_wrapper_class_is_instantiated_for_each_topology() -> None:
     made: list[Tracing] = []
 
     class Noted(Tracing):
@@ -160,7 +160,7 @@ def test_a_class_is_made_for_each_topology() -> None:
     assert all(getattr(node, "wrap", None) is None for node in wrapped.subtopologies[0].nodes)
 
 
-def test_a_wrapper_that_gives_no_supplier_is_refused() -> None:
+def test_a_wrapper_that_returns_no_supplier_is_refused() -> None:
     class Wrong(ProcessorWrapper):
         def wrap_processor_supplier(self, processor_name: str, supplier: Any) -> Any:
             return supplier()

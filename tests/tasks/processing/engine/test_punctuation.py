@@ -14,7 +14,7 @@ def schedule(interval_ms: int, due_ms: int, name: str = "node") -> Schedule:
 
 
 @given(INTERVALS, st.integers(-1, 1_000), st.none() | st.integers(0, 1_000), st.booleans())
-def test_the_first_step_lies_on_the_grid_ahead(
+def test_the_first_due_time_is_on_the_grid_ahead(
     interval_ms: int, now_ms: int, start_ms: int | None, stream: bool
 ) -> None:
     due_ms = first_due_ms(interval_ms, now_ms, start_ms, aligned_at_zero=stream)
@@ -50,7 +50,7 @@ def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
 
 
 @given(st.lists(st.tuples(INTERVALS, st.integers(0, 100)), max_size=8), st.integers(0, 150))
-def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) -> None:
+def test_the_earliest_schedule_comes_first(schedules: list[tuple[int, int]], now_ms: int) -> None:
     queue = PunctuationQueue()
     made = [
         schedule(interval, due, str(number)) for number, (interval, due) in enumerate(schedules)
@@ -63,7 +63,7 @@ def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) 
     assert [due_ms[each.node] for each in taken] == sorted(due_ms.values())
 
 
-def test_schedules_of_equal_times_go_as_in_java() -> None:
+def test_schedules_of_equal_times_are_ordered_as_in_java() -> None:
     """Kafka Streams' PriorityQueue returns the last of three second."""
     queue = PunctuationQueue()
     for name in ("first", "second", "third"):
@@ -91,7 +91,7 @@ def test_cancelled_schedules_are_forgotten() -> None:
     st.lists(st.integers(0, 15), max_size=20),
     st.sets(st.integers(0, 19)),
 )
-def test_K3_a_range_calls_at_the_times_of_the_whole_task(
+def test_K3_a_range_calls_schedules_at_the_times_of_the_whole_task(
     grids: list[tuple[int, int]], gaps: list[int], own_rows: set[int]
 ) -> None:
     times = [sum(gaps[: row + 1]) for row in range(len(gaps))]

@@ -73,7 +73,7 @@ ROWS = st.lists(st.integers(0, 49), max_size=12)
 
 
 @given(rows=ROWS, full=st.booleans(), numbered=st.booleans(), data=st.data())
-def test_selecting_and_taking_treat_all_columns_alike(
+def test_selecting_and_taking_apply_to_all_columns(
     rows: list[int], *, full: bool, numbered: bool, data: Any
 ) -> None:
     batch = batch_of(rows, full=full, order=list(range(len(rows))) if numbered else None)
@@ -123,7 +123,7 @@ def test_merging_restores_the_order_the_records_had(
     assert merged.key_serde == "serde"
 
 
-def test_merging_fills_what_only_some_batches_have() -> None:
+def test_merging_fills_columns_missing_in_some_batches() -> None:
     full = batch_of([0, 2], order=[0, 2])
     bare = batch_of([1], full=False, order=[1])
     merged = merge_in_order([full, bare])
@@ -149,7 +149,7 @@ def test_slices_of_raw_records_are_their_rows(start: int, length: int, headers: 
         assert part.metadata(index) == records.metadata(row) == RecordMetadata("in", 3, 100 + row)
 
 
-def test_context_tells_the_input_record_behind_each_record() -> None:
+def test_the_context_has_the_input_record_behind_each_record() -> None:
     batch = batch_of([7, 7, 9])
     assert batch.context_of(1) == RecordContext("in", 3, 107, 1_007, (("row", b"7"),))
     flushed = RecordBatch(["k"], [1], [5], None, (0,), None)
@@ -157,6 +157,6 @@ def test_context_tells_the_input_record_behind_each_record() -> None:
     assert flushed.metadata_of(0) is None
 
 
-def test_none_is_found_by_identity() -> None:
+def test_none_is_detected_by_identity() -> None:
     assert not has_none([Odd(), 0, "", False])
     assert has_none([Odd(), None])

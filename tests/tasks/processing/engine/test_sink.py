@@ -145,7 +145,7 @@ class CountingSerde(Serde[str]):
         return value.upper().encode()
 
 
-def test_serialised_keys_are_used_again_only_by_their_own_serde() -> None:
+def test_serialised_keys_are_reused_only_by_their_serde() -> None:
     own = CountingSerde()
     stage = Stage(key_serde=own)
     batch = batch_of([("a", 1)], key_bytes=[b"as read"], key_serde=own)
@@ -160,7 +160,7 @@ VALUES = st.sampled_from([7, None, "not an integer"])
 
 
 @given(st.lists(st.tuples(GOOD_OR_BAD, VALUES), min_size=1, max_size=10), st.booleans())
-def test_what_does_not_serialise_goes_to_the_production_handler_once(
+def test_records_that_do_not_serialise_go_to_the_production_handler_once(
     rows: list[Any], with_partitioner: bool
 ) -> None:
     stage = Stage(partitioner=(lambda topic, key, value, count: 1) if with_partitioner else None)
@@ -190,7 +190,9 @@ def test_what_does_not_serialise_goes_to_the_production_handler_once(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9)), min_size=1))
-def test_topic_functions_deal_records_out(rows: list[tuple[str | None, int]]) -> None:
+def test_topic_functions_choose_the_topic_of_each_record(
+    rows: list[tuple[str | None, int]],
+) -> None:
     seen: list[Any] = []
 
     def choose(key: str | None, value: int, context: RecordContext) -> str:

@@ -60,7 +60,9 @@ CELLS = st.sampled_from(["good", "null", "bad"])
 
 
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12))
-def test_good_records_stay_and_bad_ones_are_reported_once(cells: list[tuple[str, str]]) -> None:
+def test_valid_records_stay_and_invalid_ones_are_reported_once(
+    cells: list[tuple[str, str]],
+) -> None:
     keys = {"good": b"key", "null": None, "bad": b"\xff"}
     values = {"good": (7).to_bytes(8, "big"), "null": None, "bad": b"short"}
     count = len(cells)
@@ -85,7 +87,7 @@ def test_good_records_stay_and_bad_ones_are_reported_once(cells: list[tuple[str,
     ]
 
 
-def test_serialised_keys_are_kept_only_where_they_stand_for_the_key() -> None:
+def test_serialised_keys_are_kept_only_for_canonical_serdes() -> None:
     records = records_of([b'{"a": 1}'], [None])
     batch = Decoder(key_serde=Serdes.json()).decode(records)
     assert (batch.keys, batch.key_bytes, batch.key_serde) == ([{"a": 1}], None, None)
@@ -93,7 +95,7 @@ def test_serialised_keys_are_kept_only_where_they_stand_for_the_key() -> None:
     assert (batch.key_bytes, batch.key_serde) == ([b'{"a": 1}'], Serdes.string())
 
 
-def test_serdes_are_never_asked_about_nulls() -> None:
+def test_serdes_are_never_called_with_nulls() -> None:
     def refuse(topic: str, data: bytes) -> Any:
         raise AssertionError
 
@@ -126,7 +128,7 @@ def test_a_record_without_a_timestamp_stops_the_worker() -> None:
     assert caught.value.offset == 41
 
 
-def test_extractors_see_the_record_and_the_time_of_the_partition_so_far() -> None:
+def test_extractors_get_the_record_and_the_partition_time() -> None:
     seen: list[Any] = []
 
     def extract(record: ConsumedRecord, partition_time_ms: int) -> int:
@@ -156,7 +158,7 @@ def test_a_negative_time_drops_the_record() -> None:
     assert seen == [-1, 5, 5]
 
 
-def test_an_extractor_may_give_times_to_records_without() -> None:
+def test_an_extractor_may_set_missing_timestamps() -> None:
     batch = Decoder(lambda record, time: 5).decode(records_of([b"a"], [None], [-1]))
     assert batch.timestamps == [5]
 

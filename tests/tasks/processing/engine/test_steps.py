@@ -23,7 +23,7 @@ def run_promptly(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return runner.run(coroutine)
 
 
-def test_work_whose_wait_is_over_begins_its_next_one_before_others_go_on() -> None:
+def test_work_whose_wait_ended_continues_before_others() -> None:
     order: list[str] = []
 
     async def wait(name: str, until: asyncio.Event) -> None:
@@ -97,7 +97,7 @@ _begun: list["asyncio.Task[None]"] = []
 
 @pytest.mark.parametrize("cancel", [_by_a_timer, _by_what_it_has_begun, _and_takes_it_back])
 @pytest.mark.parametrize("run", [run_promptly, asyncio.run], ids=["prompt loop", "any loop"])
-def test_a_coroutine_that_is_cancelled_when_it_has_ended_cancels_nothing_else(
+def test_a_coroutine_cancelled_after_its_end_cancels_no_other(
     run: Callable[[Coroutine[Any, Any, Any]], Any], cancel: Callable[[], None]
 ) -> None:
     async def leaves() -> str:
