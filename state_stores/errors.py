@@ -67,7 +67,8 @@ class QueryTimeoutError(InvalidStateStoreError):
 class StoredRowError(StateStoreError):
     """The store's serde cannot read a stored row, usually because the value class has changed.
 
-    No record is at fault, so no exception handler is called; the worker ends with exit code 15.
+    No record is at fault, so record exception handlers are not called. The worker ends with exit
+    code 15, unless the uncaught exception handler replaces it.
 
     >>> StoredRowError("orders", "Object missing required field `currency`").store
     'orders'

@@ -12,7 +12,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     may_extend,
 )
 
-#: Smaller Spark tasks cost more to start than to read.
+#: Most offsets per Spark task, up to _MOST_PARTS tasks; smaller ones start longer than they read.
 RECORDS_PER_TASK: Final = 500_000
 
 #: Most Spark tasks per partition: each makes a run (sorted file), which may have every key.

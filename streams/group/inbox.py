@@ -67,7 +67,7 @@ class InboxFold:
         self.ready: dict[tuple[str, str, int], int] = {}
         #: Receive time and message by (task, incarnation).
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
-        #: By request, the latest at the end.
+        #: By request, in order of first answers.
         self.erased: dict[str, KeyErased] = {}
         self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
         self.rejected_count = 0

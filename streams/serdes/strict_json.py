@@ -57,7 +57,7 @@ def dumps_batch(values: Sequence[Any], *, sort: bool = False) -> list[bytes]:
 def loads(data: bytes) -> Any:
     try:
         return _read(data)
-    except UnicodeDecodeError:  # its text quotes the data
+    except UnicodeDecodeError:  # its text has a byte of the data
         reason = "no UTF-8"
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         reason = str(error)

@@ -27,7 +27,7 @@ from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.loop.group_producers import ended
 from tidewheel.tasks.loop.worker_ports import Membership
 
-#: Interval at which a worker reports progress before its loop runs.
+#: Interval of progress reports while no loop runs: before its start and after its end.
 _PROGRESS_S: Final = 0.05
 
 _INCOMPATIBLE: Final = "INCOMPATIBLE"

@@ -126,8 +126,8 @@ class SubscriptionSend(ForeignKeyOperator):
         super().__init__(topics)
         self._extract = foreign_key
         self._left_join = left_join
-        #: Instruction for a row whose foreign key did not change. A left join always asks for a
-        #: response, also without a right row: an empty response makes it emit the left row.
+        #: Instruction for a first or unchanged foreign key. A left join sends it for every change:
+        #: an empty response makes it emit the left row.
         self._instruction = (
             Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
             if left_join

@@ -32,7 +32,7 @@ class TimeTracker(msgspec.Struct):
 
     Attributes:
         stream_time_ms: Largest timestamp, -1 before the first.
-        earliest_ms: Lower bound of the stored rows' times; -1 before the first read of the store.
+        earliest_ms: Row time at which the last scan stopped, lowered by new rows; -1 before one.
         next_scan_ms: Wall-clock time of the next allowed scan for due rows.
     """
 
