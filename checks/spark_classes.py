@@ -65,7 +65,7 @@ def _ended(training: "subprocess.Popen[bytes]") -> int | None:
 
 def main() -> None:
     """Use each Spark feature of the tests once."""
-    from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415 - an extra
+    from tidewheel.state_stores.bulk_restore.spark.job import spark_session  # noqa: PLC0415 - an extra
 
     with (
         tempfile.TemporaryDirectory() as folder,

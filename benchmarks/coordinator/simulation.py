@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidewheel.rebalance.assignors.builtin import resolve
-from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
 from tidewheel.rebalance.member.member import Member
 from tidewheel.rebalance.model import TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.group import Group, replay, snapshot
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,

@@ -7,10 +7,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidewheel.rebalance.group import Group, apply, refusal_of
 from tidewheel.rebalance.leader.targets import is_outdated
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.group import Group, apply, refusal_of
 from tidewheel.rebalance.protocol.records import AnyRecord, SnapshotEnd
 
 WARMING: Final = "WARMING"

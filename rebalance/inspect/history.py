@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, LogFold, duration_text
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import (
     GroupRecord,
     LeaderClaim,

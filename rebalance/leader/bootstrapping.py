@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidewheel.rebalance.group import Group, IntermediateAssignment, snapshot
 from tidewheel.rebalance.model import BootstrapPhase, TaskPhase
+from tidewheel.rebalance.protocol.group import Group, IntermediateAssignment, snapshot
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.membership import (
@@ -32,6 +31,7 @@ from tidewheel.rebalance.leader.readiness import request_checks
 from tidewheel.rebalance.leader.targets import AssignorRequests, ask_for_target, write_target
 from tidewheel.rebalance.leader.task_moves import move_tasks
 from tidewheel.rebalance.model import TaskPhase
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat
 from tidewheel.rebalance.protocol.records import AnyRecord, StepRecord, TaskRecord
 from tidewheel.rebalance.refine.refine import Refiner

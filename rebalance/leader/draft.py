@@ -4,10 +4,10 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.group import Group, apply
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.group import Group, apply
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
 _OWNED: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING, TaskPhase.FENCE_WAIT)

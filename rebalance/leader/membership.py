@@ -5,7 +5,6 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.group import LIVE
 from tidewheel.rebalance.leader.compatibility import (
     adopted_program,
     is_awaited,
@@ -16,6 +15,7 @@ from tidewheel.rebalance.leader.compatibility import (
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.group import LIVE
 from tidewheel.rebalance.protocol.messages import JoinGroup, JoinRefused, Leave
 from tidewheel.rebalance.protocol.records import MemberRecord
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TaskShape
+from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD
 from tidewheel.rebalance.leader.compatibility import PARTITIONS_HOLD
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
+from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
 #: If an incarnation has no logged transactional ids, the leader fences its ids numbered below this.

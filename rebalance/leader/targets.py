@@ -12,11 +12,11 @@ from tidewheel.rebalance.assignors.task_assignor import (
     AssignmentRequest,
     validated,
 )
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.compatibility import is_assignable, is_returning
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
 #: Pause after the assignor failed; doubles per failure.

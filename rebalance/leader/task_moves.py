@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.group import IntermediateAssignment, step_record
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.readiness import (
     current_copies,
@@ -19,6 +18,7 @@ from tidewheel.rebalance.leader.readiness import (
 from tidewheel.rebalance.leader.reconcile import MemberAssignment, MemberState, reconcile
 from tidewheel.rebalance.leader.targets import awaited_names, disk_lags
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.group import IntermediateAssignment, step_record
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord, TaskRecord
 from tidewheel.rebalance.refine.refine import Refinement, Refiner
 from tidewheel.rebalance.refine.refine_input import (

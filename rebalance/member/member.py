@@ -10,12 +10,12 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from tidewheel.rebalance.group import LIVE, Group, is_of_leader
 from tidewheel.rebalance.leader.compatibility import runs_program
 from tidewheel.rebalance.member.order_book import OrderBook
 from tidewheel.rebalance.member.status_rows import StatusRows
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.producer_ids import group_id
+from tidewheel.rebalance.protocol.group import LIVE, Group, is_of_leader
 from tidewheel.rebalance.protocol.inbox_limit import PER_SECOND
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,

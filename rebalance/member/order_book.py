@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tidewheel.rebalance.group import Group, IntermediateAssignment
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.group import Group, IntermediateAssignment
 from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus

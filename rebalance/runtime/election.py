@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from tidewheel.rebalance.group import Group, is_of_leader
+from tidewheel.rebalance.protocol.group import Group, is_of_leader
 from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
 
 QUIET_HEARTBEATS: Final = 2

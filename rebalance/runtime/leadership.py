@@ -19,12 +19,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
 from tidewheel.rebalance.leader.repair import repair_group
-from tidewheel.rebalance.ports import EndsReader, Fencer, GroupLog
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import Group, replay, snapshot
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
@@ -36,6 +35,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 from tidewheel.rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.ports import EndsReader, Fencer, GroupLog
 
 _log: Final = logging.getLogger("tidewheel.group")
 

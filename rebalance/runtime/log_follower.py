@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.group import Group, replay
-from tidewheel.rebalance.ports import (
+from tidewheel.rebalance.protocol.group import Group, replay
+from tidewheel.rebalance.runtime.ports import (
     ControlTopicsChangedError,
     GroupLog,
     GroupLogAwayError,

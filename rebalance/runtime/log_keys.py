@@ -6,9 +6,9 @@ leaders, and of this epoch's members that are gone for good.
 
 from typing import Final
 
-from tidewheel.rebalance.group import Group, highest_claim
-from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol.group import Group, highest_claim
 from tidewheel.rebalance.protocol.records import SNAPSHOT_PART, MemberRecord
+from tidewheel.rebalance.runtime.ports import LoggedRecord
 
 _DIGITS_MAX: Final = 20
 

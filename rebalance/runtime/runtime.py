@@ -17,17 +17,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tidewheel.rebalance.group import Group, apply, refusal_of
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 from tidewheel.rebalance.member.member import Member
-from tidewheel.rebalance.ports import (
-    GroupLog,
-    LoggedRecord,
-    LogRead,
-    MonotonicClock,
-    WorkerConnection,
-)
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import Group, apply, refusal_of
 from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
 from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup
 from tidewheel.rebalance.protocol.orders import (
@@ -42,6 +35,13 @@ from tidewheel.rebalance.runtime.election import Election
 from tidewheel.rebalance.runtime.leadership import LeaderPorts, Leadership, Posted
 from tidewheel.rebalance.runtime.log_follower import Followed, LogFollower, LogHeld, LogOpened
 from tidewheel.rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.ports import (
+    GroupLog,
+    LoggedRecord,
+    LogRead,
+    MonotonicClock,
+    WorkerConnection,
+)
 
 _log: Final = logging.getLogger("tidewheel.group")
 

@@ -15,9 +15,9 @@ from tidewheel.state_stores.buffers.timed_buffer import encode_store_time, read_
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import Row
 from tidewheel.state_stores.layout.position import Position, store_time_name
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import StoreTime
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 

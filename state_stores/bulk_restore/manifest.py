@@ -13,9 +13,14 @@ import msgspec
 
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.restore import (
+    TOMBSTONE_MARGIN_MS,
+    StartFrom,
+    StoreTime,
+    restore_start,
+)
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.names import check_application_id, check_store_name
-from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 FORMAT_VERSION: Final = 1

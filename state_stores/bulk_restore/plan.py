@@ -17,7 +17,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     validate,
 )
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import StartFrom
+from tidewheel.state_stores.layout.restore import StartFrom
 from tidewheel.state_stores.spec import StoreSpec
 
 #: A replay of fewer records finishes before a helper process has started.

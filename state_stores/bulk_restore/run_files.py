@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidewheel.state_stores.bulk_restore.manifest import Run
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from tidewheel.state_stores.bulk_restore.manifest import Run
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.layout.envelope import wrap_batch
+from tidewheel.state_stores.layout.restore import StoreTime, fold
 from tidewheel.state_stores.layout.segments import SegmentLayout
-from tidewheel.state_stores.restore import StoreTime, fold
 from tidewheel.state_stores.rocksdb.sorted_files import write_sorted_file
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 

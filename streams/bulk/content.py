@@ -15,7 +15,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
 from tidewheel.state_stores.bulk_restore.merge import limit_runs, newest_rows
 from tidewheel.state_stores.bulk_restore.plan import RestorePlan, plan_restore
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.streams.bulk.executors import (
     Counted,

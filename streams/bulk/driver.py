@@ -22,7 +22,7 @@ from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settin
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from tidewheel.streams.broker.java import find_java
 from tidewheel.streams.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 
 _NAME: Final = "tidewheel"
 
@@ -60,7 +60,7 @@ def bulk_session(
     """
     _check_installed()
     # Imported late: referring to `tidewheel.bulk` needs no PySpark.
-    from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415
+    from tidewheel.state_stores.bulk_restore.spark.job import spark_session  # noqa: PLC0415
 
     java_home = _java_home() if spark is None else None
     with spark_session(
@@ -74,7 +74,7 @@ def started_session(
 ) -> "SparkSession":
     """Return the caller's session, or one open until the program ends; see `bulk_session`."""
     _check_installed()
-    from tidewheel.state_stores.bulk_restore.spark_job import start_session  # noqa: PLC0415 - see above
+    from tidewheel.state_stores.bulk_restore.spark.job import start_session  # noqa: PLC0415 - see above
 
     if spark is not None:
         return spark
@@ -173,7 +173,7 @@ class BulkDriver:
         total: int,
     ) -> list[Result]:
         """Run a function in one Spark task per item; return the results in order."""
-        from tidewheel.state_stores.bulk_restore.spark_job import run_on_executors  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.job import run_on_executors  # noqa: PLC0415 - see bulk_session
 
         return run_on_executors(
             self.session,
@@ -219,7 +219,7 @@ class BulkDriver:
     @property
     def runs_here(self) -> bool:
         """Return true if executors share this machine's files."""
-        from tidewheel.state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.job import runs_here  # noqa: PLC0415 - see bulk_session
 
         return runs_here(self.session)
 
@@ -253,7 +253,7 @@ def bulk_driver(
         session = stack.enter_context(
             bulk_session(spark, what=what, master=master, settings=settings)
         )
-        from tidewheel.state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.job import (  # noqa: PLC0415 - see bulk_session
             cores,
             is_encrypted,
             runs_here,

@@ -19,13 +19,13 @@ from tidewheel.state_stores.bulk_restore.merge import merge_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.bulk_restore.runs import RUN_BYTES, RunBuilder
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.gc_tuning import collection_paused
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.portable_settings import clients_of, opened_url
-from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 Counted = Callable[[int], None]

@@ -27,7 +27,7 @@ from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settin
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import DataFrame, SparkSession
 
 _PREFIX: Final = "tidewheel-frame-"
 
@@ -79,8 +79,8 @@ def state_dataframe(
         ConfigError: PySpark or the store is missing.
         StreamsError: The cluster or Spark failed.
     """
-    from tidewheel.state_stores.bulk_restore.spark_frames import PortableFunction  # noqa: PLC0415 - see bulk_session
-    from tidewheel.state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - likewise
+    from tidewheel.state_stores.bulk_restore.spark.frames import PortableFunction  # noqa: PLC0415 - see bulk_session
+    from tidewheel.state_stores.bulk_restore.spark.job import (  # noqa: PLC0415 - likewise
         cores,
         frame_from_executors,
         is_encrypted,

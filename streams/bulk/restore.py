@@ -45,7 +45,7 @@ from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 
 _log = logging.getLogger("tidewheel")
 

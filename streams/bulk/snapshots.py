@@ -22,7 +22,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     read_too_slowly,
     validate,
 )
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.bulk.driver import (
     BulkDriver,
     OnProgress,
@@ -58,7 +58,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 
 _log = logging.getLogger("tidewheel")
 

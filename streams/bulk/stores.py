@@ -10,9 +10,9 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.topology.topology import Topology
-from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.tasks.kafka.ports import Admin
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
-from tidewheel.tasks.ports import Admin
 from tidewheel.tasks.restore.start_positions import progress_of
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 

@@ -16,7 +16,7 @@ from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
 from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
 from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import StartFrom, position_name
+from tidewheel.state_stores.layout.restore import StartFrom, position_name
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
@@ -44,7 +44,7 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from collections.abc import Iterable
 from dataclasses import field
 

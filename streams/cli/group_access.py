@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogEntry, LogFold
 from tidewheel.rebalance.inspect.history import Chronicle
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.rebalance.ports import LeadershipLostError
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message
+from tidewheel.rebalance.runtime.ports import LeadershipLostError
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
@@ -33,8 +33,8 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import CommittedOffset, SinkProducer
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Seconds between checks of the transactions that were open at a command's first check, until each

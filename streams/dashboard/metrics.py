@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidewheel.rebalance.group import LIVE
 from tidewheel.rebalance.inspect.describe import GroupPhase
 from tidewheel.rebalance.model import TaskRole
+from tidewheel.rebalance.protocol.group import LIVE
 from tidewheel.streams.dashboard.poller import PollResult
 from tidewheel.streams.group.status import GroupStatus, TaskFigures
 

@@ -10,8 +10,8 @@ import orjson
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.serdes import Serdes
-from tidewheel.tasks.internal_topics import internal_prefix
-from tidewheel.tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
+from tidewheel.tasks.kafka.internal_topics import internal_prefix
+from tidewheel.tasks.kafka.ports import Admin, ChangelogReader, NewTopic, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4

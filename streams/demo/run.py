@@ -19,7 +19,7 @@ from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka_streams import KafkaStreams
 from tidewheel.streams.processes.user_program import Program, load_program
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.tasks.ports import Admin
+from tidewheel.tasks.kafka.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
 _LOOK_S: Final = 0.25

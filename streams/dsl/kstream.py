@@ -33,7 +33,7 @@ from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
 from tidewheel.streams.operators import stateless
 from tidewheel.streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from tidewheel.streams.user_functions import UserFunction
-from tidewheel.tasks.internal_topics import fault_of_repartition_config
+from tidewheel.tasks.kafka.internal_topics import fault_of_repartition_config
 from tidewheel.tasks.processing.api.record import RecordContext
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, SinkSpec
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier

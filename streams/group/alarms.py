@@ -4,17 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogFold, duration_text
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.group.inbox import SESSION_MS, InboxFold
 from tidewheel.streams.kafka.admin.group_log import state_topic
-from tidewheel.tasks.internal_topics import internal_prefix
+from tidewheel.tasks.kafka.internal_topics import internal_prefix
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import CommittedOffset
 
 #: Milliseconds after which a running fence, or a task without an owner, is an alarm; one second is
 #: normal.

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.layout.headers import as_headers
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.key_metadata import (
@@ -22,7 +22,7 @@ from tidewheel.streams.serdes import SerdeLike, as_serde
 from tidewheel.streams.serdes.partitioning import WindowedPartitioner, partition_of
 from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.user_functions import accepts
-from tidewheel.tasks.internal_topics import topics_read
+from tidewheel.tasks.kafka.internal_topics import topics_read
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
 _PLAIN_ARGUMENTS: Final = 4

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from tidewheel.rebalance.group import LIVE, Group, is_of_leader
 from tidewheel.rebalance.inspect.describe import REJECTED_KEPT
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import LIVE, Group, is_of_leader
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,

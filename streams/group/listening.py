@@ -6,7 +6,7 @@ from typing import Final
 from tidewheel.rebalance.protocol.messages import Beat, JoinGroup
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.group.topics import GroupTopics
-from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.kafka.ports import Clock
 
 #: Duration of listening, as a multiple of the session timeout. A live member sends at least two
 #: heartbeats per session timeout.

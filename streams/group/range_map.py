@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.model import TaskId, TaskRole, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group.inbox import InboxFold
-from tidewheel.tasks.internal_topics import internal_prefix
+from tidewheel.tasks.kafka.internal_topics import internal_prefix
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import CommittedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidewheel.rebalance.group import Group, snapshot
 from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
 from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.protocol.group import Group, snapshot
 from tidewheel.rebalance.protocol.messages import PROTOCOL_MIN
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
@@ -27,8 +27,8 @@ from tidewheel.rebalance.protocol.records import (
 )
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: Leader in the new log until a member claims.
 _LEADER: Final = "recovery"

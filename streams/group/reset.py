@@ -23,9 +23,9 @@ from tidewheel.streams.group.inbox import at_hosts
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.commit_facts import CommitFacts
-from tidewheel.tasks.internal_topics import changelog_topic, internal_prefix, is_internal
+from tidewheel.tasks.kafka.internal_topics import changelog_topic, internal_prefix, is_internal
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
-from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: Suffixes of internal topics, in the order of a reset plan; foreign-key joins use "-topic".
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 
 STALLED_S: Final = 5.0
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.inspect.describe import (
     LogFold,
     Since,
@@ -18,6 +17,7 @@ from tidewheel.rebalance.inspect.describe import (
     tasks_shown,
 )
 from tidewheel.rebalance.model import TaskId, TaskRole
+from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
 from tidewheel.streams.group.alarms import Alarm, BrokerFacts, GroupView, alarms

@@ -14,7 +14,7 @@ from tidewheel.rebalance.protocol.messages import AnyMessage, read_message
 from tidewheel.rebalance.protocol.records import read_record
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
-from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
+from tidewheel.tasks.kafka.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_S: Final = 0.2

@@ -1,1 +1,1 @@
-"""Adapters from `tidewheel.tasks.ports` to confluent-kafka, the only importer of that client."""
+"""Adapters from `tidewheel.tasks.kafka.ports` to confluent-kafka, the only importer of that client."""

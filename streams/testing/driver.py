@@ -39,7 +39,7 @@ from tidewheel.streams.worker.application.task_factory import (
 )
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.commit.output_collector import OutputCollector
-from tidewheel.tasks.internal_topics import internal_prefix, plan_application
+from tidewheel.tasks.kafka.internal_topics import internal_prefix, plan_application
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy

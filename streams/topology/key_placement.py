@@ -9,7 +9,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
 from tidewheel.streams.serdes.windowed import WindowedSerde
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 

@@ -10,9 +10,9 @@ from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.worker.application.task_factory import make_global_stores
-from tidewheel.tasks.call_watch import Limits
-from tidewheel.tasks.internal_topics import ApplicationPlan
-from tidewheel.tasks.ports import Admin, ChangelogReader, Clock
+from tidewheel.tasks.calls.call_watch import Limits
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import Admin, ChangelogReader, Clock
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.restore.global_updater import GlobalUpdater
 from tidewheel.tasks.restore.state_updater import RestoreEvent

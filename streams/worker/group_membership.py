@@ -23,7 +23,7 @@ from tidewheel.rebalance.protocol.orders import (
     WorkerLeaves,
 )
 from tidewheel.streams.errors import FencedError, IncompatibleMemberError, StreamsError
-from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.loop.group_producers import ended
 from tidewheel.tasks.loop.worker_ports import Membership
 

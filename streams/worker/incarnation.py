@@ -46,11 +46,11 @@ from tidewheel.streams.worker.state_on_disk import state_on_disk
 from tidewheel.streams.worker.topic_setup import plan_with_topics, prepare_topics
 from tidewheel.streams.worker.worker_hello import make_hello
 from tidewheel.tasks.commit.output_collector import OutputCollector
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import Admin, TransactionalProducer
 from tidewheel.tasks.loop.group_producers import started
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
-from tidewheel.tasks.ports import Admin, TransactionalProducer
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.start_positions import appeared_in
 from tidewheel.tasks.task.state_manager import StateManager

@@ -6,7 +6,7 @@ from typing import Final
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
 from tidewheel.streams.worker.application.wiring import make_clients
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
 _TIMEOUT_S: Final = 15.0

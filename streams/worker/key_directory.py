@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogEntry, LogFold
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
 from tidewheel.streams.group.key_metadata import (

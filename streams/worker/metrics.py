@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.worker.stream_thread import StreamThread
-from tidewheel.tasks.call_watch import longest_ms
+from tidewheel.tasks.calls.call_watch import longest_ms
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.range_status import range_count

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final, Protocol
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogFold
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
 from tidewheel.streams.group.inbox import at_hosts

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tidewheel.streams.errors import MissingSourceTopicError, StreamsError
-from tidewheel.tasks.internal_topics import ApplicationPlan
-from tidewheel.tasks.ports import UnansweredError
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 

@@ -18,7 +18,7 @@ from tidewheel.streams.definitions.isolation_level import IsolationLevel
 from tidewheel.streams.errors import InvalidStateStoreError
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.stream_thread import StreamThread
-from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
 from tidewheel.tasks.task.lifecycle import TaskState
 
 

@@ -13,9 +13,9 @@ from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition, positio
 from tidewheel.rebalance.protocol.messages import DiskCopy
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import is_usable_position, position_name
+from tidewheel.state_stores.layout.restore import is_usable_position, position_name
 from tidewheel.state_stores.state_directory import StateDirectory
-from tidewheel.tasks.ports import TopicDescription
+from tidewheel.tasks.kafka.ports import TopicDescription
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError, TopologyError
 from tidewheel.streams.topology.key_placement import with_input_partitioners
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.tasks.internal_topics import (
+from tidewheel.tasks.kafka.internal_topics import (
     LIMITS,
     MESSAGE_BYTES,
     ApplicationPlan,
@@ -23,8 +23,8 @@ from tidewheel.tasks.internal_topics import (
     plan_application,
     with_message_bytes,
 )
+from tidewheel.tasks.kafka.ports import Admin, Clock, NewTopic
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import Admin, Clock, NewTopic
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec, TopologySpec
 
 _log = logging.getLogger("tidewheel")

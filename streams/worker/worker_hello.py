@@ -25,7 +25,7 @@ from tidewheel.streams.processes.watchdog.hello import Hello
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.wiring import range_threads
 from tidewheel.streams.worker.group_membership import member_name, partition_counts, task_shapes
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 
 #: Space in a message for the watchdog's additions and for topics created later.
 _SPARE_BYTES: Final = 8 * 1024

@@ -15,14 +15,14 @@ from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets, run_now
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit_facts import encode_details, encode_operators
+from tidewheel.tasks.kafka.ports import Admin, Background, Clock, CommittedOffset, Positions
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import Admin, Background, Clock, CommittedOffset, Positions
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.restore.start_positions import StartPosition
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 #: Seconds between writes of unchanged store positions. A start rejects positions older than the
 #: changelog's `delete.retention.ms`.

@@ -21,7 +21,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.output_collector import OutputCollector, drop
 from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     Admin,
     Background,
     Clock,

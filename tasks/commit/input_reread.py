@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.ports import OffsetOutOfRangeError, RecordSource
+from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError, RecordSource
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 

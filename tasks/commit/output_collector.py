@@ -15,8 +15,8 @@ from tidewheel.state_stores.buffers.rows import column_bytes
 from tidewheel.state_stores.layout.stored_values import described_key
 from tidewheel.tasks.commit.input_reread import InputAgain, InputRecord
 from tidewheel.tasks.errors import RecordFailedError, RecordTooLargeError
-from tidewheel.tasks.internal_topics import configure_command
-from tidewheel.tasks.ports import RecordSource, SinkProducer
+from tidewheel.tasks.kafka.internal_topics import configure_command
+from tidewheel.tasks.kafka.ports import RecordSource, SinkProducer
 from tidewheel.tasks.processing.api.handlers import ErrorContext
 from tidewheel.tasks.processing.api.record import Headers, Record
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.layout.stored_values import key_hash
 from tidewheel.tasks.errors import RecordFailedError
-from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
-from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.kafka.ports import FailedDelivery
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
 #: Possible bytes behind the record's key in a row key: none, windows' times, sessions' times.

@@ -10,8 +10,8 @@ from tidewheel.tasks.commit.commit_round import CommitRound, Work
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, CommitState, Step
 from tidewheel.tasks.commit.committer import run_now
 from tidewheel.tasks.errors import TaskCorruptedError
+from tidewheel.tasks.kafka.ports import Admin, Background, Clock
 from tidewheel.tasks.loop.metrics import CommitTimes, WorkerMetrics
-from tidewheel.tasks.ports import Admin, Background, Clock
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from tidewheel.rebalance.protocol.orders import AnyOrder, EndIncarnation, MayClose, WorkerStatus
+from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.loop.group_producers import ended
 from tidewheel.tasks.loop.metrics import ProcessingRates, WorkerMetrics
 from tidewheel.tasks.loop.task_manager import TaskManager
 from tidewheel.tasks.loop.worker_ports import Membership
-from tidewheel.tasks.ports import Clock
 
 
 class GroupOrders:

@@ -11,8 +11,8 @@ from tidewheel.rebalance.protocol.orders import (
     WantTransactionalId,
 )
 from tidewheel.tasks.errors import FencedError
+from tidewheel.tasks.kafka.ports import Clock, ProducerOfId, TransactionalProducer
 from tidewheel.tasks.loop.worker_ports import Membership
-from tidewheel.tasks.ports import Clock, ProducerOfId, TransactionalProducer
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.internal_topics import ApplicationPlan
-from tidewheel.tasks.ports import Admin, Clock, CommittedOffset
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import Admin, Clock, CommittedOffset
 
 _log = logging.getLogger(__name__)
 

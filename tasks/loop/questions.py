@@ -13,8 +13,8 @@ from typing import Final, Protocol, TypeVar, cast
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.buffers.query_sources import UncommittedRows, not_running
 from tidewheel.state_stores.errors import InvalidStateStoreError, QueryTimeoutError
+from tidewheel.tasks.calls.long_calls import call_of
 from tidewheel.tasks.key_ranges.range_pool import RangePool
-from tidewheel.tasks.long_calls import call_of
 from tidewheel.tasks.question import Question
 
 #: Seconds after a query in which the loop waits less for input: its caller often asks again.

@@ -12,7 +12,7 @@ from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX
 from tidewheel.tasks.task.parallel_task import parallel_tasks
 from tidewheel.tasks.task.range_placement import RangePlacement
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 
 class RangeThreads:

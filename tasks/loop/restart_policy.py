@@ -3,7 +3,7 @@
 from typing import Final
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.kafka.ports import Clock
 
 #: Seconds that the workers of one program may take to start.
 _SIBLINGS_START_S: Final = 60.0

@@ -6,8 +6,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.kafka.ports import Clock, OnRecord
 from tidewheel.tasks.key_ranges.batch_size import BatchPace
-from tidewheel.tasks.ports import Clock, OnRecord
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.task import Task
 

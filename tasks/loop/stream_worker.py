@@ -11,13 +11,14 @@ from contextlib import ExitStack
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import WorkerClosed
-from tidewheel.tasks.call_watch import CallWatch, watching
+from tidewheel.tasks.calls.call_watch import CallWatch, Limits, watching
 from tidewheel.tasks.commit.commit_round import CommitRound, CommitSequence
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, early_start_s
 from tidewheel.tasks.commit.committer import Committer, RolledBackError, waking
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.errors import FencedError, TaskCorruptedError
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import TransactionalProducer
 from tidewheel.tasks.loop.commit_driver import CommitDriver
 from tidewheel.tasks.loop.group_orders import GroupOrders
 from tidewheel.tasks.loop.housekeeping import Housekeeping
@@ -30,7 +31,6 @@ from tidewheel.tasks.loop.task_loop import TaskLoop
 from tidewheel.tasks.loop.task_manager import HeldTasks, TaskManager
 from tidewheel.tasks.loop.worker_committer import WorkerCommitter
 from tidewheel.tasks.loop.worker_ports import Membership, WorkerHooks, WorkerPorts
-from tidewheel.tasks.ports import TransactionalProducer
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.offset_origin import start_rules
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
@@ -39,7 +39,7 @@ from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class StreamWorker:
                 lambda: self.metrics.rounds,
                 lambda: self._ranges.pool,
                 membership,
-                self._settings,
+                Limits.of(self._settings.hang_timeout_ms, self._settings.max_call_ms),
                 self._ports.global_call,
             )
             stack.callback(self.call_watch.close)

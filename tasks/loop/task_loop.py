@@ -8,6 +8,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.commit.commit_schedule import CommitState
+from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.loop.commit_driver import CommitDriver
 from tidewheel.tasks.loop.group_orders import GroupOrders
 from tidewheel.tasks.loop.housekeeping import Housekeeping
@@ -16,10 +17,9 @@ from tidewheel.tasks.loop.questions import Questions
 from tidewheel.tasks.loop.range_threads import RangeThreads
 from tidewheel.tasks.loop.slices import Slices
 from tidewheel.tasks.loop.task_manager import TaskManager
-from tidewheel.tasks.ports import Clock
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 #: Longest poll without input; a wake-up takes effect at its end.
 _IDLE_S: Final = 0.05

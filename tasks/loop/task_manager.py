@@ -33,7 +33,7 @@ from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.commit.commit_round import CommitRound, changelog_positions
 from tidewheel.tasks.errors import OutdatedGrantError
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.loop.erasures import Erasures
 from tidewheel.tasks.processing.engine.drops import most_frequent
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
@@ -46,7 +46,7 @@ from tidewheel.tasks.task.range_status import blocking, busiest, long_running_re
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

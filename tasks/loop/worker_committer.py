@@ -8,11 +8,11 @@ from tidewheel.rebalance.protocol.orders import AnyOrder
 from tidewheel.tasks.commit.committer import Committer
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit.refused_rows import origin_of
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import ProducerFactory, TransactionalProducer
 from tidewheel.tasks.loop.group_producers import GroupProducers, started
 from tidewheel.tasks.loop.worker_ports import Membership, WorkerPorts
-from tidewheel.tasks.ports import ProducerFactory, TransactionalProducer
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 
 class WorkerCommitter:

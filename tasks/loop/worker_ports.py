@@ -10,7 +10,7 @@ from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport
 from tidewheel.rebalance.protocol.task_status import RunningCall
 from tidewheel.tasks.commit.committer import run_in_thread
 from tidewheel.tasks.commit.output_collector import OutputCollector, TopicInfo
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     Admin,
     Background,
     ChangelogReader,
@@ -25,7 +25,7 @@ from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.worker_settings import InputCheck
+from tidewheel.tasks.task.worker_settings import InputCheck
 
 
 class Membership(Protocol):

@@ -20,9 +20,9 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import StoreCorruptedError, StreamsError
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.restore import fold, position_name
 from tidewheel.state_stores.layout.stored_values import StoredValues
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import fold, position_name
 from tidewheel.state_stores.stores.key_value_store import CommittedKeyValueStore
 from tidewheel.tasks.errors import GlobalStoreDamagedError
 from tidewheel.tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs

@@ -14,10 +14,10 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StoreCorruptedError
-from tidewheel.state_stores.restore import StartFrom, restore_start
-from tidewheel.tasks.call_watch import GLOBAL, CallWatch, Limits
+from tidewheel.state_stores.layout.restore import StartFrom, restore_start
+from tidewheel.tasks.calls.call_watch import GLOBAL, CallWatch, Limits
 from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
-from tidewheel.tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.restore.store_changelog_reader import Reach, Stalls, explained
 from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent

@@ -22,10 +22,10 @@ from tidewheel.tasks.commit_facts import (
     name_digest,
 )
 from tidewheel.tasks.errors import StartRefusedError
-from tidewheel.tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, internal_prefix, is_matched
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
-from tidewheel.tasks.ports import CommittedOffset
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 _WAYS_OUT: Final = (
     "To start there all the same, run once with --accept-offsets (or accept_offsets=True); to process the input again, stop "

@@ -10,15 +10,15 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.tasks.errors import StartRefusedError
-from tidewheel.tasks.internal_topics import ApplicationPlan
-from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import (
     Admin,
     Clock,
     CommittedOffset,
     TopicDescription,
     UnsettledOffsetsError,
 )
+from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.restore.offset_origin import StartRules, check_state
 from tidewheel.tasks.restore.start_positions import (
     Grant,

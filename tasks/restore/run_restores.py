@@ -23,7 +23,7 @@ from tidewheel.state_stores.bulk_restore.plan import (
     plan_restore,
 )
 from tidewheel.state_stores.spec import StoreKind
-from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.restore.run_ports import (
     RunMaker,
     RunOrder,

@@ -13,11 +13,11 @@ from tidewheel.rebalance.producer_ids import own_ids, own_ids_outside_groups
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
 from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
-from tidewheel.tasks.ports import Admin, CommittedOffset
 from tidewheel.tasks.processing.api.topology_spec import OffsetReset
 from tidewheel.tasks.restore.offset_origin import (
     GroupOffsets,

@@ -17,7 +17,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import AnyReport
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
 from tidewheel.tasks.errors import StartRefusedError, TaskCorruptedError
-from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
 from tidewheel.tasks.restore.run_ports import RunSettings

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple, Protocol
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import ChangelogReader, Clock
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 

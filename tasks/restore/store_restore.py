@@ -14,9 +14,9 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StateStoreError, StreamsError
-from tidewheel.state_stores.restore import StartFrom, StoreTime, fold, restore_start
+from tidewheel.state_stores.layout.restore import StartFrom, StoreTime, fold, restore_start
 from tidewheel.tasks.errors import TaskCorruptedError
-from tidewheel.tasks.ports import TopicDescription
+from tidewheel.tasks.kafka.ports import TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask

@@ -25,9 +25,9 @@ from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
 from tidewheel.state_stores.layout.position import Position, store_time_name
+from tidewheel.state_stores.layout.restore import StoreTime, position_name
 from tidewheel.state_stores.layout.versions import key_of_version
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import StoreTime, position_name
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.state_stores.stores.custom_store_host import CustomStore, CustomStoreHost
 from tidewheel.state_stores.stores.factory import Store, make_store
@@ -36,7 +36,7 @@ from tidewheel.state_stores.stores.session_store import SessionStore
 from tidewheel.state_stores.stores.versioned_store import VersionedKeyValueStore
 from tidewheel.state_stores.stores.window_store import WindowStore
 from tidewheel.tasks.errors import TaskCorruptedError
-from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
 
 _IDENTITY: Final = "store-uuid"
 

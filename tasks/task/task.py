@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.tasks.erasure import Erasure
-from tidewheel.tasks.internal_topics import SubtopologyPlan
+from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.stores.factory import Store
-from tidewheel.tasks.internal_topics import SubtopologyPlan
+from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
 from tidewheel.tasks.processing.api.topology_spec import TimestampExtractor
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.processing.engine.sink import Collector

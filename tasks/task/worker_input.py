@@ -6,10 +6,10 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.errors import MissingSourceTopicError
-from tidewheel.tasks.internal_topics import ApplicationPlan, is_matched
-from tidewheel.tasks.ports import Clock, RecordSource
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched
+from tidewheel.tasks.kafka.ports import Clock, RecordSource
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
+from tidewheel.tasks.task.worker_settings import InputCheck, WorkerSettings
 
 _log = logging.getLogger(__name__)
 #: After a source topic was deleted: seconds until a plan without it must arrive, and between

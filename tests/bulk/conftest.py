@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cluster import Cluster
 from tidewheel import StreamsConfig
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, spark_session
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession, spark_session
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.java import find_java
 

@@ -19,7 +19,7 @@ from tests.bulk.sums import STORE, sums
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tidewheel import KafkaStreams, StreamsConfig, StreamsError, Topology
 from tidewheel.bulk import FrameSource, bootstrap
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 
 PARTITIONS = 3

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.streams.cli.command_runs import ROOT
 from tidewheel import KafkaStreams
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.user_program import load_program

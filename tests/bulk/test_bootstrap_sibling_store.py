@@ -6,7 +6,7 @@ from tests.bulk.conftest import MakeConfig
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tidewheel import KafkaStreams, Serdes, StreamsBuilder, StreamsConfig, Topology
 from tidewheel.bulk import BootstrapRefused, bootstrap
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 
 KEYS = ("tea", "coffee", "milk", "water")
 PARTITIONS = 2

@@ -21,7 +21,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.programs.probes import runs_from
 from tests.state_stores.bulk_restore.logs import SPECS
 from tidewheel import KafkaStreams, Processor, StreamsConfig, Topology
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.bulk.driver import bulk_driver
 from tidewheel.streams.bulk.restore import restore_stores
 from tidewheel.streams.bulk.snapshots import make_snapshots

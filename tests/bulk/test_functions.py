@@ -15,7 +15,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.outcome import wait_for_counts
 from tidewheel import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
 from tidewheel.bulk import restore, snapshot, state_dataframe, verify
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase

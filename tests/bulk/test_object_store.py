@@ -12,7 +12,7 @@ from tests.bulk.objects import ObjectsDriver, bucket_url, objects, settle
 from tests.integration.cluster import Cluster
 from tidewheel import StreamsConfig
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.bulk.driver import bulk_driver
 from tidewheel.streams.bulk.restore import restore_stores
 from tidewheel.streams.bulk.snapshots import make_snapshots

@@ -19,9 +19,9 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
-from tidewheel.state_stores.bulk_restore.spark_frames import check_sortable, utc_converter
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
-from tidewheel.state_stores.bulk_restore.spark_sources import read_frame, session_time_zone, zoned
+from tidewheel.state_stores.bulk_restore.spark.frames import check_sortable, utc_converter
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession, collected, next_step
+from tidewheel.state_stores.bulk_restore.spark.sources import read_frame, session_time_zone, zoned
 from tidewheel.streams.errors import StreamsError
 
 

@@ -7,7 +7,7 @@ from tests.fakes.schema_registry import schema_registry
 from tests.integration.cluster import Cluster
 from tidewheel import Serdes, StreamsBuilder
 from tidewheel.bulk import bootstrap, state_dataframe
-from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 
 ORDER: dict[str, Any] = {
     "type": "record",

@@ -9,15 +9,15 @@ import pytest
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
 from tests.fakes.group_log import FakeControlTopics
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.rebalance.ports import (
+from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
+from tidewheel.rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
+from tidewheel.rebalance.runtime.ports import (
     ControlTopicsChangedError,
     GroupLog,
     LeadershipLostError,
     LoggedRecord,
 )
-from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
-from tidewheel.rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
-from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.admin.group_log import (
@@ -28,7 +28,7 @@ from tidewheel.streams.kafka.admin.group_log import (
 )
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.control_topics import Arrival, ControlTopicsReader
-from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.kafka.ports import NewTopic
 
 BACK_MS = 60_000
 

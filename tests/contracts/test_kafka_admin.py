@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.cluster import PATIENCE_S, Cluster, started, write
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
-from tidewheel.tasks.ports import Admin, CommittedOffset, NewTopic
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset, NewTopic
 
 
 def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:

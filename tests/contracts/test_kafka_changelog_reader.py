@@ -4,7 +4,7 @@ import pytest
 
 from tests.fakes.cluster import PATIENCE_S, Cluster, T, columns, read_until, started, write
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import ChangelogReader, OffsetOutOfRangeError
 
 
 def test_a_changelog_is_read_to_the_position_of_its_writer(cluster: Cluster) -> None:

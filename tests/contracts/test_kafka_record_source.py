@@ -13,7 +13,7 @@ from tests.fakes.cluster import (
 )
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import MissingSourceTopicError, StreamsError
-from tidewheel.tasks.ports import OffsetOutOfRangeError, RecordSource
+from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError, RecordSource
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 

@@ -15,7 +15,11 @@ from tests.fakes.cluster import (
 )
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, StreamsError
-from tidewheel.tasks.ports import CommittedOffset, TransactionAbortedError, TransactionalProducer
+from tidewheel.tasks.kafka.ports import (
+    CommittedOffset,
+    TransactionAbortedError,
+    TransactionalProducer,
+)
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 

@@ -14,7 +14,7 @@ from tests.integration.cluster import Cluster, until
 from tests.streams.cli.command_runs import ROOT, Command
 from tests.streams.demo.archive import small_archive
 from tidewheel import ChangelogRecord, Serdes
-from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.records import decode_record
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results

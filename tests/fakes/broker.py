@@ -17,7 +17,7 @@ from tests.fakes.murmur2 import partition_of
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.client.records import record_size_bytes
-from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 

@@ -1,4 +1,4 @@
-"""Ports of `tidewheel.tasks.ports` over a `FakeBroker`; the factory is like `KafkaClients`."""
+"""Ports of `tidewheel.tasks.kafka.ports` over a `FakeBroker`; the factory is like `KafkaClients`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from tests.fakes.broker import (
 )
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     FailedDelivery,

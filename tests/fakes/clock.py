@@ -2,7 +2,7 @@
 
 
 class FakeClock:
-    """Port `tidewheel.tasks.ports.Clock`; both times advance together."""
+    """Port `tidewheel.tasks.kafka.ports.Clock`; both times advance together."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

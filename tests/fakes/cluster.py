@@ -8,7 +8,7 @@ from tests.fakes.broker import FakeBroker, StoredRecord
 from tests.fakes.clients import FakeClients
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.kafka.clients import KafkaClients
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     Admin,
     ChangelogReader,
     NewTopic,

@@ -1,4 +1,4 @@
-"""Ports of `tidewheel.rebalance.ports` in memory: control topics with transactions and fencing."""
+"""Ports of `tidewheel.rebalance.runtime.ports` in memory: control topics with transactions and fencing."""
 
 import secrets
 import threading
@@ -8,13 +8,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from tidewheel.rebalance.ports import (
-    ControlTopicsChangedError,
-    GroupLogAwayError,
-    LeadershipLostError,
-    LoggedRecord,
-    LogRead,
-)
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
@@ -29,6 +22,13 @@ from tidewheel.rebalance.protocol.records import (
     encode_record,
     read_record,
     record_keys,
+)
+from tidewheel.rebalance.runtime.ports import (
+    ControlTopicsChangedError,
+    GroupLogAwayError,
+    LeadershipLostError,
+    LoggedRecord,
+    LogRead,
 )
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
 )
 from tidewheel.streams.processes.restore_helper.helper_pool import message_of, report_of
 from tidewheel.streams.processes.restore_helper.run_making import RestoreHelper
-from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 
 

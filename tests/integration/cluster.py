@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.kafka.clients import KafkaClients
-from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.kafka.ports import NewTopic
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 

@@ -18,7 +18,7 @@ import msgspec
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.processes import WorkerProcess
 from tests.streams.processes.watchdog.playing import hello
-from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import AnyOrder, Welcome
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord

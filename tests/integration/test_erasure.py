@@ -14,7 +14,7 @@ from tests.integration.programs.jobs import JOBS, STORE
 from tidewheel import InvalidStateStoreError, KafkaStreams, RunOptions
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
-from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
 
 PROGRAM = """
 from tests.integration.programs.jobs import JOBS

@@ -16,7 +16,7 @@ from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.passers_by import JOINS_PER_S, LIFE_MAX_S, PassersBy
 from tests.integration.processes import WorkerProcess
 from tests.integration.test_groups_basic import PARTITIONS, Group, group, owned, topics
-from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import Ready, decode_message
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord, decode_record
 from tidewheel.streams.exit_codes import ExitCode

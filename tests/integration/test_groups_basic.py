@@ -27,7 +27,7 @@ from tidewheel.rebalance.protocol.messages import DiskCopy, JoinGroup, decode_me
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic
 from tidewheel.streams.worker.metrics import TaskInfo
-from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 #: Members settle immediately: moves begin without delay.

@@ -9,18 +9,18 @@ import pytest
 from tests.integration.cluster import until
 from tests.integration.processes import WorkerProcess
 from tests.integration.test_groups_basic import PARTITIONS, Group, group, owned, topics
-from tidewheel.rebalance.group import Group as GroupState
-from tidewheel.rebalance.group import replay
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.field_types import counter_max
+from tidewheel.rebalance.protocol.group import Group as GroupState
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.records import decode_record, read_record
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import CommittedOffset
 
 __all__ = ["group", "topics"]
 

@@ -15,7 +15,7 @@ PURE = {
     "state_stores/layout/key_schema.py": "bytes sort as keys do",
     "state_stores/layout/envelope.py": "values come back as written",
     "state_stores/buffers/commit_buffer.py": "buffer and disk together read as one map",
-    "state_stores/restore.py": "last per key equals replay",
+    "state_stores/layout/restore.py": "last per key equals replay",
     "streams/serdes": "values come back as written",
     "streams/topology/topology.py": "sub-topologies cut every graph in parts",
     "rebalance/assignors/fixed.py": "every task runs exactly once",
@@ -23,7 +23,7 @@ PURE = {
     "rebalance/assignors/standby_placement.py": "copies that are spread evenly stay",
     "rebalance/refine/refine.py": "a running task is handed to nobody but a ready copy",
     "rebalance/leader/reconcile.py": "nothing is granted while something is to be given up",
-    "rebalance/group.py": "compaction and snapshots leave the same group",
+    "rebalance/protocol/group.py": "compaction and snapshots leave the same group",
 }
 """Each pure part with its law in words."""
 

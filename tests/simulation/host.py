@@ -8,8 +8,8 @@ from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
 from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tests.simulation.world import Process, World
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     DiskCopy,

@@ -12,9 +12,9 @@ from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import APP
 from tests.simulation.world import Process, RequestTimedOut, World
 from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
-from tidewheel.rebalance.group import Group, apply, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from tidewheel.rebalance.protocol.group import Group, apply, snapshot
 from tidewheel.rebalance.protocol.messages import AnyMessage
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 

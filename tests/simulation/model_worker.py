@@ -23,11 +23,11 @@ from tests.simulation.world import incarnation_name
 from tidewheel.rebalance.protocol import orders
 from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
 from tidewheel.rebalance.protocol.task_status import TaskStatus
-from tidewheel.state_stores import restore
 from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.layout import restore
 from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.restore import start_positions
 
 #: Interval of the worker's loop.

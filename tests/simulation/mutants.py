@@ -18,9 +18,7 @@ from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
 from tests.simulation.workload import TaskNames
 from tests.simulation.world import Violation
-from tidewheel.rebalance import group as fold_rules
 from tidewheel.rebalance.assignors import sticky
-from tidewheel.rebalance.group import Group, step_record
 from tidewheel.rebalance.leader import (
     compatibility,
     membership,
@@ -34,7 +32,9 @@ from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import Announced, Observations
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
+from tidewheel.rebalance.protocol import group as fold_rules
 from tidewheel.rebalance.protocol import records as record_forms
+from tidewheel.rebalance.protocol.group import Group, step_record
 from tidewheel.rebalance.protocol.messages import GrantedOk, JoinGroup, Revoked
 from tidewheel.rebalance.protocol.orders import RunTask
 from tidewheel.rebalance.protocol.records import (
@@ -47,7 +47,7 @@ from tidewheel.rebalance.protocol.records import (
 )
 from tidewheel.rebalance.refine.refine import Refinement
 from tidewheel.rebalance.refine.refine_input import Readiness
-from tidewheel.state_stores import restore
+from tidewheel.state_stores.layout import restore
 from tidewheel.streams.group import recovery
 
 #: Object, attribute, replacement.

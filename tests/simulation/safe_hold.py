@@ -14,12 +14,12 @@ from tests.simulation.leading import LEADER_ID
 from tests.simulation.model_broker import TransactionState
 from tests.simulation.workload import APP, ASSIGNOR, CHANGELOG, TOPOLOGY_HASH, Workload
 from tests.simulation.world import Process, World
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.model import TaskShape, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group import recovery
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import CommittedOffset
 
 
 class Lifetime(Protocol):

@@ -20,18 +20,18 @@ from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenari
 from tests.simulation.toxics import Toxic, bad_time, make_up, strike
 from tests.simulation.workload import TaskNames, Workload
 from tests.simulation.world import Process, World
-from tidewheel.rebalance import group as fold_rules
 from tidewheel.rebalance.assignors import builtin
 from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import Fence
-from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol import group as fold_rules
 from tidewheel.rebalance.protocol import records as record_forms
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import AnyMessage
 from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport, TaskRunning
 from tidewheel.rebalance.protocol.records import AnyRecord, decode_record, encode_record
 from tidewheel.rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.ports import LoggedRecord
 
 STATE = "shop-group-state-0"
 #: Maximum time to settle after the last disturbance.

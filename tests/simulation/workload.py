@@ -10,7 +10,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.messages import SeenTask
-from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS
+from tidewheel.state_stores.layout.restore import TOMBSTONE_MARGIN_MS
 
 KEYS: Final = 6
 FULL: Final = 4

@@ -31,7 +31,7 @@ _FOR_A_LINE = ("argparse", "tomllib")
 #: A watchdog has no store.
 _NO_STORE = (
     "secrets",
-    "tidewheel.state_stores.restore",
+    "tidewheel.state_stores.layout.restore",
     "tidewheel.tasks.restore.run_ports",
     "tempfile",
 )

@@ -40,7 +40,7 @@ from tidewheel.streams.topology.topology import Topology, given_topology
 from tidewheel.streams.worker.topic_setup import plan_with_topics
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+    from tidewheel.state_stores.bulk_restore.spark.job import DataFrame, SparkSession
 
 __all__ = ["BootstrapRefused", "BootstrapReport", "BootstrapStep", "FrameSource", "bootstrap"]
 
@@ -104,11 +104,11 @@ def bootstrap(
             topology.spec(config), config, admin, admin.list_topics(), topology_hash
         )
         target = target_of(plan, config.application_id, store)
-        from tidewheel.state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.frames import (  # noqa: PLC0415 - see bulk_session
             check_sortable,
             column_names,
         )
-        from tidewheel.state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.sources import (  # noqa: PLC0415 - see bulk_session
             read_frame,
             session_time_zone,
             zoned,

@@ -18,7 +18,6 @@ from typing import Protocol
 
 from msgspec.structs import replace as replaced
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.bootstrapping import (
     Claimant,
     begin_load,
@@ -33,6 +32,7 @@ from tidewheel.rebalance.model import (
     parse_position_key,
     position_key,
 )
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.bulk.bootstrap.other_stores import (
@@ -53,8 +53,8 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.commit_facts import CommitFacts
+from tidewheel.tasks.kafka.ports import CommittedOffset, TopicDescription, TransactionalProducer
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is

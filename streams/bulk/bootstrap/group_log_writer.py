@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final, Protocol
 
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.inspect.describe import LogFold
-from tidewheel.rebalance.ports import LeadershipLostError
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import LeaderBeat, encode_message
 from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, record_keys
+from tidewheel.rebalance.runtime.ports import LeadershipLostError
 from tidewheel.streams.errors import FencedError, StreamsError
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tidewheel.tasks.kafka.ports import Admin, SinkProducer
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import Admin, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Age (ms) from which the inbox topic is read. A member counts as alive for two session timeouts

@@ -9,9 +9,9 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget, upstream_of
-from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
-from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: Returns true if a partition has a record between two offsets (end exclusive).
 HasRecords = Callable[[TopicPartition, int, int], bool]

@@ -14,7 +14,7 @@ from tidewheel.rebalance.model import TopicPartition, position_key
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
-from tidewheel.tasks.internal_topics import (
+from tidewheel.tasks.kafka.internal_topics import (
     ApplicationPlan,
     SubtopologyPlan,
     changelog_topic,

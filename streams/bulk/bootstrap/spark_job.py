@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import fold_log
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.bulk.bootstrap.driver import Checked
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
@@ -35,12 +35,12 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import clients_of
-from tidewheel.tasks.ports import TransactionalProducer
+from tidewheel.tasks.kafka.ports import TransactionalProducer
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_frames import Placed, PlacedRow
-    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame
+    from tidewheel.state_stores.bulk_restore.spark.frames import Placed, PlacedRow
+    from tidewheel.state_stores.bulk_restore.spark.job import DataFrame
 
 Counted = Callable[[int], None]
 
@@ -104,7 +104,7 @@ class SparkJob:
     to_write: list[int] = field(default_factory=list[int])
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
-        from tidewheel.state_stores.bulk_restore.spark_frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
 
         spec, settings = self.target.spec, self.driver.travelling
         encoder = RowEncoder(
@@ -142,7 +142,7 @@ class SparkJob:
         )
 
     def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
-        from tidewheel.state_stores.bulk_restore.spark_frames import run_on_places  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark.frames import run_on_places  # noqa: PLC0415 - see bulk_session
 
         return run_on_places(
             self.placed[0],
@@ -163,7 +163,7 @@ class SparkJob:
 def spark_job(
     driver: BulkDriver, frame: "DataFrame", target: StoreTarget, columns: Columns
 ) -> Generator[SparkJob]:
-    from tidewheel.state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
+    from tidewheel.state_stores.bulk_restore.spark.frames import runs_twice  # noqa: PLC0415 - see bulk_session
 
     if runs_twice(driver.session):
         raise ConfigError(

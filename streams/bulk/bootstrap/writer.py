@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.bootstrapping import may_write
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
 from tidewheel.streams.bulk.bootstrap.rows import Written, version_left
 from tidewheel.streams.errors import FencedError, StreamsError
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     TransactionAbortedError,
     TransactionalProducer,

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import duration_text
 from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import DrainMember
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms

@@ -26,7 +26,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.topology.topology import Topology
-from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, plan_application
 
 _LOOK_S: Final = 0.2
 #: Interval of delete orders until one is answered: the owner may change or be restoring.

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.history import Episode, account, episode_text
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
@@ -25,7 +25,7 @@ from tidewheel.streams.group.recovery import (
 )
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.streams.worker.group_membership import partition_counts, task_shapes
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

@@ -1,4 +1,4 @@
-"""Administrative requests: the port `tidewheel.tasks.ports.Admin`.
+"""Administrative requests: the port `tidewheel.tasks.kafka.ports.Admin`.
 
 Each call retries transient errors (leader elections, loading coordinators) until its deadline, then
 raises a StreamsError that names the cluster and what to check.
@@ -49,8 +49,8 @@ from tidewheel.streams.kafka.client.failures import Outcome, outcome_of
 from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
 from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders
 from tidewheel.streams.kafka.producers.producer import ProducerClient
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import (
     CommittedOffset,
     NewTopic,
     TopicDescription,

@@ -1,4 +1,4 @@
-"""Group log on Kafka: the port `tidewheel.rebalance.ports.GroupLog`, and a leader's other requests.
+"""Group log on Kafka: the port `tidewheel.rebalance.runtime.ports.GroupLog`, and a leader's other requests.
 
 Only the leader writes the state topic, in transactions of `<app>-leader`; a claim
 (`init_transactions`) fences the previous leader. Members write the inbox without transactions and
@@ -14,17 +14,17 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaException
 
 from tidewheel.rebalance.model import TopicPartition, parse_position_key, position_key
-from tidewheel.rebalance.ports import (
+from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message, read_message
+from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
+from tidewheel.rebalance.runtime.ports import (
     ControlTopicsChangedError,
     GroupLogAwayError,
     LeadershipLostError,
     LoggedRecord,
     LogRead,
 )
-from tidewheel.rebalance.producer_ids import own_ids
-from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
-from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message, read_message
-from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
@@ -32,8 +32,8 @@ from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
 from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
+from tidewheel.tasks.kafka.ports import NewTopic, OffsetOutOfRangeError
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
-from tidewheel.tasks.ports import NewTopic, OffsetOutOfRangeError
 
 _T = TypeVar("_T")
 

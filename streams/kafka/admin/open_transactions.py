@@ -13,7 +13,7 @@ from tidewheel.streams.kafka.admin.transaction_requests import (
     NotAskedError,
     ProducerState,
 )
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 
 _ASK_S: Final = 5.0
 

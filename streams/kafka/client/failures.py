@@ -18,8 +18,8 @@ from tidewheel.streams.kafka.client.codes import (
     UNANSWERED,
     is_transient,
 )
-from tidewheel.tasks.internal_topics import configure_command
-from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.kafka.internal_topics import configure_command
+from tidewheel.tasks.kafka.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 

@@ -1,4 +1,4 @@
-"""Readers of changelogs and global topics: the port `tidewheel.tasks.ports.ChangelogReader`."""
+"""Readers of changelogs and global topics: the port `tidewheel.tasks.kafka.ports.ChangelogReader`."""
 
 import time
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
-from tidewheel.tasks.ports import ChangelogReader
+from tidewheel.tasks.kafka.ports import ChangelogReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: `read_range` raises after this many seconds without progress.

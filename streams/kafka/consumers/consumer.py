@@ -25,7 +25,7 @@ from tidewheel.streams.kafka.client.codes import (
 )
 from tidewheel.streams.kafka.client.records import to_runs
 from tidewheel.streams.kafka.client.settings import Config
-from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _PREPARE_S: Final = 2.0

@@ -15,7 +15,7 @@ import msgspec
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
-from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000

@@ -25,7 +25,7 @@ from tidewheel.streams.kafka.client.codes import (
 )
 from tidewheel.streams.kafka.client.failures import failed_delivery
 from tidewheel.tasks.commit.output_collector import record_bytes
-from tidewheel.tasks.ports import FailedDelivery, TransactionAbortedError
+from tidewheel.tasks.kafka.ports import FailedDelivery, TransactionAbortedError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: The search fails after this many consecutive trials without a new answer. One is normal: after a

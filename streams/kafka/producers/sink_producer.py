@@ -1,4 +1,4 @@
-"""Idempotent producer of at_least_once: the port `tidewheel.tasks.ports.SinkProducer`.
+"""Idempotent producer of at_least_once: the port `tidewheel.tasks.kafka.ports.SinkProducer`.
 
 The client reports only failures, without an identifier. A failed record is found by its contents
 among those sent since the last flush. Records with equal topic, key and value are interchangeable.
@@ -23,7 +23,7 @@ from tidewheel.streams.kafka.producers.producer import (
     StalledError,
     no_wait,
 )
-from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.kafka.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Longer than `message.timeout.ms` (default 120 s): records time out before a flush does.

@@ -1,4 +1,4 @@
-"""Transactional producer of the worker: the port `tidewheel.tasks.ports.TransactionalProducer`.
+"""Transactional producer of the worker: the port `tidewheel.tasks.kafka.ports.TransactionalProducer`.
 
 State: new → (init) → ready → (begin) → open → (commit, abort) → ready; or ended by fencing or an
 unknown outcome. Success counts only if the client's log shows no lost connection, whose request
@@ -42,7 +42,7 @@ from tidewheel.streams.kafka.producers.producer import (
 from tidewheel.streams.kafka.producers.refused_search import BATCH_BYTES, RefusedSearch
 from tidewheel.streams.kafka.producers.trial_producer import TrialProducer
 from tidewheel.tasks.commit.output_collector import batch_ends
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     FailedDelivery,

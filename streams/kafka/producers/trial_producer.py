@@ -18,7 +18,7 @@ from tidewheel.streams.kafka.client.failures import is_batch_refused, is_retriab
 from tidewheel.streams.kafka.client.settings import SEARCH_TIMEOUT_MS, ClientSettings
 from tidewheel.streams.kafka.producers.producer import SLICE_S, no_wait
 from tidewheel.streams.kafka.producers.refused_search import Batch, Trial
-from tidewheel.tasks.ports import TransactionAbortedError, UnansweredError
+from tidewheel.tasks.kafka.ports import TransactionAbortedError, UnansweredError
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Seconds for which trials share one transaction, far below its timeout.

@@ -10,7 +10,7 @@ import msgspec
 
 from tidewheel.state_stores.bulk_restore.manifest import PartitionRuns, Run, StoreSnapshot
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.console_log import LogLevel
 
 #: Concurrent orders of a helper; limited, because each keeps a run's rows in memory.

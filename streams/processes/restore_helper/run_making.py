@@ -23,7 +23,7 @@ from tidewheel.state_stores.bulk_restore.merge import limit_runs
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.kafka.consumers.changelog import STALL_S
 from tidewheel.streams.processes.restore_helper.helper_messages import (
     ACTIVE_MAX,
@@ -38,7 +38,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Report,
     SnapshotFound,
 )
-from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
 

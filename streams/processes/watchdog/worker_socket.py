@@ -30,7 +30,7 @@ _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class WorkerSocket:
-    """The port `tidewheel.rebalance.ports.WorkerConnection`.
+    """The port `tidewheel.rebalance.runtime.ports.WorkerConnection`.
 
     The group runtime's thread calls the port; all else is for the main thread.
 

@@ -9,7 +9,7 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.worker.application.application_state import ApplicationState
 from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 from tidewheel.tasks.restore.run_ports import RunMaker
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent

@@ -13,7 +13,7 @@ from tidewheel.state_stores.ports import Database
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.app_configs import app_configs
 from tidewheel.tasks.commit.output_collector import OutputCollector
-from tidewheel.tasks.internal_topics import ApplicationPlan, internal_prefix
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, internal_prefix
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
 from tidewheel.tasks.processing.engine.task_processing import TaskSetting

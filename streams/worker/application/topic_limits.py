@@ -4,7 +4,7 @@ import threading
 import time
 
 from tidewheel.tasks.errors import MissingOutputTopicError
-from tidewheel.tasks.ports import Admin, TopicDescription
+from tidewheel.tasks.kafka.ports import Admin, TopicDescription
 
 _LIMIT = "max.message.bytes"
 

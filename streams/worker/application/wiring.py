@@ -19,13 +19,17 @@ from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.task_factory import error_handlers
 from tidewheel.streams.worker.application.topic_limits import KafkaTopics
-from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.ports import Admin
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.loop.worker_ports import WorkerPorts
-from tidewheel.tasks.ports import Admin
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 from tidewheel.tasks.restore.run_ports import RunSettings
-from tidewheel.tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
+from tidewheel.tasks.task.worker_settings import (
+    RECOMMIT_MS_MAX,
+    WorkerSettings,
+    recommit_interval_ms,
+)
 
 _log = logging.getLogger("tidewheel")
 

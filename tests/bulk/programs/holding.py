@@ -10,7 +10,7 @@ from tidewheel.streams.bulk.bootstrap import spark_job as bootstrap_job
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark_frames import PlacedRow
+    from tidewheel.state_stores.bulk_restore.spark.frames import PlacedRow
 
 #: More than one batch of the producer: its transaction is open.
 ROWS_BEFORE: Final = 1_500

@@ -23,7 +23,7 @@ from tests.bulk.changelogs import stores_of
 from tests.streams.bulk.inline import inline_driver
 from tidewheel import StreamsConfig
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
-from tidewheel.state_stores.bulk_restore.spark_job import spark_session
+from tidewheel.state_stores.bulk_restore.spark.job import spark_session
 from tidewheel.streams.broker.java import find_java
 from tidewheel.streams.bulk.driver import BulkDriver, bulk_driver
 from tidewheel.streams.bulk.executors import Counted, ExecutorWork

@@ -5,9 +5,9 @@ from typing import Any
 
 from tests.rebalance.leader.round_table import RoundTable, stateful
 from tidewheel.rebalance.assignors.builtin import resolve
-from tidewheel.rebalance.group import snapshot
 from tidewheel.rebalance.leader.decision import Decision
 from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.group import snapshot
 from tidewheel.rebalance.protocol.messages import LeaderBeat, SeenTask, decode_message
 from tidewheel.rebalance.protocol.orders import MayClose
 from tidewheel.rebalance.protocol.records import decode_record

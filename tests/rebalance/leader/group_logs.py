@@ -1,9 +1,9 @@
 """Handwritten group logs for tests of log readers."""
 
-from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.inspect.describe import LogEntry
 from tidewheel.rebalance.leader.targets import basis_of
 from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.rebalance.protocol.group import Group, replay, snapshot
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     Copy,

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from tidewheel.rebalance.assignors.builtin import resolve
-from tidewheel.rebalance.group import Group, apply, replay, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
 from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.member.member import Member, MemberDecision
 from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.group import Group, apply, replay, snapshot
 from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from tests.rebalance.leader.round_table import RoundTable
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.inspect.describe import GroupPhase, phase_of
 from tidewheel.rebalance.leader.bootstrapping import (
     BOOTSTRAP_HOLD,
@@ -17,6 +16,7 @@ from tidewheel.rebalance.leader.bootstrapping import (
     pending_in,
 )
 from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.orders import RunTask
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rebalance.leader.round_table import APP, RoundTable, Worker, join, stateful
-from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.inspect.describe import (
     GroupPhase,
     LogEntry,
@@ -18,6 +17,7 @@ from tidewheel.rebalance.inspect.describe import (
 )
 from tidewheel.rebalance.leader.compatibility import is_parked, join_refusal, updated_program
 from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.group import Group, replay, snapshot
 from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow

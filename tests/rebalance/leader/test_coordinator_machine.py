@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 
 from tests.rebalance.leader.round_table import RoundTable, Worker, keys_of, stateful, with_settings
-from tidewheel.rebalance.group import LIVE, Group, replay
 from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, fold_log
 from tidewheel.rebalance.inspect.history import account
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.group import LIVE, Group, replay
 from tidewheel.rebalance.protocol.messages import Ready
 from tidewheel.rebalance.protocol.orders import WorkerLeaves
 from tidewheel.rebalance.protocol.records import (

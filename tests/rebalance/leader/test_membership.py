@@ -12,10 +12,10 @@ from tests.rebalance.leader.round_table import (
     status,
     with_settings,
 )
-from tidewheel.rebalance.group import Group, apply
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.group import Group, apply
 from tidewheel.rebalance.protocol.messages import (
     Beat,
     JoinRefused,

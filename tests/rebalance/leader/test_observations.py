@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from tests.rebalance.leader.round_table import APP, join
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.leader.observations import (
     ENDED_MAX,
     FAILURE_BACK_OFF_MS,
@@ -13,6 +12,7 @@ from tidewheel.rebalance.leader.observations import (
     Observations,
 )
 from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,

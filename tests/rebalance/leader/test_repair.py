@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.rebalance.leader.attacked import Supervised
 from tests.rebalance.leader.hostile import lies, settled_table
 from tests.rebalance.leader.round_table import APP, SESSION_MS, RoundTable
-from tidewheel.rebalance.group import LIVE, Group, replay, snapshot
 from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.model import MemberPhase, TaskPhase
 from tidewheel.rebalance.producer_ids import is_group_id
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.field_types import counter_max
+from tidewheel.rebalance.protocol.group import LIVE, Group, replay, snapshot
 from tidewheel.rebalance.protocol.records import (
     LeaderClaim,
     TaskRecord,

@@ -3,8 +3,8 @@
 import msgspec
 
 from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, RoundTable, Worker, join
-from tidewheel.rebalance.group import replay, snapshot
 from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.protocol.group import replay, snapshot
 from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup, ShutDown
 from tidewheel.rebalance.protocol.orders import (
     EndApplication,

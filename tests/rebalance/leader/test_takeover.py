@@ -10,7 +10,7 @@ from tests.rebalance.leader.round_table import (
     stateful,
     with_settings,
 )
-from tidewheel.rebalance.group import replay, snapshot
+from tidewheel.rebalance.protocol.group import replay, snapshot
 from tidewheel.rebalance.protocol.messages import Beat, LeaderBeat, Suspect
 from tidewheel.rebalance.protocol.orders import KeepCopy, TaskReleased
 from tidewheel.rebalance.protocol.records import LeaderClaim, TaskRecord

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from tests.rebalance.leader.round_table import APP, RoundTable, join, on_disk, status, with_settings
 from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS
 from tidewheel.rebalance.leader.targets import basis_of
 from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, DiskCopy
 from tidewheel.rebalance.protocol.records import (
     GroupRecord,

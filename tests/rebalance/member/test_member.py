@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.member.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,

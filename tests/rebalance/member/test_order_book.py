@@ -1,7 +1,7 @@
 """Orders derived from the group log."""
 
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.member.order_book import OrderBook
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
 from tidewheel.rebalance.protocol.records import Copy, LeaderClaim, StepRecord, TaskRecord
 

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from tests.rebalance.leader.attacked import Supervised
 from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import join
-from tidewheel.rebalance.group import (
+from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group
+from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.rebalance.model import EPOCH_MAX, TaskPhase
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.group import (
     EPOCHS_SKIPPED_MAX,
     FIRST_EPOCH_MAX,
     Group,
@@ -18,10 +22,6 @@ from tidewheel.rebalance.group import (
     refusal_of,
     replay,
 )
-from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group
-from tidewheel.rebalance.inspect.history import Chronicle, episode_text
-from tidewheel.rebalance.model import EPOCH_MAX, TaskPhase
-from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
 from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
     decode_message,

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tidewheel.rebalance.group import replay, snapshot
 from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.group import replay, snapshot
 from tidewheel.rebalance.protocol.messages import (
     PROTOCOL_MAX,
     AnyMessage,

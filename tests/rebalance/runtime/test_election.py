@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
 from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
 from tidewheel.rebalance.runtime.election import CLAIM_HEARTBEATS, Election

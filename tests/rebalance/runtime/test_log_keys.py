@@ -1,7 +1,6 @@
 """Obsolete keys of the state topic (H4)."""
 
-from tidewheel.rebalance.group import Group, replay
-from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     LeaderClaim,
@@ -10,6 +9,7 @@ from tidewheel.rebalance.protocol.records import (
     record_key,
 )
 from tidewheel.rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.ports import LoggedRecord
 
 
 def _note(keys: LogKeys, *records: AnyRecord) -> Group:

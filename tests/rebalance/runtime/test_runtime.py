@@ -19,10 +19,9 @@ from tests.rebalance.leader.groups import (
     World,
     welcomed,
 )
-from tidewheel.rebalance.group import replay
 from tidewheel.rebalance.model import MemberPhase
-from tidewheel.rebalance.ports import GroupLogAwayError
 from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import (
     Beat,
     EraseKey,
@@ -50,6 +49,7 @@ from tidewheel.rebalance.protocol.records import (
 )
 from tidewheel.rebalance.runtime import leadership
 from tidewheel.rebalance.runtime.leadership import AUDIT_EACH_MS
+from tidewheel.rebalance.runtime.ports import GroupLogAwayError
 
 
 def _claims(world: World) -> list[LeaderClaim]:

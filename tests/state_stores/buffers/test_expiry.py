@@ -9,8 +9,8 @@ from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
 from tidewheel.state_stores.buffers.expiry import StoreExpiry, slowest_time
 from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.restore import fold
 from tidewheel.state_stores.layout.segments import SegmentLayout
-from tidewheel.state_stores.restore import fold
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.state_stores.stores.factory import make_store
 from tidewheel.state_stores.stores.window_store import TimestampedWindowStore

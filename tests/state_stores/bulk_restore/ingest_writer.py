@@ -13,7 +13,7 @@ from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, columns, 
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.layout.restore import fold
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase

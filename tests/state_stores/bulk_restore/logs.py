@@ -12,9 +12,9 @@ from tidewheel.state_stores.buffers.commit_buffer import write_rows
 from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.envelope import unwrap_value
+from tidewheel.state_stores.layout.restore import StoreTime, fold
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import StoreTime, fold
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.state_stores.stores.factory import make_store
 from tidewheel.streams.serdes.buffered import BufferedSerde

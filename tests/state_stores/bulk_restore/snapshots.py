@@ -13,7 +13,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     Run,
     StoreSnapshot,
 )
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 
 SPEC = SPECS["key-value"]
 TOPIC = "app-store-changelog"

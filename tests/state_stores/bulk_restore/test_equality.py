@@ -29,8 +29,8 @@ from tidewheel.state_stores.bulk_restore.merge import limit_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
 from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import StoreTime
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase

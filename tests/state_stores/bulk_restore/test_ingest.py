@@ -38,7 +38,7 @@ from tidewheel.state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.position import Position, store_time_name
-from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.layout.restore import StoreTime, fold
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase

@@ -34,7 +34,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     validate,
 )
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
-from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
+from tidewheel.state_stores.layout.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 

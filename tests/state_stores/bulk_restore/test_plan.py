@@ -20,7 +20,7 @@ from tests.state_stores.bulk_restore.snapshots import (
 from tidewheel.state_stores.bulk_restore.manifest import Layout, may_extend, validate
 from tidewheel.state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import StartFrom, StoreTime
+from tidewheel.state_stores.layout.restore import StartFrom, StoreTime
 
 POSITION = Position(offset=90, topic_id=TOPIC_ID, written_at_ms=NOW_MS - 1_000)
 

@@ -21,8 +21,8 @@ from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder, write_run
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.envelope import wrap_value
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.state_stores.layout.segments import SegmentLayout
-from tidewheel.state_stores.restore import StoreTime
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 from tidewheel.state_stores.spec import StoreSpec
 

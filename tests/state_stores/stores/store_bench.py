@@ -13,8 +13,8 @@ from tidewheel import Serdes
 from tidewheel.state_stores.buffers.commit_buffer import write_rows
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.headers import Headers
+from tidewheel.state_stores.layout.restore import fold
 from tidewheel.state_stores.ports import Database
-from tidewheel.state_stores.restore import fold
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase

@@ -9,7 +9,7 @@ from tests.tasks.task.custom_stores import KeptTotals, Totals
 from tidewheel import Serdes, StateStore
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.layout.restore import fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.state_stores.stores.custom_store_host import (
     ChangeBuffer,

@@ -29,7 +29,7 @@ from tidewheel.streams.broker import (
 )
 from tidewheel.streams.broker.jars import DEFAULT_VERSION
 from tidewheel.streams.broker.wire import describe_cluster
-from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.kafka.ports import NewTopic
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.streams.bulk.bootstrap.driver import Checked
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from tidewheel.state_stores.bulk_restore.spark_frames import PortableFunction
+from tidewheel.state_stores.bulk_restore.spark.frames import PortableFunction
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.processes.user_program import load_program
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.bulk.snapshot_plan import cut, plan_partition, to_merge
 
 _NOW_MS = 10**12

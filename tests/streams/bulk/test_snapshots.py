@@ -31,8 +31,8 @@ from tidewheel.streams.bulk.driver import BulkDriver, now_ms
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
 from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 _TOPIC = f"app-{STORE}-changelog"
 _PART = TopicPartition(_TOPIC, 0)

@@ -17,7 +17,7 @@ from tidewheel import (
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.bulk.stores import bulk_stores, changelog_facts
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError
-from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.kafka.ports import NewTopic
 
 _CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.integration.cluster import until
 from tests.rebalance.leader.group_logs import LogBook, scale_out, two_members
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.model import MemberPhase, TaskId, TopicPartition
-from tidewheel.rebalance.ports import GroupLogAwayError
 from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, DrainMember, LeaderBeat
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.runtime.ports import GroupLogAwayError
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.errors import FencedError
@@ -26,8 +26,8 @@ from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, 
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from tidewheel import Serdes, StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.demo import cluster
 from tidewheel.streams.demo.tables import table, to_batches
-from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.kafka.ports import CommittedOffset
 
 
 @pytest.fixture

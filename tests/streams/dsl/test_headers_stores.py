@@ -27,7 +27,7 @@ from tidewheel import (
 )
 from tidewheel.streams.bulk.bootstrap.plan import target_of
 from tidewheel.streams.bulk.stores import BulkStore, check_no_headers
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.testing import TopologyTestDriver
 
 Headers = tuple[tuple[str, bytes | None], ...]

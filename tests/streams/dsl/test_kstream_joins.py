@@ -20,7 +20,7 @@ from tidewheel import (
     Topology,
     TopologyError,
 )
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.testing import TopologyTestDriver
 
 NEAR = JoinWindows(10)

@@ -14,7 +14,7 @@ from tidewheel import (
     Topology,
     TopologyError,
 )
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 
 STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

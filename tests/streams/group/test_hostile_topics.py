@@ -14,9 +14,9 @@ from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import RoundTable
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
 from tests.streams.group.test_discovery import SPEC
-from tidewheel.rebalance.group import apply, replay
 from tidewheel.rebalance.inspect.history import account, episode_text
 from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition
+from tidewheel.rebalance.protocol.group import apply, replay
 from tidewheel.rebalance.protocol.records import decode_record, encode_record
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.commands.drain import find_member
@@ -35,8 +35,8 @@ from tidewheel.streams.group.recovery import (
     recovered_log,
 )
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 RECORDS, MESSAGES = originals()
 CONFIG = StreamsConfig(application_id=APP)

@@ -13,9 +13,9 @@ from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.range_map import progress_of, range_map, topic_readers
 from tidewheel.streams.group.topics import Heard
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 ORDERS_3 = TopicPartition("orders", 3)
 

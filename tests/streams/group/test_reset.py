@@ -23,8 +23,8 @@ from tidewheel.streams.group.reset import (
     plan_reset,
     scope_of,
 )
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.restore.offset_origin import StartRules
 
 ORDERS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]

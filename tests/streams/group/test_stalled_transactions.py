@@ -2,7 +2,7 @@
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.group.stalled_transactions import StalledTransactions
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 
 LOG = TopicPartition("orders", 0)
 

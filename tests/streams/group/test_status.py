@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat
-from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogEntry, fold_log
 from tidewheel.rebalance.model import MemberPhase, TopicPartition
+from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (
     JoinGroup,
     JoinRefused,
@@ -24,9 +24,9 @@ from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
 from tidewheel.streams.group.topics import Heard
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import CommittedOffset
 
 LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
 JOIN = JoinGroup(

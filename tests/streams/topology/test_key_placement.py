@@ -9,7 +9,7 @@ from tidewheel import Processor, Record, StreamsBuilder, StreamsConfig, Topology
 from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
 from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
 from tidewheel.streams.worker.topic_setup import spec_of
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec, TopologySpec
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 

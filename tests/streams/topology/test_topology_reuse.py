@@ -18,7 +18,7 @@ from tidewheel import (
     StreamsBuilder,
     Topology,
 )
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 
 
 def changelogs(topology: Topology) -> list[str]:

@@ -26,7 +26,7 @@ from tidewheel.streams.worker.group_membership import (
     tasks_seen,
     user_error,
 )
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 
 
 class FakeLink:

@@ -8,8 +8,8 @@ import pytest
 
 from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
 from tidewheel.streams.worker.plan_watch import PlanWatch, inputs
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
-from tidewheel.tasks.ports import UnansweredError
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.ports import UnansweredError
 
 
 def _plan(topics: Mapping[str, int]) -> ApplicationPlan:

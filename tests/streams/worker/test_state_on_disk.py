@@ -9,13 +9,13 @@ import pytest
 from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.rebalance.protocol.messages import DiskCopy
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import position_name
+from tidewheel.state_stores.layout.restore import position_name
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.worker.state_on_disk import state_on_disk
-from tidewheel.tasks.ports import TopicDescription
+from tidewheel.tasks.kafka.ports import TopicDescription
 
 NOW_MS = 1_000_000_000
 COUNTS, SUMS = "shop-counts-changelog", "shop-sums-changelog"

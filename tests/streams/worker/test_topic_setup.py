@@ -23,8 +23,8 @@ from tidewheel import (
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.topic_setup import prepare_topics, spec_of
+from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 STRING = Serdes.string()
 HASH = b"topology"

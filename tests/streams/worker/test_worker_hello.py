@@ -20,7 +20,7 @@ from tidewheel.streams.worker.application.application_state import ApplicationSt
 from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.wiring import take_slot
 from tidewheel.streams.worker.worker_hello import fitting, make_hello
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 
 SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
 

@@ -22,7 +22,7 @@ from tidewheel.tasks.commit.committer import (
     changed_offsets,
     run_in_thread,
 )
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     Positions,

@@ -15,8 +15,8 @@ from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outpu
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import run_in_thread
+from tidewheel.tasks.kafka.ports import Positions
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.ports import Positions
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.task import Task
 

@@ -7,11 +7,11 @@ import pytest
 from tests.tasks.loop.group_bench import APP, GroupBench, Host, granted
 from tests.tasks.loop.test_moving_tasks import bench, fill, processed
 from tidewheel import FencedError, StreamsError
-from tidewheel.rebalance.group import Group, apply
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.group import Group, apply
 from tidewheel.rebalance.protocol.orders import RunTask, TaskReleased, TaskRunning
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 

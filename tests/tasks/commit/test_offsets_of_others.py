@@ -8,8 +8,8 @@ from tests.tasks.loop.bench import APP, Bench
 from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of
 from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 IN = TopicPartition("in", 0)
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}

@@ -13,7 +13,7 @@ from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
 from tidewheel import FencedError
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import RolledBackError, run_in_thread
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     Positions,

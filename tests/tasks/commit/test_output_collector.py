@@ -11,7 +11,7 @@ from tests.fakes.clients import FakeReader
 from tests.tasks.task.outputs import collector_of, columns_of
 from tidewheel import RecordFailedError, StreamsError
 from tidewheel.tasks.commit.output_collector import RECORD_OVERHEAD_BYTES, drop, record_bytes
-from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.kafka.ports import FailedDelivery
 from tidewheel.tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 from tidewheel.tasks.processing.engine.output import OutputColumns

@@ -21,7 +21,7 @@ from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.state_stores.stores.factory import Store, make_store
 from tidewheel.tasks.commit.output_collector import OutputCollector
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.keyed_analysis import counted, keyedness
 from tidewheel.tasks.processing.engine.position_clock import NO_TIME, PositionClock

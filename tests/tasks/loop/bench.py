@@ -21,16 +21,22 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from tidewheel.streams.config import StreamsConfig as Config
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.ports import (
+    Background,
+    ChangelogReader,
+    CommittedOffset,
+    OnRecord,
+    Positions,
+)
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
-from tidewheel.tasks.ports import Background, ChangelogReader, CommittedOffset, OnRecord, Positions
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 APP = "app"
 

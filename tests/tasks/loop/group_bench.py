@@ -30,14 +30,14 @@ from tidewheel.rebalance.protocol.orders import (
 )
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 #: Deadline of every wait.
 PATIENCE_S = 20.0

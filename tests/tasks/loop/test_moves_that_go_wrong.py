@@ -23,8 +23,8 @@ from tidewheel.rebalance.protocol.orders import (
     WantTransactionalId,
     WorkerClosed,
 )
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 IN = TopicPartition("in", 0)
 

@@ -11,8 +11,8 @@ from tests.tasks.loop.bench import APP, Bench
 from tests.tasks.loop.group_bench import GroupBench, granted
 from tidewheel import StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.internal_topics import plan_application
-from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.kafka.internal_topics import plan_application
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.restore.start_positions import appeared_in
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}

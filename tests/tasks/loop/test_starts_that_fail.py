@@ -18,7 +18,7 @@ from tidewheel.rebalance.protocol.orders import (
     TaskReleased,
     TaskRunning,
 )
-from tidewheel.tasks.ports import UnsettledOffsetsError
+from tidewheel.tasks.kafka.ports import UnsettledOffsetsError
 
 IN = TopicPartition("in", 0)
 

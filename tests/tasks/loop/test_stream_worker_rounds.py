@@ -20,10 +20,10 @@ from tidewheel import (
 )
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.commit.commit_schedule import CommitState
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.ports import CommittedOffset
-from tidewheel.tasks.worker_settings import recommit_interval_ms
+from tidewheel.tasks.task.worker_settings import recommit_interval_ms
 
 STRING, INT = Serdes.string(), Serdes.int64()
 

@@ -13,7 +13,7 @@ from tests.tasks.loop.bench import Crash, Disk, Fuse
 from tidewheel import Processor, Record, Stores, StreamsBuilder
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
-from tidewheel.tasks.call_watch import Limits
+from tidewheel.tasks.calls.call_watch import Limits
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.restore.global_updater import GlobalUpdater

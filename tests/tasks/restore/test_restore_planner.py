@@ -9,7 +9,7 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.ports import CommittedOffset, UnsettledOffsetsError
+from tidewheel.tasks.kafka.ports import CommittedOffset, UnsettledOffsetsError
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
 

@@ -6,7 +6,7 @@ import pytest
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.restore.store_changelog_reader import Reach, Stall, Stalls, explained
 
 LOG = TopicPartition("app-counts-changelog", 1)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.tasks.loop.bench import APP, Bench
 from tidewheel import StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress, slowest_position_ms
-from tidewheel.tasks.ports import Admin, CommittedOffset
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import (
     Grant,

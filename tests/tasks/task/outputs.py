@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidewheel.tasks.commit.output_collector import OutputCollector
-from tidewheel.tasks.ports import RecordSource, SinkProducer
+from tidewheel.tasks.kafka.ports import RecordSource, SinkProducer
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
 from tidewheel.tasks.processing.engine.output import OutputColumns
 

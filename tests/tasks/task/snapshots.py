@@ -21,7 +21,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
 )
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
 from tidewheel.state_stores.spec import StoreSpec
-from tidewheel.tasks.ports import ChangelogReader
+from tidewheel.tasks.kafka.ports import ChangelogReader
 
 _POLL_RECORDS = 20_000
 _POLL_S = 0.1

@@ -8,9 +8,9 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.tasks.internal_topics import ApplicationPlan, is_matched, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched, plan_application
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.loop.task_manager import HeldTasks
-from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import Grant, find_granted_starts
 from tidewheel.tasks.task.worker_input import GoneTopics

@@ -10,7 +10,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.layout.restore import fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.state_stores.stores.key_value_store import TimestampedKeyValueStore
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings

@@ -11,9 +11,9 @@ from tests.rebalance.leader.group_logs import LogBook, producer_id
 from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 from tidewheel import Serdes, StreamsBuilder, StreamsError
-from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import Beat
 from tidewheel.rebalance.protocol.records import decode_record
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
@@ -24,7 +24,7 @@ from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder,
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import state_topic
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 NOW_MS = 1_700_000_000_000

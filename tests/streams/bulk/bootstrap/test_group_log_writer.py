@@ -7,15 +7,15 @@ import pytest
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.streams.group.fake_group import APP, FakeGroup, FakeLeader
 from tidewheel import StreamsError
-from tidewheel.rebalance.group import Group, snapshot
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.rebalance.ports import LeadershipLostError
+from tidewheel.rebalance.protocol.group import Group, snapshot
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
+from tidewheel.rebalance.runtime.ports import LeadershipLostError
 from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 
 class RacingLeader(FakeLeader):

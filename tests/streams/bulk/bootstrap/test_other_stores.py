@@ -19,9 +19,9 @@ from tidewheel.streams.bulk.bootstrap.other_stores import (
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
 from tidewheel.streams.dsl.kstream import KStream
 from tidewheel.streams.errors import StreamsError
-from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 BESIDE = "shop-totals-changelog"
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)

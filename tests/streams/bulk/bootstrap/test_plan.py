@@ -29,7 +29,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
 )
 from tidewheel.streams.definitions.suppressed import Suppressed
 from tidewheel.streams.dsl.kstream import KStream
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 
 APP = "shop"
 TOPICS = {"orders": 2, "clicks": 2, "people": 2}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidewheel import ConfigError, Serdes, StreamsError
 from tidewheel.state_stores.bulk_restore.content import stored_rows
-from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.layout.restore import StoreTime, fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.bulk.bootstrap.rows import (

@@ -10,17 +10,17 @@ from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.rebalance.leader.group_logs import LogBook, T, producer_id, scale_out, two_members
 from tests.rebalance.leader.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
-from tidewheel.rebalance.group import replay
 from tidewheel.rebalance.inspect.describe import GroupPhase, fold_log
 from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
+from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import Beat, TransactionalIdWanted
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 
 PROGRAM = """
 from tidewheel import StreamsBuilder

@@ -22,9 +22,9 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.open_transactions import OpenTransaction
-from tidewheel.tasks.ports import CommittedOffset
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.kafka.admin import admin as admin_module
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
-from tidewheel.tasks.ports import NewTopic, UnansweredError
+from tidewheel.tasks.kafka.ports import NewTopic, UnansweredError
 
 NOBODY = "127.0.0.1:1"
 

@@ -14,7 +14,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin import admin as admin_module
 from tidewheel.streams.kafka.admin.open_transactions import Node, with_producers
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 
 pytestmark = pytest.mark.broker
 

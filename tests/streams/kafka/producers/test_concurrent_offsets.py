@@ -11,7 +11,7 @@ from tests.fakes.cluster import RealCluster
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.kafka.producers.producer import StuckError, no_wait
-from tidewheel.tasks.ports import (
+from tidewheel.tasks.kafka.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     TransactionAbortedError,

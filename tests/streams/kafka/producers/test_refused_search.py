@@ -16,7 +16,7 @@ from tidewheel.streams.kafka.producers.refused_search import (
     Trial,
 )
 from tidewheel.tasks.commit.output_collector import record_bytes
-from tidewheel.tasks.ports import TransactionAbortedError
+from tidewheel.tasks.kafka.ports import TransactionAbortedError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE

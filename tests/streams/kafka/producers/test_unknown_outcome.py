@@ -17,7 +17,11 @@ from tests.fakes.proxy import (
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, StreamsError
 from tidewheel.streams.kafka.client.client_log import TransactionLog
-from tidewheel.tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
+from tidewheel.tasks.kafka.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    TransactionalProducer,
+)
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 
-from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.processes.restore_helper.helper_messages import (
     Failed,
     FindSnapshot,

@@ -22,7 +22,7 @@ from tests.streams.processes.watchdog.playing import (
     least,
     wait_until,
 )
-from tidewheel.rebalance.group import Group, apply
+from tidewheel.rebalance.protocol.group import Group, apply
 from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, MemberRecord, TaskRecord
 from tidewheel.streams.broker import KafkaBroker, RunningBroker

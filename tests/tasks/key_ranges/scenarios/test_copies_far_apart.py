@@ -26,7 +26,7 @@ from tests.tasks.key_ranges.scenarios.test_far_apart import (
 from tests.tasks.loop.group_bench import APP, GroupBench, Host, RealClock
 from tests.tasks.loop.test_moving_tasks import learn
 from tidewheel.state_stores.layout.segments import SegmentLayout
-from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.tasks.restore import state_updater
 from tidewheel.tasks.restore.run_ports import RunSettings
 

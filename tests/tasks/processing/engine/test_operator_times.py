@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.tasks.loop.bench import APP, Bench
 from tidewheel import Serdes, Topology
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX, OperatorTimes

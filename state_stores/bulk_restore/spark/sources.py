@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
-from tidewheel.state_stores.bulk_restore.spark_job import reason_of
+from tidewheel.state_stores.bulk_restore.spark.job import reason_of
 from tidewheel.state_stores.bulk_restore.urls import shown_url
 from tidewheel.state_stores.errors import StreamsError
 

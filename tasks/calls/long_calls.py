@@ -1,6 +1,6 @@
 """Long calls of user code: finds a thread's current call and its record.
 
-Nothing is written per record: the watch reads the stack of the slow thread.
+Nothing is written per record.
 """
 
 import sys
@@ -18,7 +18,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 from tidewheel.tasks.processing.engine.source import SourceNode
 
 #: Not resolved: stack frames show the path through the repository's symbolic links.
-_ROOT: Final = Path(__file__).parent.parent
+_ROOT: Final = Path(__file__).parents[2]
 _OURS: Final = f"{_ROOT}/"
 #: Our modules that call user functions. If a stack ends in one of them, the user function has no
 #: Python frame: it is written in C, or it awaits.

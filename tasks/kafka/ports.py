@@ -11,7 +11,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords

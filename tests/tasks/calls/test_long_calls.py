@@ -25,8 +25,8 @@ from tidewheel import (
     TimeWindows,
 )
 from tidewheel.state_stores.ports import SerdePort
-from tidewheel.tasks.call_watch import CallWatch, Limits
-from tidewheel.tasks.long_calls import UserCall, call_of
+from tidewheel.tasks.calls.call_watch import CallWatch, Limits
+from tidewheel.tasks.calls.long_calls import UserCall, call_of
 from tidewheel.testing import TopologyTestDriver
 
 STUCK = "stuck"

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 from tidewheel.rebalance.protocol.orders import AnyReport, WorkerInCall
 from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.tasks.calls.long_calls import UserCall, call_of
 from tidewheel.tasks.key_ranges.range_pool import RangePool
-from tidewheel.tasks.long_calls import UserCall, call_of
-from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +25,9 @@ _TICKS: Final = 10
 _AGAIN_S: Final = 60.0
 
 
-#: Calls shorter than this many seconds are not reported to the group.
+#: Shorter calls (seconds) are not reported to the group.
 _REPORTED_S: Final = 1.0
-#: Maximum characters of a call's description in messages to the group.
+#: Maximum characters of a call in messages to the group.
 _TEXT_MAX: Final = 400
 
 
@@ -248,14 +247,13 @@ def watching(
     turns: Callable[[], int],
     pool: Callable[[], RangePool | None],
     shows: ShowsCalls | None,
-    settings: WorkerSettings,
+    limits: Limits,
     elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
     def others() -> Iterable[int]:
         ranges = pool()
         return [] if ranges is None else ranges.long_turns()
 
-    limits = Limits.of(settings.hang_timeout_ms, settings.max_call_ms)
     watch = CallWatch(turns, others=others, shows=shows, limits=limits, elsewhere=elsewhere)
     watch.start()
     return watch

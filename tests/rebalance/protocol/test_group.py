@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.rebalance.group import Group, apply, replay, snapshot
 from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.group import Group, apply, replay, snapshot
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,

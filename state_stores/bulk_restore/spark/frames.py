@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from tidewheel.state_stores.bulk_restore.spark_job import (
+from tidewheel.state_stores.bulk_restore.spark.job import (
     Counted,
     ExecutorError,
     collected,

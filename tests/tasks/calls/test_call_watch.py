@@ -8,8 +8,8 @@ import pytest
 from tidewheel.rebalance.protocol.messages import Beat, decode_message, encode_message
 from tidewheel.rebalance.protocol.orders import AnyReport, WorkerInCall
 from tidewheel.rebalance.protocol.task_status import RunningCall
-from tidewheel.tasks.call_watch import CallWatch, Limits
-from tidewheel.tasks.long_calls import UserCall
+from tidewheel.tasks.calls.call_watch import CallWatch, Limits
+from tidewheel.tasks.calls.long_calls import UserCall
 from tidewheel.tasks.processing.api.record import RecordMetadata
 
 S = 1_000_000_000

@@ -17,7 +17,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
-from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.kafka.ports import NewTopic
 from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     SubtopologySpec,

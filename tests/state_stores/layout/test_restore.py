@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tidewheel import Serdes
 from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.layout.segments import SegmentLayout
-from tidewheel.state_stores.layout.versions import version_key
-from tidewheel.state_stores.restore import (
+from tidewheel.state_stores.layout.restore import (
     TOMBSTONE_MARGIN_MS,
     StartFrom,
     fold,
     position_name,
     restore_start,
 )
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 NOW_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from tidewheel import (
     StreamsError,
 )
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.tasks.internal_topics import (
+from tidewheel.tasks.kafka.internal_topics import (
     ApplicationPlan,
     is_internal,
     limits_too_low,

@@ -1,0 +1,1 @@
+"""Long calls of user code."""
