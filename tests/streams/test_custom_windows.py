@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_function_that_breaks_a_law_is_refused_when_it_is_given(name: str) -> None:
+def test_a_window_function_that_breaks_a_law_is_refused_by_the_call(name: str) -> None:
     of, message = BROKEN[name]
     with pytest.raises(TopologyError, match=r"CustomWindows \(.*test_custom_windows\.py") as caught:
         CustomWindows(of)
@@ -78,7 +78,7 @@ def test_an_impure_function_is_refused() -> None:
         CustomWindows(wrong)
 
 
-def test_how_long_windows_are_at_most() -> None:
+def test_the_longest_window_is_measured_or_given() -> None:
     assert CustomWindows(tens, grace=7).longest_ms == 20
     assert CustomWindows(tens, grace=7, longest=10).retention_ms == 17
     assert CustomWindows(of_known_years, longest=DAY).longest_ms == DAY
@@ -92,7 +92,7 @@ def test_windows_that_begin_before_the_epoch_begin_at_it() -> None:
     assert list(windows.starts_for(3)) == [3]
 
 
-def test_keys_know_where_their_windows_end() -> None:
+def test_windowed_keys_have_the_end_of_their_window() -> None:
     for windows, start, end in (
         (CustomWindows(tens), 20, 30),
         (TimeWindows(10, offset=3), 0, 3),
@@ -129,7 +129,9 @@ WINDOWS: dict[str, Any] = {
 )
 @pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize("name", WINDOWS)
-def test_all_aggregations_take_all_windows(name: str, how: str, settings_: dict[str, Any]) -> None:
+def test_all_aggregations_accept_all_windows(
+    name: str, how: str, settings_: dict[str, Any]
+) -> None:
     windows, start, end = WINDOWS[name]
     config = StreamsConfig(
         application_id="t",
@@ -161,7 +163,7 @@ def test_all_aggregations_take_all_windows(name: str, how: str, settings_: dict[
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_results_on_window_close_come_once(name: str) -> None:
+def test_results_on_window_close_are_emitted_once(name: str) -> None:
     windows, start, end = WINDOWS[name]
     builder = StreamsBuilder()
     cut = builder.stream("in", **TEXT).group_by_key().windowed_by(windows)
@@ -191,7 +193,7 @@ def test_tables_of_custom_windows_are_joined() -> None:
         assert output.read_key_values() == [("a 10-20", "xy")]
 
 
-def test_a_law_broken_later_fails_the_record() -> None:
+def test_a_law_broken_by_a_later_record_fails_the_record() -> None:
     def of(timestamp: int) -> Spans:
         return [(timestamp, timestamp + 10)] if timestamp == 777_777 else tens(timestamp)
 

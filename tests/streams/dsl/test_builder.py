@@ -40,14 +40,14 @@ def stores(topology: Topology) -> dict[str, Any]:
     return {spec.name: spec for sub in topology.draft().subtopologies for spec in sub.stores}
 
 
-def test_serdes_come_from_above() -> None:
+def test_serdes_are_inherited_from_the_parent_node() -> None:
     builder = StreamsBuilder()
     builder.stream("in", key_serde=int, value_serde=str).filter(bool).peek(print).to("out")
     sink = node(builder.build(), "KSTREAM-SINK-0000000003")
     assert (sink.key_serde, sink.value_serde) == (Serdes.int64(), Serdes.string())
 
 
-def test_given_serdes_win() -> None:
+def test_given_serdes_override_inherited_ones() -> None:
     builder = StreamsBuilder()
     text: Any = builder.stream("in", value_serde=str)
     text.to("out", value_serde=bytes)
@@ -58,7 +58,7 @@ def test_given_serdes_win() -> None:
 
 
 @pytest.mark.parametrize("change", ["map", "flat_map", "select_key", "process", "group_by"])
-def test_a_changed_key_forgets_its_serde(change: str) -> None:
+def test_a_changed_key_loses_its_serde(change: str) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     match change:
@@ -79,7 +79,7 @@ def test_a_changed_key_forgets_its_serde(change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["map_values", "flat_map_values", "map"])
-def test_a_changed_value_forgets_its_serde(change: str) -> None:
+def test_a_changed_value_loses_its_serde(change: str) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     match change:
@@ -226,7 +226,7 @@ def test_a_stream_merged_with_itself_read_twice_has_one_parent() -> None:
     assert merge.parents == ("KSTREAM-SOURCE-0000000000",)
 
 
-def test_sources_that_can_not_be_one_are_refused() -> None:
+def test_different_sources_of_one_topic_are_refused() -> None:
     for message, first, second in (
         ("but with another offset_reset", {"offset_reset": "earliest"}, {}),
         ("but with another key_serde", {}, {"key_serde": bytes}),
@@ -382,7 +382,7 @@ def test_a_builder_is_no_topology() -> None:
         ({}, r"dict; give StreamsConfig\(\*\*"),
     ],
 )
-def test_what_is_no_config_is_refused(given: Any, step: str) -> None:
+def test_a_config_of_another_type_is_refused(given: Any, step: str) -> None:
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)
     with pytest.raises(ConfigError, match=rf"^KafkaStreams: the config is of type {step}"):

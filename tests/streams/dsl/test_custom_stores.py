@@ -53,19 +53,19 @@ def settings(**changes: Any) -> StreamsConfig:
         (lambda: ONE, "returned one Totals twice"),
     ],
 )
-def test_what_makes_no_store_is_refused_at_once(factory: Any, why: str) -> None:
+def test_a_factory_without_a_store_is_refused_by_the_call(factory: Any, why: str) -> None:
     with pytest.raises(TopologyError, match=rf"(?s)test_custom_stores\.py:\d+.*{why}"):
         Stores.custom("totals", factory)
 
 
-def test_settings_of_its_changelog_are_checked() -> None:
+def test_settings_of_the_changelog_are_checked() -> None:
     with pytest.raises(TopologyError, match="changelog_config"):
         Stores.custom("totals", Totals, changelog_config={"retention.ms": 5})  # type: ignore[dict-item]
     spec = Stores.custom("totals", Totals, changelog_config={"retention.ms": "5"}).spec
     assert spec.changelog_config == {"retention.ms": "5"}
 
 
-def test_it_holds_nothing_global_and_nothing_read_only() -> None:
+def test_a_custom_store_is_neither_global_nor_read_only() -> None:
     totals = Stores.custom("totals", Totals)
     with pytest.raises(TopologyError, match="'totals' is of kind custom"):
         Topology().add_global_store(totals, "read", "in", "fill", Processor)
@@ -80,7 +80,7 @@ def test_threads_of_key_ranges_are_refused(threads: dict[str, int]) -> None:
     KafkaStreams(counting_by(Totals), settings(parallelising_factor=4, num_stream_threads=1))
 
 
-def test_a_task_with_one_is_never_cut() -> None:
+def test_a_task_with_a_custom_store_has_no_key_ranges() -> None:
     class Keyed(Processor[str, str, None, None]):
         keyed = True
 
@@ -91,13 +91,13 @@ def test_a_task_with_one_is_never_cut() -> None:
     assert "store totals is a custom one" in str(builder.build().describe(execution=True))
 
 
-def test_only_its_task_reads_it() -> None:
+def test_a_custom_store_can_not_be_queried() -> None:
     app = KafkaStreams(counting_by(Totals), settings())
     with pytest.raises(InvalidStateStoreError, match=r"totals is a custom one.*forward"):
         app.store("totals")
 
 
-def test_the_driver_gives_the_object_itself(tmp_path: Any) -> None:
+def test_the_driver_returns_the_custom_store_itself(tmp_path: Any) -> None:
     with TopologyTestDriver(counting_by(KeptTotals), settings(state_dir=tmp_path)) as driver:
         store = driver.get_state_store("totals")
         assert type(store) is KeptTotals

@@ -149,7 +149,7 @@ def test_late_puts_of_a_processor_are_logged(caplog: pytest.LogCaptureFixture) -
     assert "a processor of task 0_0" in warning
 
 
-def test_a_versioned_table_reports_what_is_older_than_its_history(
+def test_a_versioned_table_reports_records_older_than_its_history(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def build(builder: StreamsBuilder) -> None:

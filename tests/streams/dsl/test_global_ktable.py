@@ -150,7 +150,7 @@ Topologies:
     )
 
 
-def test_names_that_are_given() -> None:
+def test_given_names_are_used_for_node_and_store() -> None:
     topology = built(
         lambda s, t: s.left_join(t, joined, key_selector=lambda value: value, name="my-join"),
         name="my-table",
@@ -200,7 +200,7 @@ def test_updates_of_the_table_trigger_nothing() -> None:
         ]
 
 
-def test_the_key_selector_and_the_joiner_take_what_they_ask_for() -> None:
+def test_the_key_selector_and_the_joiner_receive_their_declared_arguments() -> None:
     use: Use = lambda s, t: s.join(  # noqa: E731 - read in one go
         t,
         lambda key, left, right: f"{key}:{left}:{right}",
@@ -214,7 +214,7 @@ def test_the_key_selector_and_the_joiner_take_what_they_ask_for() -> None:
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("left", [False, True])
-def test_a_joiner_may_take_both_keys(left: bool, one_by_one: bool) -> None:
+def test_a_joiner_may_receive_both_keys(left: bool, one_by_one: bool) -> None:
     def select(key: str, value: str) -> Any:
         return {"x": 7, "n": None}.get(value, value)
 
@@ -268,7 +268,7 @@ LEFTS = st.lists(
 
 
 @given(LEFTS, st.booleans(), st.booleans())
-def test_joins_follow_the_rules(
+def test_joins_of_global_tables_follow_the_rules(
     records: list[tuple[str, str | None, str | None, int]], left: bool, one_by_one: bool
 ) -> None:
     asked: list[str | None] = []
@@ -354,7 +354,7 @@ def test_a_selected_key_that_does_not_serialise_goes_to_the_processing_handler()
         assert [record.value for record in driver.output.read_records()] == ["a+None", "b+None"]
 
 
-def test_a_join_keeps_what_the_stream_knew_of_its_keys() -> None:
+def test_a_join_keeps_the_partitioning_of_its_stream() -> None:
     def topics(use: Use) -> str:
         builder = StreamsBuilder()
         table = builder.global_table("table", key_serde=STRING, value_serde=STRING)
@@ -552,7 +552,7 @@ def test_a_global_store_needs_no_connecting() -> None:
         builder.build()
 
 
-def test_nothing_hangs_below_a_global_store() -> None:
+def test_a_global_store_has_no_child_nodes() -> None:
     topology = Topology().add_global_store(LONGEST, "g-read", "table", "g-keep", Newest)
     for parent in ("g-read", "g-keep"):
         with pytest.raises(

@@ -89,18 +89,18 @@ def test_materialized_overrides_the_setting() -> None:
         {"store_type": "versioned", "history_retention": 5},
     ],
 )
-def test_stores_that_cannot_keep_headers_say_so(wishes: Any) -> None:
+def test_headers_are_refused_for_stores_that_cannot_keep_them(wishes: Any) -> None:
     with pytest.raises(TopologyError, match=r"headers=True is for plain tables.*leave it out"):
         Materialized("table", headers=True, **wishes)
 
 
-def test_what_is_neither_yes_nor_no_is_refused() -> None:
+def test_headers_must_be_a_bool() -> None:
     headers: Any = "no"
     with pytest.raises(TopologyError, match="headers='no'; give True or False"):
         Materialized("table", headers=headers)
 
 
-def test_joins_and_global_stores_say_that_they_keep_no_headers() -> None:
+def test_headers_are_refused_for_joins_and_global_stores() -> None:
     rates = Materialized("rates", headers=True)
     builder = StreamsBuilder()
     builder.global_table("rates", key_serde=str, value_serde=str, store=rates)
@@ -204,9 +204,7 @@ def plain(row: Any) -> Any:
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("name", TABLES)
-def test_what_a_table_forwards_is_the_same_and_its_rows_have_headers(
-    name: str, cache_bytes: int
-) -> None:
+def test_a_table_with_headers_forwards_the_same_changes(name: str, cache_bytes: int) -> None:
     shared: Any = {"statestore_cache_max_bytes": cache_bytes}
     changes, rows = lived(name, **shared)
     with_headers = lived(name, dsl_store_format="HEADERS", **shared)
@@ -283,7 +281,7 @@ def test_a_processor_of_the_user_reads_the_headers_of_a_window() -> None:
         assert session.fetch_session("a", 1, 5) == AggregationWithHeaders(1, SECOND)
 
 
-def test_work_in_bulk_refuses_what_would_lose_headers() -> None:
+def test_bulk_jobs_refuse_stores_with_headers() -> None:
     builder = StreamsBuilder()
     counted(builder).count(store=Materialized("rows", headers=True))
     plan = plan_application(builder.build().spec(config()), "shop", {"in": 1})

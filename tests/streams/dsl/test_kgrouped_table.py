@@ -87,13 +87,13 @@ def test_aggregations_of_one_named_group_share_its_topic() -> None:
     assert str(unnamed.build().describe()).count("Sink: ") == 2
 
 
-def test_a_group_that_nobody_aggregates_needs_no_serdes() -> None:
+def test_a_group_without_an_aggregation_needs_no_serdes() -> None:
     builder = StreamsBuilder()
     builder.table("input-topic", **TEXT).group_by(lambda value: (value, value))
     assert "repartition" not in str(builder.build().describe())
 
 
-def test_serdes_of_the_group_are_asked_for_at_build() -> None:
+def test_missing_serdes_of_a_group_are_refused_at_build() -> None:
     builder = StreamsBuilder()
     table = builder.table("input-topic", **TEXT)
     counts = table.group_by(lambda key, value: (value, 1)).count()
@@ -123,7 +123,7 @@ def test_explicit_naming_finds_the_topic_of_a_grouped_table() -> None:
         builder.build(config)
 
 
-def test_functions_of_the_wrong_form_are_refused_where_they_are_given() -> None:
+def test_functions_of_the_wrong_form_are_refused_by_the_call() -> None:
     table: Any = StreamsBuilder().table("in", **TEXT)
     with pytest.raises(TopologyError, match=r"group_by \(.*test_kgrouped_table.py:\d+\): mapper"):
         table.group_by(lambda one, two, three: None)

@@ -139,7 +139,7 @@ def test_name_of_an_aggregation_also_names_its_store_and_topic() -> None:
     assert topology.store_names == ()
 
 
-def test_operators_get_what_the_user_gave() -> None:
+def test_operators_receive_the_arguments_of_the_call() -> None:
     topology = built(lambda s: s.filter_not(lambda key, value: key == value, name="f"))
     function, negate = node(topology, "f").supplier.arguments
     assert function.takes_key
@@ -150,7 +150,9 @@ def test_operators_get_what_the_user_gave() -> None:
     assert node(topology, "kept").supplier.arguments[1:3] == (False, "f")
 
 
-def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_writes_a_label_to_stdout_or_to_the_given_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "seen.txt"
 
     def printing(stream: Any) -> None:
@@ -180,7 +182,7 @@ REKEYING = ("map", "flat_map", "select_key", "process")
 @pytest.mark.parametrize(
     "operator", [name for name in OPERATORS if not name.startswith(("t", "c", "r", "a"))]
 )
-def test_a_repartition_topic_is_made_only_where_the_key_may_have_changed(operator: str) -> None:
+def test_a_repartition_topic_is_created_only_if_the_key_may_have_changed(operator: str) -> None:
     def use(stream: Stream) -> None:
         changed = OPERATORS[operator][0](stream) or stream
         changed.filter(bool).group_by_key(key_serde=str, value_serde=str).count(store="c")
@@ -189,7 +191,7 @@ def test_a_repartition_topic_is_made_only_where_the_key_may_have_changed(operato
     assert topics == ({"c-repartition": None} if operator in REKEYING else {})
 
 
-def test_a_repartition_topic_takes_settings() -> None:
+def test_a_repartition_topic_accepts_settings() -> None:
     topology = built(lambda s: s.repartition(name="r", topic_config={"retention.ms": "5"}))
     assert topology.spec().repartition_configs == {"r-repartition": {"retention.ms": "5"}}
 
@@ -214,7 +216,7 @@ def test_settings_that_would_break_a_repartition_topic_are_refused(config: Any) 
         )
 
 
-def test_group_by_always_repartitions_and_repartition_settles_it() -> None:
+def test_group_by_always_repartitions_and_a_repartitioned_stream_is_not_repartitioned() -> None:
     topology = built(lambda s: s.group_by(lambda key, value: key, key_serde=str).count(store="c"))
     assert topology.spec().repartition_topics == {"c-repartition": None}
     moved = built(
@@ -223,7 +225,7 @@ def test_group_by_always_repartitions_and_repartition_settles_it() -> None:
     assert moved.spec().repartition_topics == {"r-repartition": None}
 
 
-def test_no_topic_until_somebody_aggregates() -> None:
+def test_a_group_without_an_aggregation_has_no_topic() -> None:
     def grouping(stream: Any) -> None:
         stream.group_by(len)
         stream.to("out")

@@ -186,7 +186,7 @@ def test_generated_store_names_have_the_numbers_of_their_nodes() -> None:
     )
 
 
-def test_stores_are_kept_as_asked() -> None:
+def test_join_stores_have_the_requested_type() -> None:
     builder = StreamsBuilder()
     left, right = stream(builder, "left"), stream(builder, "right")
     wishes = Materialized(
@@ -207,7 +207,7 @@ def test_stores_are_kept_as_asked() -> None:
         assert (spec.window_size_ms, spec.retention_ms) == (20, 25)
 
 
-def test_explicit_naming_names_what_a_join_generates() -> None:
+def test_explicit_naming_lists_the_generated_names_of_a_join() -> None:
     builder = StreamsBuilder()
     left, right = stream(builder, "left").map(same), stream(builder, "right")
     left.left_join(right, pair, within=NEAR, **TEXT)
@@ -256,7 +256,7 @@ def test_both_sides_must_have_equal_partition_counts(*, with_table: bool) -> Non
         counts(topology, left=3, right=4)
 
 
-def test_a_repartition_topic_takes_the_count_of_the_other_side() -> None:
+def test_a_repartition_topic_has_the_partition_count_of_the_other_side() -> None:
     builder = StreamsBuilder()
     left, right = stream(builder, "left").map(same), stream(builder, "right")
     left.join(right, pair, within=NEAR, name="j", **TEXT)
@@ -438,7 +438,7 @@ WRONG: dict[str, tuple[Callable[[Sides], object], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls_say_what_and_where(name: str) -> None:
+def test_errors_of_wrong_calls_name_cause_and_line(name: str) -> None:
     call, message = WRONG[name]
     builder = StreamsBuilder()
     sides = stream(builder, "left"), stream(builder, "right"), builder.table("table", **TEXT)
@@ -468,7 +468,7 @@ def test_joined_repartitions_have_equal_partition_counts(
         builder.build()
 
 
-def test_the_history_must_reach_back_as_far_as_the_grace() -> None:
+def test_the_history_retention_must_cover_the_grace_period() -> None:
     builder = StreamsBuilder()
     table = builder.table("right", **TEXT, store=VERSIONED)
     stream(builder, "left").join(table, pair, grace=1_001)

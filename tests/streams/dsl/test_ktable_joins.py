@@ -154,7 +154,7 @@ def test_a_join_s_name_is_in_the_names_of_its_parts() -> None:
     assert "mine-subscription-store" in named.store_names
 
 
-def test_a_result_has_a_store_where_one_was_asked_for() -> None:
+def test_a_join_result_has_a_store_only_if_one_is_given() -> None:
     builder = StreamsBuilder()
     left, right = builder.table("left", **SERDES), builder.table("right", **SERDES)
     assert left.join(right, joined, store="kept").queryable_store_name == "kept"
@@ -164,7 +164,7 @@ def test_a_result_has_a_store_where_one_was_asked_for() -> None:
     assert kept.queryable_store_name == "by-target"
 
 
-def test_explicit_naming_wants_names_for_all_parts_of_a_foreign_key_join() -> None:
+def test_explicit_naming_requires_names_for_all_parts_of_a_foreign_key_join() -> None:
     config = StreamsConfig(
         application_id="app", bootstrap_servers="unused:9092", ensure_explicit_naming=True
     )
@@ -297,7 +297,7 @@ def bench_of(operator: str, **settings: Any) -> Bench:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("operator", ["join", "left_join"])
-def test_rows_and_answers_find_each_other_across_partitions(operator: str, guarantee: str) -> None:
+def test_subscriptions_and_responses_match_across_partitions(operator: str, guarantee: str) -> None:
     bench = bench_of(operator, guarantee=guarantee, commit_interval_ms=20)
     assert play(bench)
     found = last_values(bench)
@@ -305,7 +305,7 @@ def test_rows_and_answers_find_each_other_across_partitions(operator: str, guara
 
 
 @pytest.mark.parametrize("steps", range(2, 60, 8))
-def test_a_crash_loses_no_question_and_no_answer(steps: int) -> None:
+def test_a_crash_loses_no_subscription_and_no_response(steps: int) -> None:
     bench = bench_of("left_join", commit_interval_ms=20)
     play(bench, crash_after=steps)
     assert bench.live()
@@ -313,7 +313,7 @@ def test_a_crash_loses_no_question_and_no_answer(steps: int) -> None:
     assert {key: found.get(key) for key in LEFT} == expected(outer=True)
 
 
-def test_a_partitioner_of_the_other_table_decides_where_questions_go() -> None:
+def test_subscriptions_use_the_partitioner_of_the_other_table() -> None:
     def to_last(topic: str, key: str, value: object, partitions: int) -> int:
         assert (topic.endswith("-topic"), value, key[:1]) == (True, None, "r")
         return partitions - 1

@@ -113,7 +113,7 @@ def test_a_late_record_is_a_dead_letter_of_its_operator(name: str, record_by_rec
         assert len(letters) == len(expected) * (2 if name == "join" else 1)
 
 
-def test_a_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
+def test_a_dead_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
     """Raw key and value, the record's headers and timestamp, then Kafka Streams' headers."""
     with driver_of(OPERATORS["tumbling"], **LATE) as driver:
         topic = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
@@ -135,7 +135,7 @@ def test_a_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
     }
 
 
-def test_a_record_that_is_late_for_some_of_its_windows_has_one_letter() -> None:
+def test_a_record_that_is_late_for_some_windows_has_one_dead_letter() -> None:
     for latest, closed in ((16, "a window"), (24, "2 windows")):
         for record_by_record in (False, True):
             ((offset, why),) = letters_of(
@@ -150,7 +150,7 @@ def test_a_record_that_is_late_for_some_of_its_windows_has_one_letter() -> None:
     name=st.sampled_from(sorted(OPERATORS)),
     times=st.lists(st.integers(0, 60), min_size=10, max_size=60),
 )
-def test_both_executors_write_the_same_letters(name: str, times: list[int]) -> None:
+def test_both_executors_write_the_same_dead_letters(name: str, times: list[int]) -> None:
     batch = letters_of(OPERATORS[name], times, record_by_record=False, **LATE)
     singly = letters_of(OPERATORS[name], times, record_by_record=True, **LATE)
     assert sorted(batch) == sorted(singly)
@@ -172,7 +172,7 @@ def windowed() -> Topology:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_letters_are_part_of_the_transaction(threads: int) -> None:
+def test_dead_letters_are_part_of_the_transaction(threads: int) -> None:
     for crash_at in ("produce", "commit", "committed", "write"):
         bench = Bench(windowed(), {"in": 1, "out": 1, "dead": 1}, commit_interval_ms=5, **LATE)
         bench.idle_polls = 3

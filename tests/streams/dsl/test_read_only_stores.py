@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused(name: str) -> None:
+def test_invalid_read_only_stores_are_refused(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(TopologyError, match=message):
         make()

@@ -237,14 +237,14 @@ def test_the_keys_hash_is_that_of_its_bytes() -> None:
         serde.has_changed = False
 
 
-def test_it_has_an_exit_code_of_its_own() -> None:
+def test_an_unreadable_row_has_its_own_exit_code() -> None:
     code = exit_code_of(StoredRowError("rows", "missing field"))
 
     assert code is ExitCode.STORED_ROW
     assert code.is_final
 
 
-def test_a_bad_record_is_still_the_records_fault() -> None:
+def test_a_bad_record_is_still_a_record_error() -> None:
     with pytest.raises(SerializationError):
         Serdes.json(NewOrder).deserialize("in", b'{"cents": 1}')
 
@@ -351,7 +351,7 @@ def test_rows_under_sorted_keys_are_found(tmp_path: Path, make: Any) -> None:
     assert run(make(sort_keys=False), UNSORTED) == 2
 
 
-def test_a_row_of_an_older_class_is_not_taken_for_another_order(tmp_path: Path) -> None:
+def test_a_row_of_an_older_class_does_not_count_as_another_key_order(tmp_path: Path) -> None:
     class Older(msgspec.Struct):
         parts: dict[str, int]
 

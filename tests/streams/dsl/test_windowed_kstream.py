@@ -361,7 +361,7 @@ def test_a_cogroup_with_windows_folds_all_streams_into_one_window(
 
 
 @pytest.mark.parametrize("windows", KINDS)
-def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None:
+def test_two_groups_of_one_stream_update_the_same_rows(windows: Any) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     both: Any = stream.group_by_key().cogroup(append).cogroup(stream.group_by_key(), append)
@@ -429,7 +429,7 @@ def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None
         ),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_with_the_users_line(
+def test_invalid_calls_are_refused_with_the_users_line(
     use: Callable[[Any], Any], operator: str, message: str
 ) -> None:
     with pytest.raises(TopologyError, match=rf"^{operator} \(.*\d\): ") as caught:
@@ -450,7 +450,7 @@ def test_two_streams_of_a_cogroup_with_one_topic_name_are_refused() -> None:
         both.aggregate(str, value_serde=str)
 
 
-def test_a_windowed_stream_says_what_it_is() -> None:
+def test_the_repr_of_a_windowed_stream_names_node_and_windows() -> None:
     builder = StreamsBuilder()
     cut = grouped(builder).windowed_by(TimeWindows(10))
     assert repr(cut).startswith("<TimeWindowedKStream KSTREAM-SOURCE-0000000000 TimeWindows(")

@@ -277,7 +277,7 @@ GROUPED_EACH_TIME = """
     """
 
 
-def test_what_is_grouped_again_and_again_is_repartitioned_once() -> None:
+def test_a_stream_with_several_groups_is_repartitioned_once() -> None:
     builder = StreamsBuilder()
     grouped_again_and_again(builder)
     assert str(builder.build(config_of()).describe()) == text(GROUPED_ONCE)
@@ -404,7 +404,7 @@ def half_of_a_merge(builder: StreamsBuilder) -> None:
     ("program", "topics"),
     [(values_changed, 2), (repartitioned_by_hand, 2), (merged_without_grouping, 0), (half_of_a_merge, 2)],
 )  # fmt: skip
-def test_what_cannot_be_shared_stays_as_it_is(
+def test_repartition_topics_that_cannot_be_shared_are_not_changed(
     program: Callable[[StreamsBuilder], None], topics: int
 ) -> None:
     builder = StreamsBuilder()

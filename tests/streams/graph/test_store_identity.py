@@ -103,7 +103,7 @@ def check(before: tuple[Part, ...], after: tuple[Part, ...]) -> None:
     ],
     ids=lambda parts: "-".join(part.__name__ for part in parts),
 )
-def test_A8_operators_that_change_places_are_refused(
+def test_A8_operators_that_swap_stores_are_refused(
     before: tuple[Part, ...], after: tuple[Part, ...]
 ) -> None:
     with pytest.raises(
@@ -344,7 +344,7 @@ DIFFERENT: dict[str, tuple[Part, Part]] = {
 
 
 @pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT.keys())
-def test_A8_functions_are_told_apart_by_their_operations(pair: tuple[Part, Part]) -> None:
+def test_A8_functions_are_distinguished_by_their_operations(pair: tuple[Part, Part]) -> None:
     first, second = pair
     for after in ((second, first), (second,)):
         with pytest.raises(StreamsError, match=r"K\w+-.*-\d{10}.*: its operator"):

@@ -60,7 +60,7 @@ def _where(
 KEY = {partition_of(key.encode(), 2): key for key in ("one", "two", "three", "four")}
 
 
-def test_a_key_is_where_its_partition_is_processed() -> None:
+def test_the_owner_of_a_key_is_the_owner_of_its_partition() -> None:
     assert _where(_book(), KEY[0]) == KeyQueryMetadata(
         active_host=A, standby_hosts=frozenset({B}), partition=0
     )
@@ -69,7 +69,7 @@ def test_a_key_is_where_its_partition_is_processed() -> None:
     )
 
 
-def test_an_owner_has_its_task_until_it_has_let_it_go() -> None:
+def test_an_owner_keeps_its_task_until_it_releases_it() -> None:
     book = _book().revoke("2_0", "a", "b")
     assert _where(book, KEY[0]).active_host == A
     book.released("2_0", next_member="b")
@@ -81,37 +81,37 @@ def test_an_owner_has_its_task_until_it_has_let_it_go() -> None:
     )
 
 
-def test_who_is_dead_has_nothing() -> None:
+def test_a_dead_member_owns_no_tasks() -> None:
     book = _book().fence_wait("2_1", "b")
     assert _where(book, KEY[1]).active_host is None
     assert _where(book, KEY[1]).standby_hosts == {A}
 
 
-def test_an_owner_without_an_endpoint_is_not_told_of() -> None:
+def test_an_owner_without_an_endpoint_is_not_returned() -> None:
     book = _book().released("2_0").grant("2_0", "c")
     assert _where(book, KEY[0]).active_host is None
     assert _where(book, KEY[0]).partition == 0
 
 
-def test_a_group_that_has_not_begun_knows_nothing() -> None:
+def test_a_group_without_a_claim_has_no_owners() -> None:
     nothing = KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
     assert _where(LogBook(), KEY[0]) == nothing
     assert all_clients(LogBook().group, SPEC, APP) == []
 
 
-def test_a_global_store_is_everywhere() -> None:
+def test_every_process_has_a_global_store() -> None:
     for here, active in ((B, B), (None, A)):
         assert _where(_book(), "eur", "rates", here=here) == KeyQueryMetadata(
             active_host=active, standby_hosts=frozenset(), partition=None
         )
 
 
-def test_a_store_that_there_is_not_is_named() -> None:
+def test_a_missing_store_is_named() -> None:
     with pytest.raises(InvalidStateStoreError, match=r"no store sums \(stores: counts, rates\)"):
         _where(_book(), "one", "sums")
 
 
-def test_a_partitioner_of_ones_own_is_asked() -> None:
+def test_a_custom_partitioner_is_used() -> None:
     asked: list[tuple[Any, ...]] = []
 
     def choose(*arguments: Any) -> list[int]:
@@ -145,7 +145,7 @@ def test_keys_that_have_no_partition_are_refused() -> None:
         partitioner_of(7)  # type: ignore[arg-type]  # what is tested
 
 
-def test_each_process_is_told_with_its_stores_and_inputs() -> None:
+def test_each_process_is_returned_with_its_stores_and_inputs() -> None:
     book = _book().member("d", endpoint="a:80").released("1_1").grant("1_1", "d")
     assert all_clients(book.group, SPEC, APP) == [
         StreamsMetadata(
@@ -172,7 +172,7 @@ def test_each_process_is_told_with_its_stores_and_inputs() -> None:
     ]
 
 
-def test_who_has_no_task_is_told_of_and_who_is_gone_is_not() -> None:
+def test_members_without_tasks_are_returned_and_members_that_left_are_not() -> None:
     book = _book().member("e", endpoint="e:1").member("b", MemberPhase.GONE, endpoint="b:81")
     assert [each.host_info for each in all_clients(book.group, SPEC, APP)] == [
         A,

@@ -65,7 +65,7 @@ def _mixed(values: tuple[bytes, ...]) -> st.SearchStrategy[list[bytes]]:
 
 @settings(max_examples=25)
 @given(_mixed(RECORDS), _mixed(MESSAGES))
-def test_observers_answer_whatever_the_topics_hold(
+def test_observers_answer_for_any_content_of_the_topics(
     records: list[bytes], messages: list[bytes]
 ) -> None:
     group = _group(records, messages)
@@ -105,7 +105,7 @@ _NUMBERS = st.integers(0, 2**70)
     _mixed(MESSAGES),
     st.tuples(_IDS, _NUMBERS, st.integers(0, 2**40), st.integers(0, 2**34)),
 )
-def test_recovery_reads_and_rebuilds_whatever_is_left(
+def test_recovery_rebuilds_a_group_from_any_remaining_content(
     records: list[bytes], messages: list[bytes], commit: tuple[str, int, int, int]
 ) -> None:
     name, task_epoch, ahead, first_hash = commit
@@ -147,7 +147,7 @@ def test_recovery_reads_and_rebuilds_whatever_is_left(
     progress_of(APP, committed)
 
 
-def test_an_alarm_names_what_is_skipped_for_an_hour(
+def test_an_alarm_names_skipped_records_for_an_hour(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = two_members()

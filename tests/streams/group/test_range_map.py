@@ -53,11 +53,11 @@ def test_K2_the_map_tiles_all_hashes(first_hashes: set[int], offsets: list[int])
     ["", "AgAAAAAAAAPo", _progress((0, 7), transactional_id="other-a-0").encode()],
     ids=["none", "kafka-streams", "another-application"],
 )
-def test_what_others_committed_is_no_range_of_ours(metadata: str) -> None:
+def test_commits_of_other_applications_are_not_ranges(metadata: str) -> None:
     assert progress_of(APP, {ORDERS_3: CommittedOffset(7, metadata)}) == {}
 
 
-def test_ranges_come_by_task_and_those_of_no_known_task_last() -> None:
+def test_ranges_are_sorted_by_task_with_unknown_tasks_last() -> None:
     topics = (("orders", 10), ("orders", 2), ("new", 0), ("counts", 0))
     progress = {TopicPartition(*each): _progress((0, 5)) for each in topics}
     shown = range_map(progress, {"orders": 0, "counts": 1})

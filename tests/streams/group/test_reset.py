@@ -94,7 +94,7 @@ def test_with_only_the_name_topics_are_found_by_it() -> None:
     assert any("other applications have these names: shop-eu" in note for note in plan.notes)
 
 
-def test_offsets_move_from_what_was_committed_to_the_target() -> None:
+def test_offsets_move_from_the_committed_position_to_the_target() -> None:
     plan = plan_reset(scope_of("shop", _topology()), _facts())
     assert plan.offsets == (
         OffsetMove(partition=ORDERS[0], before=40, after=3),
@@ -112,7 +112,7 @@ def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
     assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1")
 
 
-def test_members_of_the_group_that_speak_are_in_the_way() -> None:
+def test_live_members_prevent_a_reset() -> None:
     """H18: on any machine."""
     plan = plan_reset(scope_of("shop", _topology()), _facts(speaking=("a", "b")))
     assert plan.refusals == (
@@ -129,14 +129,14 @@ def test_a_live_application_is_not_reset() -> None:
     )
 
 
-def test_workers_with_a_fixed_assignment_are_seen_wherever_they_are() -> None:
+def test_workers_with_a_fixed_assignment_are_detected_on_any_machine() -> None:
     live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "shop-fixed-0": "10.0.0.5"})
     (refusal,) = plan_reset(scope_of("shop", _topology()), live).refusals
     assert "alive: shop-fixed-0 at 10.0.0.5, shop-fixed-b-0 at 10.0.0.7; stop them first" in refusal
     assert "--force" in refusal
 
 
-def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
+def test_force_ends_only_workers_with_a_fixed_assignment() -> None:
     live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "bank-fixed-0": "10.0.0.6"})
     plan = plan_reset(scope_of("shop", _topology()), live, force=True)
     assert plan.refusals == ()
@@ -146,7 +146,7 @@ def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
     assert plan_reset(scope_of("shop", _topology()), speaking, force=True).refusals
 
 
-def test_inputs_are_what_the_topology_reads_and_what_was_committed() -> None:
+def test_inputs_are_source_topics_and_committed_partitions() -> None:
     scope = scope_of("shop", _topology())
     committed = [TopicPartition("clicks", 0), TopicPartition("shop-totals-repartition", 0)]
     found = input_partitions(scope, {**TOPICS, "clicks": 1}, committed)
@@ -159,7 +159,7 @@ def test_source_topics_that_do_not_exist_are_named() -> None:
     assert "source topics that do not exist: orders" in plan.notes
 
 
-def test_an_application_of_which_nothing_was_found_may_be_a_slip() -> None:
+def test_a_plan_without_any_finding_has_a_note() -> None:
     facts = _facts(committed={}, targets={})
     plan = plan_reset(ResetScope(application_id="shpo"), facts)
     assert plan.is_empty
@@ -200,7 +200,7 @@ def _used_state(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("to", "after"), [("earliest", 0), ("latest", 5), (4, 4)])
-def test_a_reset_leaves_nothing_but_the_new_offsets(
+def test_a_reset_deletes_all_state_except_the_new_offsets(
     cluster: FakeBroker, tmp_path: Path, to: str, after: int
 ) -> None:
     _used_state(tmp_path)
@@ -226,7 +226,7 @@ def test_a_reset_leaves_nothing_but_the_new_offsets(
     assert (again.topics, again.slots) == ((), ())
 
 
-def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
+def test_a_plan_changes_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
     _used_state(tmp_path)
     before = {**cluster.groups}, set(cluster.topics)
     scope = scope_of("shop", _topology())
@@ -235,7 +235,7 @@ def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("data"))) == 2
 
 
-def test_a_held_slot_is_found_and_left_alone(cluster: FakeBroker, tmp_path: Path) -> None:
+def test_a_slot_in_use_prevents_a_reset(cluster: FakeBroker, tmp_path: Path) -> None:
     _used_state(tmp_path)
     admin, scope = _Admin(cluster), scope_of("shop", _topology())
     with StateDirectory.acquire(tmp_path, "shop", slot=1):
@@ -248,7 +248,7 @@ def test_a_held_slot_is_found_and_left_alone(cluster: FakeBroker, tmp_path: Path
     assert len(list(tmp_path.rglob("data"))) == 2
 
 
-def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
+def test_a_slot_locked_after_the_plan_stops_the_reset_before_any_change(
     cluster: FakeBroker, tmp_path: Path
 ) -> None:
     _used_state(tmp_path)
@@ -271,11 +271,11 @@ def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
         ("2023-11-14T23:13:20+01:00", 1_700_000_000_000),
     ],
 )
-def test_times_are_utc_unless_they_say_otherwise(text: str, position: str | int) -> None:
+def test_times_without_a_zone_are_utc(text: str, position: str | int) -> None:
     assert parse_position(text) == position
 
 
 @pytest.mark.parametrize("text", ["9" * 25, "soon", "2023-13-01"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write earliest, latest, a time"):
         parse_position(text)

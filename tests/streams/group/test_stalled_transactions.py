@@ -11,7 +11,7 @@ def _open(start: int) -> OpenTransaction:
     return OpenTransaction(partition=LOG, start=start, end=100)
 
 
-def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> None:
+def test_F3_a_transaction_is_stalled_if_its_first_offset_stays_for_seconds() -> None:
     seen = StalledTransactions()
     seen.update({LOG: _open(5)}, 100.0)
     assert seen.is_undecided(100.0)
@@ -23,7 +23,7 @@ def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> No
     assert seen.stalled == (_open(5),)
 
 
-def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
+def test_F3_consecutive_transactions_are_not_a_stalled_one() -> None:
     seen = StalledTransactions()
     for second in range(60):
         seen.update({LOG: _open(second)}, float(second))
@@ -31,7 +31,7 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
         assert seen.is_undecided(0.0) == (second == 0), "only the first one was open at that time"
 
 
-def test_F3_one_that_has_ended_is_forgotten() -> None:
+def test_F3_an_ended_transaction_is_no_longer_stalled() -> None:
     seen = StalledTransactions()
     seen.update({LOG: _open(5)}, 0.0)
     seen.update({}, 9.0)

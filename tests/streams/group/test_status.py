@@ -77,7 +77,7 @@ def _names(status: GroupStatus) -> list[str]:
     return [alarm.name for alarm in status.alarms]
 
 
-def test_N5_a_group_is_seen_without_asking_a_member() -> None:
+def test_N5_a_group_is_shown_without_a_request_to_a_member() -> None:
     book = _learning()
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=40, rate=2_000.0)
     status = _status(book, (300, LEADER), (200, beat("a", told)), (200, beat("b")))
@@ -137,7 +137,7 @@ def test_a_learner_that_announced_itself_is_ready() -> None:
     assert _status(_learning(), (100, ready(7))).learners[0].phase == "READY"
 
 
-def test_what_an_earlier_copy_said_is_not_shown() -> None:
+def test_the_status_of_an_earlier_copy_is_not_shown() -> None:
     told = TaskStatus(task="0_1", role="learner", epoch=6, state="RESTORING", lag=250, rate=50.0)
     (learner,) = _status(_learning(), (100, beat("c", told))).learners
     assert (learner.lag, learner.eta_s) == (None, None)
@@ -153,7 +153,7 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
     assert old.tasks[1].stale  # without a report
 
 
-def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
+def test_a_beat_without_unchanged_statuses_keeps_them_fresh() -> None:
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=0)
     book = two_members()
     status = _status(book, (4_000, beat("a", told)), (100, beat("a", full=False)))
@@ -161,12 +161,12 @@ def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
     assert _status(book, (4_000, beat("a", told)), (100, beat("a"))).tasks[0].lag is None
 
 
-def test_a_lag_nobody_knows_is_none() -> None:
+def test_an_unknown_lag_is_none() -> None:
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=-1)
     assert _status(two_members(), (0, beat("a", told))).tasks[0].lag is None
 
 
-def test_a_settled_group_that_speaks_has_no_alarm() -> None:
+def test_a_settled_group_with_live_members_has_no_alarm() -> None:
     for book in (two_members(), _learning()):
         assert _status(book, *_all_speak(book)).alarms == ()
 
@@ -219,7 +219,7 @@ def test_alarms_of_the_log(change: object, name: str, words: str) -> None:
     assert words in status.alarms[0].text
 
 
-def test_a_fence_that_nobody_makes_is_no_fence_that_takes_long() -> None:
+def test_a_fence_without_a_leader_is_no_slow_fence() -> None:
     book = two_members()
     for name in "ab":
         book.member(name, MemberPhase.FENCING, reason="its process ended")
@@ -277,7 +277,7 @@ def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
         (BrokerFacts(problem="no rights"), "not-checked", "could not be checked: no rights"),
     ],
 )
-def test_alarms_of_what_brokers_say(around: BrokerFacts, name: str, words: str) -> None:
+def test_alarms_from_reports_of_brokers(around: BrokerFacts, name: str, words: str) -> None:
     """H18, H19 and H24."""
     book = two_members()
     book.entries[0] = LogEntry(
@@ -311,7 +311,7 @@ def test_alarms_of_the_inbox() -> None:
     ]
 
 
-def test_what_is_dropped_and_skipped_is_an_alarm() -> None:
+def test_dropped_and_skipped_records_are_an_alarm() -> None:
     book = two_members()
     few = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", dropped=1, drop="few")
     most = "249 records at AGGREGATE: late (first in-0 offset 1)"
@@ -329,7 +329,7 @@ def test_what_is_dropped_and_skipped_is_an_alarm() -> None:
     }
 
 
-def test_N12_tasks_whose_topics_are_gone_are_shown_only_while_somebody_has_them() -> None:
+def test_N12_tasks_of_deleted_topics_are_shown_only_while_a_member_owns_them() -> None:
     book = two_members().about("0_0", "0_2").after(10)
     failed = TaskFailed(
         app=APP, member="b", incarnation="b-1", task="0_1", epoch=2, role="active", detail="no"
@@ -355,7 +355,7 @@ def _committed(transactional_id: str, offset: int = 5) -> CommittedOffset:
     return CommittedOffset(offset, progress.encode())
 
 
-def test_offsets_of_others_are_told_from_our_own() -> None:
+def test_foreign_offsets_are_distinguished_from_our_own() -> None:
     """H18: offsets of Kafka Streams raise no alarm."""
     partitions = [TopicPartition("orders", number) for number in range(4)]
     committed = dict(
@@ -373,7 +373,7 @@ def test_offsets_of_others_are_told_from_our_own() -> None:
     assert foreign_offsets(APP, committed) == (partitions[1], partitions[2])
 
 
-def test_who_speaks_is_known_by_name() -> None:
+def test_live_members_are_listed_by_name() -> None:
     book = two_members()
     inbox = InboxFold()
     inbox.add(Heard(book.now_ms, beat("a")))
@@ -384,7 +384,7 @@ def test_who_speaks_is_known_by_name() -> None:
     assert inbox.speaking(Group(), book.now_ms) == ("a", "c", "gone")
 
 
-def test_who_looks_for_days_forgets_who_has_gone() -> None:
+def test_a_long_running_observer_removes_members_that_left() -> None:
     inbox = InboxFold()
     inbox.add(Heard(0, JOIN))
     inbox.add(Heard(0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
@@ -419,7 +419,7 @@ def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
     assert "restore-waits" not in _names(status)
 
 
-def test_B9_a_long_call_is_an_alarm_while_its_worker_is_heard() -> None:
+def test_B9_a_long_call_is_an_alarm_while_its_worker_sends_beats() -> None:
     book = _learning()
     call = RunningCall(text="enrich (app.py:3) at map (task 0_0), orders-0 offset 5", ms=151_000)
     for is_long in (False, True):
@@ -434,7 +434,7 @@ def test_B9_a_long_call_is_an_alarm_while_its_worker_is_heard() -> None:
 
 
 @pytest.mark.parametrize(("lives", "is_alarm"), [(3, False), (4, True)])
-def test_F3_a_member_that_begins_again_and_again_is_an_alarm(lives: int, is_alarm: bool) -> None:
+def test_F3_a_member_that_restarts_repeatedly_is_an_alarm(lives: int, is_alarm: bool) -> None:
     book = two_members()
     for number in range(2, lives + 1):
         book.member("b", MemberPhase.GONE, life=number - 1)
@@ -444,7 +444,7 @@ def test_F3_a_member_that_begins_again_and_again_is_an_alarm(lives: int, is_alar
     assert "restarting-member" not in _names(_status(book, later_ms=700_000))
 
 
-def test_F3_a_leadership_that_is_claimed_again_and_again_is_an_alarm() -> None:
+def test_F3_repeated_claims_of_the_leadership_are_an_alarm() -> None:
     book = two_members()
     for epoch in range(2, 8):
         book.after(1_000).leader(f"p{epoch}")

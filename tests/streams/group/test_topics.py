@@ -17,7 +17,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)
 
 
-def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
+def test_each_log_record_is_read_once_and_reading_resumes_at_its_position() -> None:
     group = FakeGroup()
     book = two_members()
     group.write(book)
@@ -36,7 +36,7 @@ def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
     assert topics.log() == [more._replace(offset=len(book.entries) + 1)]
 
 
-def test_the_inbox_is_read_from_a_moment_on() -> None:
+def test_the_inbox_is_read_from_a_timestamp() -> None:
     group = FakeGroup()
     other = Suspect(app="bank", member="p1", incarnation="p1", leader_epoch=1)
     group.hear(T - 1, LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1))
@@ -51,7 +51,7 @@ def test_the_inbox_is_read_from_a_moment_on() -> None:
     assert [heard.timestamp_ms for heard in topics.inbox(T)] == [T + 5]
 
 
-def test_messages_that_were_deleted_meanwhile_are_passed() -> None:
+def test_messages_deleted_between_two_reads_are_skipped() -> None:
     group = FakeGroup()
     group.hear(T, SUSPECT, SUSPECT)
     connection = FakeConnection(group.broker)
@@ -77,7 +77,7 @@ class _SilentReader(FakeChangelogReader):
         return []
 
 
-def test_a_topic_that_gives_nothing_out_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_returns_no_records_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     group = FakeGroup()
     group.write(two_members())
     monkeypatch.setattr("tidewheel.streams.group.topics.time", _Clock())

@@ -21,7 +21,7 @@ def test_a_forbidden_property_is_refused_before_any_client_is_made() -> None:
 
 
 @pytest.mark.parametrize("properties", [{"fetch.waits": 1}, {"socket.timeout.ms": CANARY}])
-def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
+def test_a_property_refused_by_librdkafka_is_a_config_error_without_the_value(
     properties: dict[str, object],
 ) -> None:
     clients = KafkaClients(
@@ -70,7 +70,7 @@ def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> No
         assert (str(authority) in str(failure.value)) == (content is None)
 
 
-def test_likely_mistakes_are_warned_of_and_secrets_are_not_logged(
+def test_likely_mistakes_are_logged_as_warnings_without_secrets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="tidewheel.streams.kafka")

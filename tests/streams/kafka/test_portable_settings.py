@@ -23,7 +23,7 @@ _SETTINGS = ClientSettings(
 )
 
 
-def test_secrets_stay_here_and_are_found_again() -> None:
+def test_secrets_stay_on_this_machine_and_are_resolved_from_a_file() -> None:
     with portable_settings(_SETTINGS, same_machine=True) as travelling:
         assert _SECRET not in str([travelling.consumer, travelling.producer, travelling.admin])
         assert travelling.consumer["fetch.min.bytes"] == 5
@@ -35,14 +35,14 @@ def test_secrets_stay_here_and_are_found_again() -> None:
     assert not path.parent.exists()
 
 
-def test_a_secret_does_not_travel_to_other_machines_in_the_open() -> None:
+def test_a_secret_is_not_sent_to_other_machines_unencrypted() -> None:
     with Keeper(same_machine=False) as keeper:
         with pytest.raises(ConfigError, match=r"consumer\['sasl.password'\].*env:NAME") as failure:
             keeper.settings(_SETTINGS)
         assert _SECRET not in str(failure.value)
 
 
-def test_a_secret_may_travel_encrypted() -> None:
+def test_a_secret_may_be_sent_encrypted() -> None:
     with Keeper(same_machine=False, encrypted=True) as keeper:
         assert keeper.settings(_SETTINGS).consumer["sasl.password"] == _SECRET
 
@@ -58,7 +58,7 @@ def test_a_url_with_credentials_is_kept_too() -> None:
         keeper.url("snapshot_location", url)
 
 
-def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
+def test_files_of_a_killed_process_are_deleted_by_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -86,7 +86,7 @@ def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
     assert list(tmp_path.iterdir()) == [begun]
 
 
-def test_what_another_process_deletes_meanwhile_is_no_error(
+def test_files_deleted_by_another_process_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

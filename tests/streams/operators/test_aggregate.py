@@ -60,7 +60,7 @@ def test_null_keys_and_null_values_are_dropped(use: Any, record_by_record: bool)
 
 
 @pytest.mark.parametrize("use", [counted, reduced, listed])
-def test_a_result_has_the_largest_time_that_went_into_it(use: Any) -> None:
+def test_a_result_has_the_largest_timestamp_of_its_records(use: Any) -> None:
     rows = [("a", 1, 10), ("b", 1, 3), ("a", 1, 5), ("a", 1, 12), ("b", 1, 2)]
     assert [(key, time) for key, _, time in run(use, rows)] == [
         ("a", 10),
@@ -81,7 +81,7 @@ STEPS = st.one_of(
 @pytest.mark.parametrize("kept_bytes", [1, 64 << 20])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @given(steps=st.lists(STEPS, max_size=8))
-def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
+def test_counts_continue_from_stored_rows_and_from_rows_of_other_writers(
     cache_bytes: int, kept_bytes: int, steps: list[Any]
 ) -> None:
     rows: dict[str, tuple[int, int]] = {}
@@ -161,7 +161,7 @@ def test_a_failing_function_leaves_the_aggregate_as_it_was(cache_bytes: int) -> 
         run(use, rows)
 
 
-def test_a_result_that_does_not_serialise_is_that_records_failure() -> None:
+def test_a_result_that_does_not_serialise_fails_its_record() -> None:
     def use(stream: Any) -> Any:
         return (
             stream.group_by_key(**KEYED)
@@ -174,7 +174,7 @@ def test_a_result_that_does_not_serialise_is_that_records_failure() -> None:
     ) == [("a", 1, 1), ("a", 4, 3)]
 
 
-def test_a_key_that_does_not_serialise_is_that_records_failure() -> None:
+def test_a_key_that_does_not_serialise_fails_its_record() -> None:
     def use(stream: Any) -> Any:
         return (
             stream.group_by_key()
@@ -209,7 +209,7 @@ def test_a_count_is_the_number_of_records_and_its_time_their_largest(
 
 
 @given(ROWS, ROWS)
-def test_with_a_cache_the_last_change_of_each_key_goes_out_at_the_commit(
+def test_with_a_cache_the_last_change_of_each_key_is_forwarded_at_the_commit(
     first: list[Any], second: list[Any]
 ) -> None:
     with driver_of(counted, statestore_cache_max_bytes=1 << 20) as driver:
@@ -237,7 +237,7 @@ def test_headers_of_a_result_are_those_of_its_last_record(cache_bytes: int) -> N
         assert {(record.key, record.value): record.headers for record in records}[("b", 2)] == ()
 
 
-def test_a_row_that_came_and_went_between_two_commits_is_no_tombstone() -> None:
+def test_a_row_created_and_deleted_between_two_commits_is_no_tombstone() -> None:
     with driver_of(reduced, statestore_cache_max_bytes=1 << 20) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_batch([("a", 2, 10), ("a", -2, 11), ("b", 1, 12)])

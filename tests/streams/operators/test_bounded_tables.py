@@ -42,7 +42,7 @@ def run(
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_a_row_ends_when_the_next_record_is_later_than_its_time(
+def test_a_row_expires_when_the_next_record_is_later_than_its_ttl(
     at_once: bool, record_by_record: bool
 ) -> None:
     records = [("a", 0), ("a", 9), ("b", 15), ("a", 18), ("a", 28), ("b", 28), ("c", 40)]
@@ -65,7 +65,7 @@ def test_a_row_ends_when_the_next_record_is_later_than_its_time(
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_cache_forwards_the_last_count_that_is_there(at_once: bool) -> None:
+def test_a_cache_forwards_the_last_existing_count(at_once: bool) -> None:
     records = [("a", 0), ("a", 9), ("b", 15), ("a", 25)]
     topology = counts(Materialized("store", ttl=10))
     out, left = run(topology, records, at_once=at_once, cache_bytes=1 << 20)

@@ -88,7 +88,7 @@ def test_an_exit_that_is_not_skipped_is_named_by_its_place(
     assert (failed.value.topic, failed.value.partition, failed.value.offset) == ("in", 0, 1)
 
 
-def test_ctrl_c_in_a_function_is_nobodys_record() -> None:
+def test_ctrl_c_in_a_function_fails_no_record() -> None:
     def interrupted(_value: object) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -96,7 +96,7 @@ def test_ctrl_c_in_a_function_is_nobodys_record() -> None:
         run(lambda stream: stream.map_values(interrupted), ROWS)
 
 
-def test_a_serde_that_exits_is_the_deserialization_handlers() -> None:
+def test_a_serde_that_exits_is_passed_to_the_deserialization_handler() -> None:
     serde = Serde[str](
         lambda _topic, value: value.encode(), lambda _topic, data: str(_checked(int(data)))
     )

@@ -59,7 +59,7 @@ def test_headers_and_input_places_follow_their_records() -> None:
 
 
 @given(st.lists(st.integers(0, 9)), st.booleans(), st.booleans())
-def test_split_gives_each_record_to_the_first_branch_that_takes_it(
+def test_split_sends_each_record_to_the_first_matching_branch(
     values: list[int], default: bool, record_by_record: bool
 ) -> None:
     asked: list[int] = []
@@ -123,7 +123,7 @@ FAILING: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("function", [boom, stop])
 @pytest.mark.parametrize("record_by_record", [False, True])
 @pytest.mark.parametrize("name", [name for name in FAILING if name != "filter_not"])
-def test_a_record_whose_function_fails_is_left_out_alone(
+def test_only_the_record_whose_function_fails_is_skipped(
     name: str, function: Callable[..., Any], record_by_record: bool
 ) -> None:
     values = [0, 1, 2, 0, 0, 3, 0]
@@ -185,7 +185,7 @@ def test_by_default_a_failing_function_stops_the_worker(
         ),
     ],
 )
-def test_results_of_a_wrong_shape_fail_like_the_call(use: Any, message: str) -> None:
+def test_results_of_a_wrong_type_fail_like_the_call(use: Any, message: str) -> None:
     with pytest.raises(RecordFailedError, match=message):
         run(use, [("a", 1, 1)])
     assert run(use, [("a", 1, 1)], processing_exception_handler="continue") == []
@@ -220,7 +220,7 @@ async def _answer(value: Any) -> bool:
         "split",
     ],
 )  # fmt: skip
-def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> None:
+def test_a_coroutine_that_is_not_awaited_fails_its_record(operator: str) -> None:
     def use(stream: Any) -> Any:
         function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - as users write it
         if operator == "split":
@@ -244,7 +244,7 @@ def test_only_the_records_whose_result_is_a_coroutine_fail() -> None:
 @pytest.mark.parametrize(
     "make", [tuple, iter, lambda values: (each for each in values), dict.fromkeys]
 )
-def test_map_values_batch_takes_any_iterable_of_as_many_values(make: Callable[..., Any]) -> None:
+def test_map_values_batch_accepts_any_iterable_of_equal_length(make: Callable[..., Any]) -> None:
     assert run(lambda s: s.map_values_batch(make), ROWS) == ROWS
 
 
@@ -273,7 +273,7 @@ def test_a_batch_that_fails_goes_to_the_handler_record_by_record(
         run(lambda s: s.map_values_batch(mapper), ROWS)
 
 
-def test_a_failed_batch_does_not_touch_the_next_one() -> None:
+def test_a_failed_batch_does_not_affect_the_next_one() -> None:
     calls: list[list[Any]] = []
 
     def picky(values: list[Any]) -> list[Any]:

@@ -126,16 +126,14 @@ def session_model(
 
 @given(ROWS, FIXED)
 @LAW
-def test_fixed_windows_do_what_their_definition_says(
-    rows: Sequence[Row], windows: FixedWindows
-) -> None:
+def test_fixed_windows_equal_the_model(rows: Sequence[Row], windows: FixedWindows) -> None:
     rows = spread_out(rows, windows)
     assert run_each(rows, windows) == fixed_model(rows, windows)
 
 
 @given(ROWS, SESSIONS, st.integers(0, 40))
 @LAW
-def test_sessions_do_what_their_definition_says(
+def test_sessions_equal_the_model(
     rows: Sequence[Row], windows: SessionWindows, longer: int
 ) -> None:
     retention = windows.retention_ms + longer
@@ -146,7 +144,7 @@ def test_sessions_do_what_their_definition_says(
 
 @given(ROWS, st.sampled_from([0, 1, 5, 10]))
 @LAW
-def test_sliding_windows_hold_every_set_of_near_records_once(
+def test_sliding_windows_contain_every_set_of_near_records_once(
     rows: Sequence[Row], difference: int
 ) -> None:
     found = run_each(rows, SlidingWindows(difference, grace=1_000))
@@ -171,7 +169,7 @@ def test_sliding_windows_hold_every_set_of_near_records_once(
 
 @given(ROWS, SLIDING)
 @LAW
-def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
+def test_a_sliding_window_never_contains_outside_or_late_records(
     rows: Sequence[Row], windows: SlidingWindows
 ) -> None:
     times = {value: time for _, value, time in rows}
@@ -192,7 +190,7 @@ def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
 
 @given(ROWS, CLOSING)
 @LAW
-def test_a_closed_window_has_one_final_result_its_last_one(
+def test_the_only_final_result_of_a_closed_window_is_its_last_one(
     rows: Sequence[Row], windows: FixedWindows | SlidingWindows | SessionWindows
 ) -> None:
     updates = run_each(rows, windows)
@@ -211,7 +209,7 @@ def test_a_closed_window_has_one_final_result_its_last_one(
 
 @given(ROWS, ALL, st.booleans(), st.lists(st.integers(1, 5), max_size=6))
 @LAW
-def test_batches_give_what_single_records_give(
+def test_batches_have_the_results_of_single_records(
     rows: Sequence[Row], windows: AnyWindows, counts: bool, cuts: Sequence[int]
 ) -> None:
     rows = spread_out(rows, windows)

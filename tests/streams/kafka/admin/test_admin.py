@@ -27,7 +27,7 @@ def admin() -> Iterator[KafkaAdmin]:
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_is_named_long_before_it_is_given_up(
+def test_an_unreachable_broker_is_named_long_before_the_timeout(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(admin_module, "_QUIET_S", 0.0)
@@ -42,7 +42,7 @@ def test_a_broker_that_is_away_is_named_long_before_it_is_given_up(
 
 
 @pytest.mark.parametrize("told", [{}, {"offsets.retention.minutes": None}])
-def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
+def test_brokers_without_a_retention_setting_are_an_error_with_the_cause(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch, told: dict[str, None]
 ) -> None:
     cluster = SimpleNamespace(controller=SimpleNamespace(id=1))
@@ -66,14 +66,14 @@ def test_created_topics_that_get_no_leader_in_time_are_an_unanswered_call(
         admin.create_topics([NewTopic(name="orders", partitions=1)])
 
 
-def test_who_is_to_stop_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:
+def test_a_stopped_caller_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:
     stopped = threading.Event()
     stopped.set()
     assert not admin.reach(stopped)
 
 
 @pytest.mark.slow
-def test_waiting_for_a_broker_ends_when_it_is_told_to(
+def test_waiting_for_a_broker_ends_when_the_caller_stops(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_timeout_s", 60.0)
@@ -97,7 +97,9 @@ def test_waiting_for_a_broker_ends_when_it_is_told_to(
     assert max(asked) <= 1.0
 
 
-def test_a_client_that_is_closed_while_it_is_asked_says_so(admin: KafkaAdmin) -> None:
+def test_a_client_closed_during_a_request_raises_an_error_that_names_the_close(
+    admin: KafkaAdmin,
+) -> None:
     def asked_while_it_closes(left_s: float) -> None:
         admin.close()
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left_s} s"))

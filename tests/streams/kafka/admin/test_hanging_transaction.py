@@ -43,7 +43,7 @@ def producer(cluster: RealCluster, group: str, wanted: TopicPartition) -> Iterat
     consumer.close()
 
 
-def test_offsets_in_an_open_transaction_are_no_bare_time_out(
+def test_the_error_of_offsets_in_an_open_transaction_names_the_transaction(
     cluster: RealCluster, producer: Producer, group: str, wanted: TopicPartition
 ) -> None:
     admin = cluster.clients.admin(timeout_s=2.0)
@@ -56,7 +56,7 @@ def test_offsets_in_an_open_transaction_are_no_bare_time_out(
     admin.close()
 
 
-def test_a_client_that_gets_no_answer_is_not_asked_again(
+def test_a_client_without_an_answer_receives_no_second_request(
     harmed: RealCluster,
     proxy: KafkaProxy,
     group: str,
@@ -77,7 +77,7 @@ def test_a_client_that_gets_no_answer_is_not_asked_again(
     admin.close()
 
 
-def test_a_client_may_be_closed_while_it_is_asked(
+def test_a_client_may_be_closed_during_a_request(
     cluster: RealCluster, producer: Producer, group: str, wanted: TopicPartition
 ) -> None:
     admin = cluster.clients.admin(timeout_s=2.0)
@@ -106,7 +106,7 @@ def test_a_client_may_be_closed_while_it_is_asked(
     producer.abort_transaction()
 
 
-def test_F3_an_open_transaction_is_told_with_its_producer(
+def test_F3_an_open_transaction_is_reported_with_its_producer(
     cluster: RealCluster, wanted: TopicPartition
 ) -> None:
     servers = cluster.clients.settings.bootstrap_servers
@@ -140,7 +140,7 @@ def test_F3_an_open_transaction_is_told_with_its_producer(
         ({"security.protocol": "ssl", "ssl.keystore.location": "secret.p12"}, "TLS"),
     ],
 )
-def test_F3_where_brokers_can_not_be_asked_the_text_says_why(
+def test_F3_the_text_names_the_reason_if_brokers_can_not_be_asked(
     cluster: RealCluster, config: dict[str, str], words: str
 ) -> None:
     host, _, port = cluster.clients.settings.bootstrap_servers.rpartition(":")

@@ -17,5 +17,5 @@ class _Partition:
 @pytest.mark.parametrize(
     ("data", "text"), [(None, ""), (b"", ""), (b"AgAA", "AgAA"), (b"AgAA\x88U", "AgAA\ufffdU")]
 )
-def test_metadata_is_text_whatever_stands_behind_it(data: bytes | None, text: str) -> None:
+def test_commit_metadata_are_text_for_any_bytes(data: bytes | None, text: str) -> None:
     assert metadata_text(_Partition(data)) == text

@@ -70,7 +70,9 @@ def test_debug_lines_are_passed_on_when_the_user_asked_for_them(
     assert [record.getMessage() for record in caplog.records] == ["a: MSG [client#1] 50% of it"]
 
 
-def test_a_failed_login_says_what_to_check(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_login_is_logged_with_the_settings_to_check(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = ClientLog("a")
     log.on_error(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error"))
     log.on_error(KafkaError(KafkaError._TRANSPORT, "connection refused"))

@@ -53,7 +53,7 @@ def test_every_error_has_one_of_three_outcomes(
         (KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, False, False, True),
     ],
 )
-def test_refusals_are_told_from_what_may_succeed_later(
+def test_refusals_are_distinguished_from_retriable_errors(
     code: int, refused: bool, by_batch: bool, retriable: bool
 ) -> None:
     error = KafkaError(code)
@@ -64,7 +64,7 @@ def test_refusals_are_told_from_what_may_succeed_later(
     )
 
 
-def test_the_log_tells_the_cause_when_the_call_does_not() -> None:
+def test_the_client_log_has_the_cause_that_the_call_lacks() -> None:
     state = KafkaError(KafkaError._STATE)
     assert is_record_refused(state, "current transaction must be aborted (MSG_SIZE_TOO_LARGE)")
     assert not is_record_refused(
@@ -72,7 +72,7 @@ def test_the_log_tells_the_cause_when_the_call_does_not() -> None:
     )
 
 
-def test_a_failed_record_names_its_place_its_cause_and_the_next_step() -> None:
+def test_a_failed_record_names_its_position_its_cause_and_the_next_step() -> None:
     error = delivery_error(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), "out", 3)
     assert error.code == "MSG_SIZE_TOO_LARGE"
     assert "out-3" in str(error)

@@ -37,7 +37,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
 
 
 @given(messages())
-def test_runs_are_what_grouping_by_hand_gives(given_messages: list[Message]) -> None:
+def test_runs_equal_a_grouping_by_hand(given_messages: list[Message]) -> None:
     runs = to_runs(given_messages)
     place_of = lambda each: (each.topic(), each.partition())  # noqa: E731 - twice a key
     as_they_came = [(place, list(group)) for place, group in groupby(given_messages, place_of)]
@@ -73,7 +73,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.integers(60, 160), st.booleans())
-def test_oversized_is_what_checking_each_record_gives(
+def test_oversized_records_equal_those_of_a_check_of_each_record(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]],
     limit: int,
     headed: bool,
@@ -95,7 +95,7 @@ def test_oversized_is_what_checking_each_record_gives(
     assert oversized(columns, limit) == expected
 
 
-def test_the_size_is_never_below_what_kafka_counts() -> None:
+def test_the_size_is_never_below_the_size_that_kafka_counts() -> None:
     assert record_size_bytes(None, None) >= 61 + 21
     assert record_size_bytes(b"k" * 10, b"v" * 100) >= 61 + 21 + 110
     assert record_size_bytes(b"", b"", (("name", b"value"), ("n", None))) >= 61 + 21 + 4 + 5 + 1 + 4

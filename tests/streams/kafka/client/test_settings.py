@@ -43,7 +43,7 @@ def settings(**changes: Any) -> ClientSettings:
         ("admin", "logger", None),
     ],
 )
-def test_properties_that_correctness_rests_on_are_refused(
+def test_properties_that_correctness_depends_on_are_refused(
     kind: ClientKind, name: str, value: object
 ) -> None:
     with pytest.raises(ConfigError) as failure:
@@ -63,7 +63,7 @@ def test_properties_that_correctness_rests_on_are_refused(
         ("admin", {"security.protocol": "SASL_SSL"}),
     ],
 )
-def test_properties_that_change_nothing_or_only_speed_are_taken(
+def test_properties_without_an_effect_on_results_are_accepted(
     kind: ClientKind, properties: dict[str, object]
 ) -> None:
     check_overrides(kind, properties)
@@ -93,7 +93,7 @@ def test_every_producer_partitions_as_java_does_and_waits_for_all_replicas() -> 
     assert configs[1]["delivery.report.only.error"] is True
 
 
-def test_the_log_that_unknown_outcomes_are_read_from_cannot_be_turned_off() -> None:
+def test_the_client_log_that_shows_unknown_outcomes_cannot_be_turned_off() -> None:
     config = settings(producer={"debug": "msg,eos", "log_level": 3}).transactional("id", 1_000)
     assert (config["debug"], config["log_level"]) == ("eos,msg", 7)
 
@@ -156,7 +156,9 @@ def test_secrets_are_resolved_late_and_never_shown(monkeypatch: pytest.MonkeyPat
         (f"something else entirely {CANARY}", "these settings"),
     ],
 )
-def test_a_refused_setting_is_named_and_its_value_is_not_told(reason: str, expected: str) -> None:
+def test_the_error_of_a_refused_setting_names_it_without_its_value(
+    reason: str, expected: str
+) -> None:
     text = str(construction_error("producer", reason))
     assert expected in text
     assert CANARY not in text

@@ -49,13 +49,13 @@ def _read(reader: _Reader, first: int, end: int, *, stall_s: float = 60.0) -> li
     return [offset for run in runs for offset in run.offsets]
 
 
-def test_a_range_ends_where_it_was_told_to() -> None:
+def test_a_range_ends_at_the_given_offset() -> None:
     reader = _Reader(list(range(20)), None)
     assert _read(reader, 4, 11) == list(range(4, 11))
     assert reader.closed
 
 
-def test_gaps_and_a_tail_of_markers_are_passed() -> None:
+def test_gaps_and_a_tail_of_markers_are_skipped() -> None:
     assert _read(_Reader([0, 5, 6, 30], 34), 0, 33) == [0, 5, 6, 30]
     assert _read(_Reader([0, 5, 6, 30], 34), 0, 20) == [0, 5, 6]
 
@@ -66,7 +66,7 @@ def test_an_empty_range_makes_no_client() -> None:
     assert not reader.closed
 
 
-def test_a_reader_that_stands_still_gives_up() -> None:
+def test_a_reader_without_progress_fails() -> None:
     reader = _Reader([0, 1], None)
     with pytest.raises(StreamsError, match=r"app-counts-changelog-1: .* at offset 2, .* at 9"):
         _read(reader, 0, 9, stall_s=0.0)

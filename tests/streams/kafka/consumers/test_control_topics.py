@@ -49,20 +49,20 @@ def _admin(client: _Client, timeout_s: float) -> KafkaAdmin:
     return admin
 
 
-def test_a_leader_that_does_not_know_it_yet_is_asked_again() -> None:
+def test_offsets_are_requested_again_from_a_new_leader() -> None:
     client = _Client(KafkaError.NOT_LEADER_FOR_PARTITION, times=3)
     assert _admin(client, 30.0).offsets_of_age({INBOX: 1_000}) == {INBOX: 7}
     assert client.asked == 4
 
 
-def test_no_offset_without_an_error_is_no_answer() -> None:
+def test_a_missing_offset_without_an_error_is_requested_again() -> None:
     for ask in (KafkaAdmin.beginning_offsets, KafkaAdmin.end_offsets, KafkaAdmin.stable_offsets):
         client = _Client(KafkaError.NO_ERROR, times=2)
         assert ask(_admin(client, 30.0), [INBOX]) == {INBOX: 7}
         assert client.asked == 3
 
 
-def test_it_is_not_asked_for_ever() -> None:
+def test_offset_requests_are_not_repeated_forever() -> None:
     for code, most in ((KafkaError.NOT_LEADER_FOR_PARTITION, 50), (KafkaError.INVALID_REQUEST, 1)):
         client = _Client(code, times=1_000)
         with pytest.raises(StreamsError):

@@ -79,7 +79,7 @@ def committing(client: Client) -> Any:
 
 
 @pytest.mark.parametrize(("answered", "is_doubt"), [(True, False), (False, True)])
-def test_a_connection_lost_while_records_are_waited_for_is_a_doubt_until_the_offsets_are_answered(
+def test_a_lost_connection_before_the_record_answers_is_a_doubt_until_the_offsets_are_answered(
     answered: bool, is_doubt: bool
 ) -> None:
     def lose() -> bool:
@@ -94,7 +94,7 @@ def test_a_connection_lost_while_records_are_waited_for_is_a_doubt_until_the_off
         assert producer.commit("group", OFFSETS) == {}
 
 
-def test_whoever_is_fenced_is_told_so_though_the_offsets_are_stuck() -> None:
+def test_a_fenced_producer_raises_fenced_error_although_its_offsets_are_stuck() -> None:
     def fence() -> bool:
         raise FENCED
 
@@ -105,7 +105,7 @@ def test_whoever_is_fenced_is_told_so_though_the_offsets_are_stuck() -> None:
     assert sending.ended == 0
 
 
-def test_records_that_are_not_answered_in_time_are_aborted_when_the_offsets_call_is_over() -> None:
+def test_records_without_an_answer_in_time_are_aborted_after_the_offsets_call() -> None:
     sending = Sending()
     client = Client(sending, lambda: False)
     producer = committing(client)

@@ -23,7 +23,7 @@ def client() -> Iterator[ProducerClient]:
     client.drop()
 
 
-def test_a_call_that_never_returns_is_left_behind(
+def test_a_call_that_never_returns_is_abandoned(
     client: ProducerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_STUCK_S", 0.1)
@@ -34,7 +34,7 @@ def test_a_call_that_never_returns_is_left_behind(
     released.set()
 
 
-def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> None:
+def test_a_guarded_call_passes_its_arguments_and_raises_the_error(client: ProducerClient) -> None:
     seen: list[object] = []
     _guarded(client, lambda what, limit_s: seen.extend([what, limit_s]), "x", within_s=5)
     assert seen[0] == "x"
@@ -42,7 +42,9 @@ def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> Non
         _guarded(client, _raises(NEVER), within_s=5)
 
 
-def test_a_guarded_call_goes_on_beside_its_caller_until_it_is_ended(client: ProducerClient) -> None:
+def test_a_guarded_call_runs_concurrently_with_its_caller_until_it_is_ended(
+    client: ProducerClient,
+) -> None:
     tried = threading.Event()
 
     def later(_: float) -> None:
@@ -55,14 +57,14 @@ def test_a_guarded_call_goes_on_beside_its_caller_until_it_is_ended(client: Prod
         call.end(time.monotonic() + 0.1)
 
 
-def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> None:
+def test_a_call_is_repeated_after_retriable_errors(client: ProducerClient) -> None:
     client.call(_raises(LATER, LATER), deadline_s=time.monotonic() + 5)
     with pytest.raises(KafkaException, match="later"):
         client.call(_raises(*[LATER] * 1_000), deadline_s=time.monotonic() + 0.1)
 
 
 @pytest.mark.parametrize("call", ["init", "produce"])
-def test_a_dropped_client_is_gone_though_its_error_is_kept(call: str) -> None:
+def test_a_dropped_client_is_freed_although_its_error_is_kept(call: str) -> None:
     settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="app")
     producer = ProducerClient(
         settings.transactional("app-1", 10_000), ClientLog("test"), stall_timeout_s=1

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 _PATIENCE_S = 60
 
 
-def test_positions_of_the_call_mean_what_their_names_mean(cluster: RealCluster) -> None:
+def test_positional_and_keyword_arguments_of_produce_agree(cluster: RealCluster) -> None:
     by_position, by_keyword = cluster.topic(), cluster.topic()
     headers = (("h", b"1"), ("n", None))
     sink = cluster.sink()
@@ -40,7 +40,7 @@ def test_a_timestamp_of_zero_does_not_become_the_wall_clock(cluster: RealCluster
     assert [record.timestamp for record in visible(cluster, topic)] == [1, T]
 
 
-def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: RealCluster) -> None:
+def test_a_full_queue_delays_records_without_loss_or_repetition(cluster: RealCluster) -> None:
     topic = cluster.topic()
     client = _client(cluster, {"queue.buffering.max.messages": 100, "linger.ms": 1})
     values = [b"%d" % index for index in range(5_000)]
@@ -50,7 +50,7 @@ def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Rea
     assert values_of(cluster, topic) == values
 
 
-def test_a_record_larger_than_the_whole_queue_is_refused_at_once(cluster: RealCluster) -> None:
+def test_a_record_larger_than_the_whole_queue_is_refused_immediately(cluster: RealCluster) -> None:
     topic = cluster.topic()
     client = _client(cluster, {"queue.buffering.max.kbytes": 1})
     records = columns(topic, b"ok", b"x" * 5_000, partitions=ANY_PARTITION)
@@ -60,7 +60,7 @@ def test_a_record_larger_than_the_whole_queue_is_refused_at_once(cluster: RealCl
     assert refused.value.index == 1
 
 
-def test_a_part_of_columns_is_sent_as_if_it_stood_alone(cluster: RealCluster) -> None:
+def test_a_part_of_columns_is_sent_like_separate_columns(cluster: RealCluster) -> None:
     topic = cluster.topic(partitions=3)
     client = _client(cluster, {})
     records = columns(

@@ -160,7 +160,7 @@ def test_a_topic_without_permission_is_found_among_others() -> None:
     assert cluster.trials <= 8
 
 
-def test_batches_that_are_too_large_without_a_bad_record_give_the_size_that_is_taken() -> None:
+def test_oversized_batches_without_a_bad_record_determine_the_accepted_size() -> None:
     cluster = ModelCluster({}, limit_bytes=2_000)
     looking = RefusedSearch(cluster, [columns("t", *[b"v"] * 200)])
     assert looking.run() == []

@@ -37,7 +37,7 @@ def test_each_report_is_matched_to_a_row_of_its_content(data: st.DataObject) -> 
     st.lists(st.sampled_from(["named", "other", "batch", "accepted"]), min_size=2, max_size=12),
     st.booleans(),
 )
-def test_parts_hold_every_record_once_in_order_and_are_smaller(
+def test_parts_contain_every_record_once_in_order_and_are_smaller(
     kinds: list[str], alone: bool
 ) -> None:
     errors = {

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.mark.parametrize("request_kind", [END_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT])
-def test_a_lost_reply_makes_the_outcome_unknown_though_the_client_says_it_committed(
+def test_a_lost_reply_makes_the_outcome_unknown_although_the_client_reports_success(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, request_kind: int
 ) -> None:
     """The first request may still hit a later transaction.
@@ -102,7 +102,7 @@ def test_a_commit_that_arrives_after_the_fence_is_refused(
 
 
 @pytest.mark.parametrize("with_offsets", [False, True])
-def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_not_wait(
+def test_a_hanging_cluster_is_an_error_within_the_time_limit_and_close_does_not_wait(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, *, with_offsets: bool
 ) -> None:
     topic, group = cluster.topic(), cluster.name()
@@ -128,7 +128,7 @@ def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_no
     assert len(waits) >= 2, "a watchdog must see that we wait and do not hang"
 
 
-def test_offsets_are_sent_beside_the_records(
+def test_offsets_are_sent_concurrently_with_the_records(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
 ) -> None:
     topic, group = cluster.topic(), cluster.name()
@@ -149,7 +149,7 @@ def test_offsets_are_sent_beside_the_records(
     assert values_of(cluster, topic, 2) == [b"first", b"second"]
 
 
-def test_a_cluster_that_is_away_is_an_error_with_its_address_and_what_to_check() -> None:
+def test_an_unreachable_cluster_is_an_error_with_its_address_and_the_next_step() -> None:
     nowhere = RealCluster("127.0.0.1:9", run_id="nowhere")
     producer = nowhere.clients.transactional_producer("id", 30_000, call_timeout_s=0.3)
     admin = nowhere.clients.admin(timeout_s=0.3)

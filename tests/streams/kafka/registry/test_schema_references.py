@@ -164,7 +164,7 @@ def test_references_are_given_in_every_form(shop: SchemaRegistry, form: str) -> 
     assert shop.schemas[written_as(data) - 1]["references"] == USED
 
 
-def test_references_are_looked_up_where_nothing_is_registered(shop: SchemaRegistry) -> None:
+def test_references_are_looked_up_without_a_registration(shop: SchemaRegistry) -> None:
     careful = Serdes.avro(ORDER, impatient(shop, auto_register_schemas=False), references=USED)
     with pytest.raises(SchemaRegistryError, match="HTTP 404"):
         careful.serialize("orders", VALUE)
@@ -211,7 +211,7 @@ def test_a_union_of_references_is_a_topic_of_several_types(shop: SchemaRegistry)
         (Serdes.json_schema, JSON_ORDER, JSON_USED, {"buyer": {"home": {"city": 5}}}, r"at \$\.buyer\.home\.city: not as the schema's 'type'"),
     ],
 )  # fmt: skip
-def test_values_are_checked_inside_what_is_referred_to(
+def test_values_are_checked_inside_referenced_schemas(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, bad: Any, reason: str
 ) -> None:
     serde = make(schema, shop.url, references=used)
@@ -220,7 +220,7 @@ def test_values_are_checked_inside_what_is_referred_to(
     assert "canary" not in str(caught.value).partition("more fields")[0]
 
 
-def test_payloads_are_checked_by_what_a_json_schema_refers_to(shop: SchemaRegistry) -> None:
+def test_payloads_are_checked_by_referenced_json_schemas(shop: SchemaRegistry) -> None:
     serde = Serdes.json_schema(JSON_ORDER, shop.url, references=JSON_USED)
     data = serde.serialize("orders", JSON_VALUE) or b""
     with pytest.raises(SerializationError, match=r"at \$\.buyer\.home\.city") as caught:
@@ -485,7 +485,7 @@ def test_a_subject_of_another_format_is_refused(
         make(registry=shop.url, subject=subject)
 
 
-def test_records_of_another_format_say_so(shop: SchemaRegistry) -> None:
+def test_records_of_another_format_are_an_error_that_names_the_format(shop: SchemaRegistry) -> None:
     data = Serdes.json_schema(JSON_ORDER, shop.url, references=JSON_USED).serialize("t", JSON_VALUE)
     with pytest.raises(SerializationError, match=r"a JSON Schema wrote them.*Serdes\.json_schema"):
         Serdes.avro(ADDRESS, shop.url).deserialize("t", data or b"")
@@ -495,7 +495,9 @@ SECRET = "canary-7391"  # noqa: S105 - must not be shown
 
 
 @pytest.mark.parametrize("make", [Serdes.avro, Serdes.json_schema])
-def test_a_registry_that_refuses_or_is_away(shop: SchemaRegistry, make: Any, caplog: Any) -> None:
+def test_errors_of_a_refusing_or_unreachable_registry_contain_no_secret(
+    shop: SchemaRegistry, make: Any, caplog: Any
+) -> None:
     secret_url = shop.url.replace("//", f"//shop:{SECRET}@")
     settings = impatient(shop, url=secret_url)
     with caplog.at_level(logging.DEBUG):
@@ -534,7 +536,7 @@ def test_settings_of_the_registry_that_choose_a_schema_are_the_subjects(
 
 
 @pytest.mark.parametrize("text", ['"string"', '{"type": "string"}', ' "string"'])
-def test_a_subject_of_a_type_alone(registry: SchemaRegistry, text: str) -> None:
+def test_a_subject_of_one_type(registry: SchemaRegistry, text: str) -> None:
     known = registry.add("names", text)
     serde = Serdes.avro(registry=registry.url, subject="names")
     data = serde.serialize("t", "Ulm") or b""
@@ -542,7 +544,7 @@ def test_a_subject_of_a_type_alone(registry: SchemaRegistry, text: str) -> None:
     assert serde.deserialize("t", data) == "Ulm"
 
 
-def test_a_client_of_the_users_own(shop: SchemaRegistry) -> None:
+def test_a_client_of_the_user_is_used(shop: SchemaRegistry) -> None:
     serde = Serdes.avro(registry=SchemaRegistryClient({"url": shop.url}), subject="addresses-value")
     assert written_as(serde.serialize("a", {"city": "Ulm"})) == 1
 
@@ -598,7 +600,7 @@ sys.stdout.buffer.write(b"".join(serde.serialize("t", value) for serde, value in
 
 
 @pytest.mark.spark
-def test_serdes_of_subjects_and_with_references_travel(shop: SchemaRegistry) -> None:
+def test_serdes_of_subjects_and_with_references_can_be_pickled(shop: SchemaRegistry) -> None:
     from pyspark import cloudpickle  # noqa: PLC0415 - an extra
 
     subject = Serdes.avro(registry=shop.url, subject="addresses-value")

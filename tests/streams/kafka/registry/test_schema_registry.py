@@ -79,7 +79,7 @@ def framed(schema_id: int, payload: bytes) -> bytes:
     ],
     ids=["avro", "json_schema", "protobuf-first", "protobuf-second", "protobuf-nested"],
 )  # fmt: skip
-def test_bytes_are_confluents(
+def test_bytes_have_the_wire_format_of_confluent(
     registry: SchemaRegistry, make: Any, value: Any, payload: bytes
 ) -> None:
     serde: Serde[Any] = make(registry.url)
@@ -92,7 +92,7 @@ def test_bytes_are_confluents(
     assert serde.deserialize_batch("orders", [data]) == [value]
 
 
-def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
+def test_a_schema_is_requested_once(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, registry.url)
     for cents in range(20):
         serde.deserialize("orders", serde.serialize("orders", {"cents": cents}) or b"")
@@ -101,7 +101,7 @@ def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
     assert registry.subjects == {"orders-value": [1]}
 
 
-def test_keys_have_a_subject_of_their_own(registry: SchemaRegistry) -> None:
+def test_keys_have_a_separate_subject(registry: SchemaRegistry) -> None:
     key = {"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]}
     id_serde, order_serde = Serdes.avro(key, registry.url), Serdes.avro(ORDER, registry.url)
     builder = StreamsBuilder()
@@ -187,14 +187,14 @@ def test_an_incompatible_schema_stops_the_worker(registry: SchemaRegistry) -> No
         serde.serialize("orders", {"cents": 1, "city": "Bonn"})
 
 
-def test_an_unknown_id_is_the_records_fault(registry: SchemaRegistry) -> None:
+def test_an_unknown_id_is_a_record_error(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, registry.url)
 
     with pytest.raises(SerializationError, match=r"schema 77 is not in schema registry http://127"):
         serde.deserialize("orders", framed(77, b"\x0a"))
 
 
-def test_a_server_that_is_no_registry_is_not_the_records_fault(registry: SchemaRegistry) -> None:
+def test_a_server_that_is_no_registry_is_not_a_record_error(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, f"{registry.url}/wrong")
 
     with pytest.raises(SchemaRegistryError, match="HTTP 404"):
@@ -212,14 +212,14 @@ def test_bytes_without_an_id_are_refused(registry: SchemaRegistry, data: bytes) 
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_passing_failures_are_tried_again(registry: SchemaRegistry, status: int) -> None:
+def test_temporary_failures_are_retried(registry: SchemaRegistry, status: int) -> None:
     registry.answers = [status, status]
     serde = Serdes.avro(ORDER, impatient(registry))
 
     assert serde.serialize("orders", {"cents": 5}) == framed(1, b"\x0a")
 
 
-def test_a_failure_that_stays_names_the_registry(registry: SchemaRegistry) -> None:
+def test_a_permanent_failure_names_the_registry(registry: SchemaRegistry) -> None:
     registry.answers = [503] * 20
     serde = Serdes.avro(ORDER, impatient(registry))
 
@@ -230,7 +230,7 @@ def test_a_failure_that_stays_names_the_registry(registry: SchemaRegistry) -> No
     assert len(registry.requests) == 4
 
 
-def test_a_refused_client_is_told_about_credentials(registry: SchemaRegistry) -> None:
+def test_the_error_of_a_refused_client_names_the_credentials(registry: SchemaRegistry) -> None:
     registry.answers = [401]
 
     with pytest.raises(SchemaRegistryError, match=r"HTTP 401.*basic\.auth\.user\.info"):
@@ -331,7 +331,7 @@ def test_schemas_need_not_be_registered_by_the_program(registry: SchemaRegistry)
     assert careful.serialize("orders", {"cents": 5}) == framed(1, b"\x0a")
 
 
-def test_a_client_of_the_users_own(registry: SchemaRegistry) -> None:
+def test_a_client_of_the_user_is_used(registry: SchemaRegistry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     serde = Serdes.avro(ORDER, client)
 
@@ -405,7 +405,7 @@ sys.stdout.buffer.write(b"".join(each.serialize("orders", {"cents": 5}) for each
 
 
 @pytest.mark.spark
-def test_a_serde_travels_to_executors(
+def test_a_serde_can_be_sent_to_executors(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark import cloudpickle  # noqa: PLC0415 - an extra
@@ -430,7 +430,7 @@ def test_a_serde_travels_to_executors(
     assert sorted(registry.subjects) == ["orders-key", "orders-value"]
 
 
-def test_a_serde_that_has_travelled_within_a_process_is_the_same(registry: SchemaRegistry) -> None:
+def test_a_copy_of_a_serde_is_the_same_object(registry: SchemaRegistry) -> None:
     serde = Serdes.protobuf(PROTO["Order"], registry.url)
     assert copy.copy(serde) is serde
     assert copy.copy(serde.for_keys()) is serde.for_keys()
@@ -450,14 +450,14 @@ def test_a_serde_that_has_travelled_within_a_process_is_the_same(registry: Schem
         ),
     ],
 )
-def test_secrets_do_not_travel(given: dict[str, str], told: str) -> None:
+def test_settings_with_secrets_can_not_be_sent(given: dict[str, str], told: str) -> None:
     settings = {"url": "http://localhost:1", "max.retries": 2, "timeout": 1, **given}
     with pytest.raises(TopologyError, match=told) as raised:
         FORMATS.travelling(settings)
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_client_does_not_travel(registry: SchemaRegistry) -> None:
+def test_a_serde_with_a_client_can_not_be_sent(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, SchemaRegistryClient({"url": registry.url}))
     with pytest.raises(TopologyError, match=r"can't be sent to other processes.*give its URL"):
         copy.copy(serde)
@@ -482,7 +482,7 @@ def test_a_message_of_another_type_is_refused(writer: str, reader: str) -> None:
         Serdes.protobuf(MESSAGES[reader], "mock://messages").deserialize("orders", data or b"")
 
 
-def test_an_avro_branch_that_holds_the_value_is_written_with_a_registry() -> None:
+def test_an_avro_branch_that_fits_the_value_is_written_with_a_registry() -> None:
     schema = {
         "type": "record",
         "name": "N",

@@ -102,7 +102,7 @@ def sent(
         (None, None, [], []),
     ],
 )
-def test_a_change_sends_what_kafka_streams_sends(
+def test_a_change_sends_the_same_messages_as_kafka_streams(
     old: str | None, new: str | None, inner: list[Any], left: list[Any]
 ) -> None:
     for left_join, expected in ((False, inner), (True, left)):
@@ -120,14 +120,14 @@ def test_the_foreign_key_may_depend_on_the_key() -> None:
     assert messages == [("k-v", ASK_IF, "k")]
 
 
-def test_an_extractor_that_fails_is_handled_and_the_others_go_on() -> None:
+def test_a_failing_extractor_skips_its_record_and_no_other() -> None:
     rows = [("a", None, "x|1"), ("b", None, 5), ("c", None, "x|2")]
     messages, context = sent(rows, left_join=False)
     assert [key for _, _, key in messages] == ["a", "c"]
     assert context.failures == [("b", "AttributeError")]
 
 
-def test_a_row_that_does_not_serialise_is_handled_and_the_others_go_on() -> None:
+def test_a_row_that_does_not_serialise_is_skipped_and_no_other() -> None:
     rows = [
         ("a", None, "x|1"),
         ("b", None, "y|\udc80"),
@@ -170,7 +170,7 @@ class OneRow(TableView, BoundView):
         (None, "deleted", b"r", "dropped", "dropped"),
     ],
 )
-def test_only_answers_to_the_row_as_it_is_count(
+def test_only_responses_to_the_current_row_count(
     row: str | None, answered: str | None, foreign: bytes | None, inner: Any, left: Any
 ) -> None:
     for left_join, expected in ((False, inner), (True, left)):
@@ -188,7 +188,7 @@ def test_only_answers_to_the_row_as_it_is_count(
             assert (output.keys, output.values, output.timestamps) == (["k"], [expected], [1])
 
 
-def test_an_answer_that_fails_is_handled_and_the_others_go_on() -> None:
+def test_a_failing_response_is_skipped_and_no_other() -> None:
     def picky(left: str, right: str) -> str:
         if right == "bad":
             raise ValueError(right)
@@ -259,7 +259,7 @@ def test_moving_from_row_to_row(operator: str) -> None:
         assert pipe(driver, [("right", "2", "t", 7)]) == [("a", "(x|2,t)", 7)]
 
 
-def test_a_left_join_has_a_result_for_rows_that_point_nowhere() -> None:
+def test_a_left_join_has_a_result_for_rows_without_a_foreign_key() -> None:
     with driver_of("left_join") as driver:
         pipe(driver, [("right", "1", "r", 1)])
         changes = [("left", "a", "x", 2), ("left", "a", "y|1", 3), ("left", "a", "z", 4)]
@@ -271,7 +271,7 @@ def test_a_left_join_has_a_result_for_rows_that_point_nowhere() -> None:
         ]
 
 
-def test_an_answer_is_as_new_as_what_caused_it() -> None:
+def test_a_response_has_the_newest_timestamp_of_its_causes() -> None:
     with driver_of("join") as driver:
         pipe(driver, [("right", "1", "r", 50)])
         assert pipe(driver, [("left", "a", "x|1", 10)]) == [("a", "(x|1,r)", 50)]
@@ -287,7 +287,7 @@ def test_a_value_without_bytes_is_a_value() -> None:
         ]
 
 
-def test_a_table_can_point_into_itself() -> None:
+def test_a_table_can_be_joined_with_itself_by_foreign_key() -> None:
     builder = StreamsBuilder()
     people = builder.table("people", **SERDES)
     people.join(
@@ -303,7 +303,7 @@ def test_a_table_can_point_into_itself() -> None:
         assert results(driver) == [("bob", "B|ann below AA", 4)]
 
 
-def test_old_changes_of_versioned_tables_take_no_part() -> None:
+def test_out_of_order_changes_of_versioned_tables_are_not_joined() -> None:
     versioned = Materialized(store_type="versioned", history_retention=1_000)
     late: list[Change] = [("left", "a", "old|1", 5), ("right", "1", "old", 4)]
     with driver_of("join", tables=versioned) as driver:
@@ -315,7 +315,7 @@ def test_old_changes_of_versioned_tables_take_no_part() -> None:
         assert len(pipe(driver, late)) == 2
 
 
-def test_changes_that_come_out_of_a_cache_are_answered() -> None:
+def test_changes_from_a_cache_receive_responses() -> None:
     with driver_of("left_join", statestore_cache_max_bytes=1 << 20) as driver:
         source = driver.create_input_topic("left", **SERDES)
         source.pipe_batch([("a", "x|1", 1), ("a", "y|1", 2), ("b", "z", 3)])
@@ -399,7 +399,7 @@ RESULTS = Materialized("results", value_serde=STRING)
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(st.sampled_from(["join", "left_join"]), CHANGES, st.booleans())
-def test_every_change_puts_out_what_the_rules_say(
+def test_every_change_has_the_results_of_the_model(
     operator: str, changes: list[Any], record_by_record: bool
 ) -> None:
     model = Model(operator)
@@ -415,7 +415,9 @@ def test_every_change_puts_out_what_the_rules_say(
     st.sampled_from(["join", "left_join"]),
     st.lists(st.lists(LEFT_CHANGES, max_size=6) | st.lists(RIGHT_CHANGES, max_size=6), max_size=4),
 )
-def test_batches_put_out_what_single_records_do(operator: str, batches: list[list[Change]]) -> None:
+def test_batches_have_the_results_of_single_records(
+    operator: str, batches: list[list[Change]]
+) -> None:
     model = Model(operator)
     for topic, key, value, timestamp in (change for changes in batches for change in changes):
         assert key is not None

@@ -105,7 +105,7 @@ WINDOWS = st.builds(
 
 @settings(max_examples=15)
 @given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(KINDS)))
-def test_batches_give_what_single_records_give(
+def test_batches_have_the_results_of_single_records(
     rows: list[Row], within: JoinWindows, kind: str
 ) -> None:
     program = KINDS[kind](within)
@@ -157,7 +157,7 @@ def _is_odd(_key: Any, value: Any) -> bool:
 
 @settings(max_examples=40)
 @given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(TOGETHER)), cut=st.integers(2, 25))
-def test_inputs_that_come_together_give_what_single_records_give(
+def test_joint_batches_have_the_results_of_single_records(
     rows: list[Row], within: JoinWindows, kind: str, cut: int
 ) -> None:
     program = TOGETHER[kind](within)
@@ -198,7 +198,7 @@ def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, A
 
 @settings(max_examples=15)
 @given(rows=ROWS, before=st.integers(-5, 10), after=st.integers(5, 10))
-def test_an_inner_join_finds_every_pair_that_is_near(
+def test_an_inner_join_emits_every_pair_within_its_window(
     rows: list[Row], before: int, after: int
 ) -> None:
     within = JoinWindows(before=before, after=after, grace=100)
@@ -209,7 +209,7 @@ def test_an_inner_join_finds_every_pair_that_is_near(
 
 @settings(max_examples=15)
 @given(rows=ROWS, within=WINDOWS)
-def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
+def test_a_record_in_time_order_is_emitted_either_in_pairs_or_alone(
     rows: list[Row], within: JoinWindows
 ) -> None:
     numbered: list[Row] = [
@@ -235,7 +235,7 @@ def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
 # -- scans for due records -------------------------------------------------------------------
 
 
-def test_without_partner_and_a_null_key_a_kept_side_comes_out_at_once() -> None:
+def test_a_record_with_a_null_key_is_emitted_immediately_without_a_partner() -> None:
     """KIP-962."""
     rows: list[Row] = [
         ("left", None, 1, 5),
@@ -252,7 +252,7 @@ def test_without_partner_and_a_null_key_a_kept_side_comes_out_at_once() -> None:
         assert driver.metrics()["0_0"]["dropped-records-total"] == 3
 
 
-def test_what_is_looked_for_at_most_once_per_interval_comes_with_a_later_record() -> None:
+def test_a_skipped_scan_is_made_up_by_a_record_after_the_emit_interval() -> None:
     with driver_of(KINDS["left"](JoinWindows(10)), emit_interval_ms=1_000) as driver:
         assert pipe(driver, [("left", "a", 1, 0), ("left", "a", 2, 20)]) == []
         driver.advance_wall_clock_time(1_000)
@@ -265,7 +265,7 @@ def test_what_is_looked_for_at_most_once_per_interval_comes_with_a_later_record(
         assert pipe(driver, [("left", "a", 6, 80)]) == due
 
 
-def test_a_left_join_looks_again_where_its_last_look_ended() -> None:
+def test_a_left_join_scans_from_the_end_of_its_last_scan() -> None:
     """As in Kafka Streams: a row behind the newest record is emitted at the next scan."""
     rows: list[Row] = [("left", "a", 0, 0), ("left", "b", 1, 5), ("left", "c", 2, 9)]
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
@@ -279,7 +279,7 @@ def test_a_left_join_looks_again_where_its_last_look_ended() -> None:
 # -- errors of user code and serdes -------------------------------------------------------------
 
 
-def test_the_key_comes_first_if_the_joiner_takes_it() -> None:
+def test_a_joiner_with_three_parameters_receives_the_key_first() -> None:
     def told(key: Any, left: Any, right: Any) -> list[Any]:
         return [key, left, right]
 
@@ -301,7 +301,7 @@ def picky(left: Any, right: Any) -> list[Any]:
     return [left, right]
 
 
-def test_a_joiner_that_fails_costs_one_record_its_results() -> None:
+def test_a_failing_joiner_skips_the_results_of_one_record() -> None:
     def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
         return left.left_join(right, picky, within=JoinWindows(10))
 
@@ -362,7 +362,7 @@ def test_records_that_fail_in_a_batch_are_those_that_fail_alone(rows: list[Row])
     event(f"{len(runs[0][1])} fail")
 
 
-def test_a_value_that_the_joiner_changes_stays_as_it_was() -> None:
+def test_a_value_mutated_by_the_joiner_is_not_changed_in_the_store() -> None:
     def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
         return left.join(right, lambda n, seen: (seen.append(n), seen)[1], within=JoinWindows(10))
 
@@ -418,7 +418,7 @@ def test_both_sides_of_a_task_share_their_time_and_tasks_do_not() -> None:
         assert elsewhere.times() == (-1, -1)
 
 
-def test_after_a_start_without_times_the_rows_tell_how_old_they_are() -> None:
+def test_a_start_without_stream_time_derives_it_from_the_rows() -> None:
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
         pipe(driver, [("left", "a", 1, 3)])
         shared = NonJoinedSettings(

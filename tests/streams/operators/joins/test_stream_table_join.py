@@ -95,7 +95,7 @@ ROWS = st.lists(
 
 @settings(max_examples=15)
 @given(rows=ROWS, kind=KINDS)
-def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind: str) -> None:
+def test_each_record_is_joined_with_the_current_row_of_its_key(rows: list[Row], kind: str) -> None:
     table: dict[str, Any] = {}
     expected: list[Result] = []
     for topic, key, value, timestamp in rows:
@@ -113,7 +113,7 @@ def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind
 
 @settings(max_examples=15)
 @given(rows=ROWS, kind=KINDS, grace=st.sampled_from([None, 0, 1, 10, 50]))
-def test_batches_give_what_single_records_give(
+def test_batches_have_the_results_of_single_records(
     rows: list[Row], kind: str, grace: int | None
 ) -> None:
     program = joining(kind, grace)
@@ -125,7 +125,7 @@ def test_batches_give_what_single_records_give(
 
 @settings(max_examples=15)
 @given(rows=ROWS, grace=st.integers(0, 40))
-def test_with_a_grace_records_wait_for_rows_that_come_late(rows: list[Row], grace: int) -> None:
+def test_with_a_grace_period_records_wait_for_late_rows(rows: list[Row], grace: int) -> None:
     versions: dict[str, dict[int, Any]] = {}
     waiting: list[tuple[int, bytes, int, Any]] = []
     observed = -1
@@ -155,7 +155,7 @@ def test_with_a_grace_records_wait_for_rows_that_come_late(rows: list[Row], grac
     event("some wait to the end" if waiting else "nobody waits to the end")
 
 
-def test_a_record_without_a_row_is_dropped_by_an_inner_join_without_a_word() -> None:
+def test_a_record_without_a_row_is_dropped_silently_by_an_inner_join() -> None:
     rows: list[Row] = [("stream", "a", 1, 0), ("stream", None, 1, 1), ("stream", "a", None, 2)]
     with driver_of(joining("join"), PLAIN) as driver:
         assert pipe(driver, rows) == []
@@ -176,7 +176,7 @@ def test_a_table_that_is_not_kept_is_computed_for_each_record() -> None:
     assert run(program, rows) == [("a", ["a", 1, 20], 1), ("b", ["b", 1, None], 1)]
 
 
-def test_a_joiner_or_a_look_up_that_fails_costs_one_record() -> None:
+def test_a_failing_joiner_or_lookup_skips_one_record() -> None:
     def unlucky(value: int) -> int:
         if value == 13:
             raise ValueError("unlucky")
@@ -208,7 +208,7 @@ def test_a_joiner_or_a_look_up_that_fails_costs_one_record() -> None:
 # -- the buffer ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_waited_keeps_its_headers() -> None:
+def test_a_buffered_record_keeps_its_headers() -> None:
     with driver_of(joining("left_join", 5), VERSIONED) as driver:
         into = driver.create_input_topic("stream", key_serde=JSON, value_serde=JSON)
         into.pipe_input("a", 1, 0, headers=(("by", b"first"), ("and", None)))
@@ -263,7 +263,7 @@ def test_a_buffer_without_times_finds_them_in_its_rows(buffered: Any) -> None:
     assert put(second, "b", 17) == [("a", 10), ("a", 12), ("a", 12)]
 
 
-def test_a_record_that_is_not_taken_does_not_move_the_time(buffered: Any) -> None:
+def test_a_rejected_record_does_not_advance_stream_time(buffered: Any) -> None:
     buffer = buffered()
     assert put(buffer, "a", 10) == []
     buffer.begin(100)

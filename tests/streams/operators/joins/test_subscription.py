@@ -56,7 +56,7 @@ def test_a_subscription_of_version_0_has_no_partition() -> None:
     assert to_primary_partition("t", "k", Response(None, None, 2), 3) == 2
 
 
-def test_a_batch_of_responses_goes_where_each_of_them_does() -> None:
+def test_a_batch_of_responses_has_the_partitions_of_single_responses() -> None:
     of_2, of_0, of_none, of_9 = (Response(None, None, each) for each in (2, 0, None, 9))
     assert to_primary_partition.for_all([b"k", None], [of_2, of_0], 3) == [2, 0]
     assert to_primary_partition.for_all([b"k", b"k"], [of_2, of_none], 3) is None

@@ -123,14 +123,14 @@ def test_null_keys_are_dropped(operator: str) -> None:
         assert driver.metrics()["0_0"]["dropped-records-total"] == 2
 
 
-def test_a_joiner_may_take_the_key() -> None:
+def test_a_joiner_may_receive_the_key() -> None:
     with driver_of(
         lambda left, right: left.join(right, lambda key, mine, theirs: f"{key}:{mine}{theirs}")
     ) as driver:
         assert pipe(driver, [("left", "k", "a", 1), ("right", "k", "b", 2)]) == [("k", "k:ab", 2)]
 
 
-def test_a_joiner_that_fails_is_handled_and_the_others_go_on() -> None:
+def test_a_failing_joiner_skips_its_record_and_no_other() -> None:
     def join(left: str, right: str) -> str:
         if left == "bad":
             raise ValueError
@@ -155,7 +155,7 @@ def test_a_result_of_none_deletes() -> None:
         assert pipe(driver, changes) == [("a", "x", 2), ("a", None, 3)]
 
 
-def test_the_results_of_a_store_with_a_cache_come_once_a_commit() -> None:
+def test_the_results_of_a_store_with_a_cache_are_forwarded_once_a_commit() -> None:
     store = Materialized("results", value_serde=STRING)
     with driver_of(
         lambda left, right: left.outer_join(right, joined, store=store),
@@ -169,7 +169,7 @@ def test_the_results_of_a_store_with_a_cache_come_once_a_commit() -> None:
         assert found == {"a": "2+None"}
 
 
-def test_old_changes_of_versioned_tables_take_no_part() -> None:
+def test_out_of_order_changes_of_versioned_tables_are_not_joined() -> None:
     """KIP-914: the join, not the table, drops an out-of-order change."""
     versioned = Materialized(store_type="versioned", history_retention=1_000)
     with driver_of(lambda left, right: left.left_join(right, joined), tables=versioned) as driver:
@@ -221,7 +221,7 @@ class Model:
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.sampled_from(sorted(KINDS)), CHANGES, st.booleans(), st.booleans())
-def test_every_change_puts_out_what_the_rules_say(
+def test_every_change_has_the_results_of_the_model(
     operator: str, changes: list[Any], kept: bool, record_by_record: bool
 ) -> None:
     store = Materialized("results", value_serde=STRING) if kept else None
@@ -245,7 +245,7 @@ def test_every_change_puts_out_what_the_rules_say(
     st.sampled_from(sorted(KINDS)),
     st.lists(st.tuples(st.sampled_from(["left", "right"]), CHANGES), max_size=4),
 )
-def test_batches_put_out_what_single_records_do(
+def test_batches_have_the_results_of_single_records(
     first: str, second: str, batches: list[tuple[str, list[Change]]]
 ) -> None:
     def use(left: KTable[str, str], right: KTable[str, str]) -> KTable[str, Any]:

@@ -57,11 +57,11 @@ def test_the_time_limit_counts_from_the_first_change_of_a_row() -> None:
         assert outputs(driver) == [("b", None, 15), ("c", 4, 10), ("a", 5, 11)]
 
 
-def test_an_older_record_does_not_turn_the_time_back() -> None:
+def test_an_older_record_does_not_move_stream_time_back() -> None:
     assert run(held(5), [("a", 1, 20), ("b", 2, 3), ("a", 3, 1)]) == [("b", 2, 3)]
 
 
-def test_rows_of_equal_time_come_in_the_order_of_their_keys() -> None:
+def test_rows_of_equal_time_are_emitted_in_the_order_of_their_keys() -> None:
     """Serialised keys, as in Kafka Streams."""
     rows = [("b", 1, 0), ("a", 1, 0), ("z", 0, 10)]
     assert run(held(10), rows) == [("a", 1, 0), ("b", 1, 0)]
@@ -101,7 +101,7 @@ def test_the_values_before_count_for_the_size() -> None:
         assert outputs(driver) == [("b", 4, 3)]
 
 
-def test_headers_go_with_the_change_they_came_with_and_count_for_the_size() -> None:
+def test_headers_stay_with_their_change_and_count_for_the_size() -> None:
     with driver_of(held(5)) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_input("a", 1, 0, headers=(("first", b"1"),))
@@ -176,7 +176,7 @@ def test_a_full_buffer_that_must_not_emit_stops_the_application(
             source.pipe_input("b", 2, 1)
 
 
-def test_an_aggregation_below_subtracts_what_it_added() -> None:
+def test_an_aggregation_below_subtracts_the_values_it_added() -> None:
     def totals(stream: Any) -> Any:
         held_back = stream.to_table(store=MEMORY, **KEYED).suppress(
             Suppressed.until_time_limit(10, UNBOUNDED)
@@ -213,7 +213,7 @@ def joined(*, suppress_left: bool) -> StreamsBuilder:
 
 
 @pytest.mark.parametrize("suppress_left", [False, True])
-def test_a_join_sees_the_row_that_was_sent_last(suppress_left: bool) -> None:
+def test_a_join_reads_the_last_emitted_row(suppress_left: bool) -> None:
     """Kafka Streams' prior value view."""
     config = StreamsConfig(
         application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
@@ -427,7 +427,7 @@ def model(changes: list[Any], limit: int | None, records: int | None) -> list[An
 
 @settings(max_examples=30)
 @given(CHANGES, st.none() | st.integers(0, 10), st.none() | st.integers(0, 3), st.booleans())
-def test_what_comes_out_is_what_the_model_says(
+def test_results_equal_those_of_the_model(
     changes: list[Any], limit: int | None, records: int | None, record_by_record: bool
 ) -> None:
     buffer = UNBOUNDED if records is None else BufferConfig.max_records(records)

@@ -76,7 +76,7 @@ def commit(rows: CommitBuffer, database: InMemoryDatabase) -> None:
 
 @settings(max_examples=80)
 @given(STEPS, st.integers(1, 3))
-def test_the_oldest_row_is_taken_whatever_happened_before(steps: list[Any], indexed: int) -> None:
+def test_the_oldest_row_is_removed_first_after_any_steps(steps: list[Any], indexed: int) -> None:
     database = InMemoryDatabase([SPEC.name])
     rows = CommitBuffer(SPEC, database, topic="held", keep_bytes=0)
     held = SuppressBuffer(rows, indexed_rows=indexed)
@@ -143,7 +143,7 @@ def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool =
 
 @settings(max_examples=20)
 @given(CHANGES, st.integers(0, 20), st.none() | st.integers(0, 40), st.booleans())
-def test_a_restart_anywhere_holds_back_the_same_rows(
+def test_a_restart_at_any_point_keeps_the_same_rows_suppressed(
     changes: list[Any], cut: int, crash: int | None, lose_disk: bool
 ) -> None:
     assert outputs(changes[:cut], changes[cut:], crash_after=crash, lose_disk=lose_disk) == outputs(

@@ -18,7 +18,7 @@ def table_of(stream: Any, name: str | None = "table") -> Any:
 
 
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_the_last_offset_wins_whatever_its_time(record_by_record: bool) -> None:
+def test_the_last_offset_wins_regardless_of_its_timestamp(record_by_record: bool) -> None:
     rows = [("a", 1, 10), (None, 2, 11), ("a", 3, 5), ("b", None, 12), ("a", None, 2)]
     with driver_of(lambda s: table_of(s).to_stream(), record_by_record=record_by_record) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -48,7 +48,7 @@ def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
     assert asked == ([2, 3, 4] if materialised else [2, 3, 2, 4, 3])
 
 
-def test_a_filter_of_a_table_that_is_not_kept_sends_every_tombstone() -> None:
+def test_a_filter_of_a_table_without_a_store_sends_every_tombstone() -> None:
     rows = [("a", 1, 1), ("a", 2, 2), ("b", None, 3)]
     assert run(lambda s: table_of(s, None).filter(lambda v: v % 2 == 0).to_stream(), rows) == [
         ("a", None, 1),
@@ -57,7 +57,7 @@ def test_a_filter_of_a_table_that_is_not_kept_sends_every_tombstone() -> None:
     ]
 
 
-def test_a_filter_above_a_kept_join_that_sends_old_values_knows_them() -> None:
+def test_a_filter_above_a_join_with_a_store_uses_old_values() -> None:
     """As in Kafka Streams: a join always needs old values, so a rejected new row needs no tombstone."""
     builder = StreamsBuilder()
     odd = builder.table("in", **KEYED).filter(lambda value: value % 2 == 1)
@@ -74,7 +74,7 @@ def test_a_filter_above_a_kept_join_that_sends_old_values_knows_them() -> None:
         assert outputs(driver) == [("a", 3, 2), ("a", None, 3)]
 
 
-def test_filter_not_is_the_other_half() -> None:
+def test_filter_not_keeps_the_rows_that_filter_drops() -> None:
     rows = [("a", 2, 1), ("a", 3, 2), ("a", None, 3)]
     assert run(lambda s: table_of(s).filter_not(lambda k, v: v % 2 == 0).to_stream(), rows) == [
         ("a", 3, 2),
@@ -155,7 +155,7 @@ def test_with_a_cache_a_table_forwards_its_last_changes() -> None:
 
 
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_a_versioned_table_passes_on_late_versions_but_not_those_before_its_history(
+def test_a_versioned_table_forwards_late_versions_within_its_history(
     record_by_record: bool,
 ) -> None:
     """KIP-914."""

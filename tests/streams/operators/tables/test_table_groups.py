@@ -45,7 +45,7 @@ def test_a_row_that_stays_in_its_group_gives_one_result(record_by_record: bool) 
         ]
 
 
-def test_groups_are_told_apart_by_their_bytes() -> None:
+def test_groups_are_distinguished_by_their_bytes() -> None:
     selected = {1: (1, "x"), 2: (1.0, "y"), 3: (True, "z")}
     rows = [("k", 1, 1), ("k", 2, 2), ("k", 3, 3)]
     assert run(lambda s: strings(s, selected.get), rows) == [
@@ -57,7 +57,7 @@ def test_groups_are_told_apart_by_their_bytes() -> None:
     ]
 
 
-def test_a_row_whose_key_or_value_is_none_is_in_no_group() -> None:
+def test_rows_with_a_null_key_or_value_belong_to_no_group() -> None:
     rows = [
         ("k", ["a", 1], 1),
         ("k", [None, 2], 2),
@@ -73,7 +73,7 @@ def test_a_row_whose_key_or_value_is_none_is_in_no_group() -> None:
     ]
 
 
-def test_the_function_may_take_the_key() -> None:
+def test_the_selector_may_receive_the_key() -> None:
     rows = [("k", 1, 1), ("l", 2, 2)]
     assert run(lambda s: strings(s, lambda k, v: ("all", f"{k}{v}")), rows) == [
         ("all", "0+k1", 1),
@@ -81,7 +81,7 @@ def test_the_function_may_take_the_key() -> None:
     ]
 
 
-def test_a_result_is_as_new_as_the_newest_record_it_came_from() -> None:
+def test_a_result_has_the_timestamp_of_its_newest_record() -> None:
     rows = [("k", ["a", 1], 9), ("k", None, 5), ("l", ["a", 2], 3)]
     assert run(lambda s: strings(s, tuple), rows) == [
         ("a", "0+1", 9),
@@ -90,7 +90,7 @@ def test_a_result_is_as_new_as_the_newest_record_it_came_from() -> None:
     ]
 
 
-def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_anew() -> None:
+def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_again() -> None:
     with driver_of(
         lambda s: (
             s.to_table(**KEYED)
@@ -111,7 +111,7 @@ def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_anew() -> No
         assert outputs(driver) == [("a", 5, 5)]
 
 
-def test_a_group_without_rows_counts_nought() -> None:
+def test_a_group_without_rows_has_count_zero() -> None:
     """As in Kafka Streams."""
     rows = [("k", "a", 1), ("l", "a", 2), ("k", "b", 3), ("l", None, 4)]
     counted = run(
@@ -126,7 +126,7 @@ def test_a_group_without_rows_counts_nought() -> None:
     assert counted == [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("b", 1, 3), ("a", 0, 4)]
 
 
-def test_old_values_come_through_filters_and_mappers_without_stores() -> None:
+def test_old_values_pass_filters_and_mappers_without_stores() -> None:
     rows = [("k", 2, 1), ("k", 3, 2), ("k", 4, 3), ("k", 6, 4), ("k", None, 5)]
 
     def use(stream: Any) -> Any:
@@ -153,7 +153,7 @@ def test_a_row_on_which_the_function_fails_is_skipped() -> None:
         assert outputs(driver) == [("a", "0+1", 1), ("a", "0+1+3", 3)]
 
 
-def test_of_a_versioned_table_what_comes_out_of_order_is_ignored() -> None:
+def test_out_of_order_records_of_a_versioned_table_are_ignored() -> None:
     versioned = Materialized(store_type="versioned", history_retention=300_000, **KEYED)
 
     def by_value(key: str, value: str) -> tuple[str | None, str] | None:
@@ -211,7 +211,7 @@ def sums(stream: Any) -> Any:
 
 @settings(max_examples=20)
 @given(ROWS, st.booleans(), st.integers(0, 25))
-def test_the_aggregate_is_that_of_the_rows_there_are(
+def test_the_aggregate_equals_that_of_the_current_rows(
     rows: list[Any], cached: bool, cut: int
 ) -> None:
     table = {key: value for key, value, _ in rows}
@@ -232,7 +232,7 @@ def test_the_aggregate_is_that_of_the_rows_there_are(
 
 @settings(max_examples=20)
 @given(ROWS)
-def test_a_batch_gives_what_single_records_give(rows: list[Any]) -> None:
+def test_a_batch_has_the_results_of_single_records(rows: list[Any]) -> None:
     seen: list[Any] = []
     for record_by_record in (False, True):
         with driver_of(
@@ -307,7 +307,7 @@ def cached_driver(*, counted: bool, cache_bytes: int) -> TopologyTestDriver:
     return TopologyTestDriver(builder.build(config), config)
 
 
-def test_what_a_processor_writes_into_a_cached_table_is_subtracted_likewise() -> None:
+def test_values_that_a_processor_wrote_into_a_cached_table_are_subtracted_too() -> None:
     with cached_driver(counted=False, cache_bytes=1 << 20) as driver:
         source, store = driver.create_input_topic("in", **KEYED), driver.get_state_store("table")
         source.pipe_batch([("a", 1, 1), ("b", 10, 1)])
@@ -318,7 +318,7 @@ def test_what_a_processor_writes_into_a_cached_table_is_subtracted_likewise() ->
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_counts_send_old_values_where_they_stand(cache_bytes: int) -> None:
+def test_counts_with_a_cache_send_each_old_value(cache_bytes: int) -> None:
     batches = [
         [("a", 0, 5), ("b", 0, 6), ("a", 0, 7)],
         [("a", 0, 3), ("c", 0, 9), ("c", 0, 8)],

@@ -111,7 +111,7 @@ def test_a_table_with_a_store_is_read_from_it() -> None:
     assert asked == [1]
 
 
-def test_a_look_up_that_fails_is_the_handlers() -> None:
+def test_a_failing_lookup_is_passed_to_the_exception_handler() -> None:
     with looking_up(
         lambda table: table.map_values(lambda value: 10 // value if value < 5 else value),
         processing_exception_handler="continue",
@@ -158,7 +158,7 @@ def test_a_versioned_table_is_looked_up_as_of_a_time() -> None:
         ]  # fmt: skip
 
 
-def test_the_newest_rows_of_a_versioned_table_are_looked_up_likewise() -> None:
+def test_a_lookup_without_a_time_returns_the_newest_version() -> None:
     with looking_up(even_times_ten, store=VERSIONED) as driver:
         driver.create_input_topic("table", **KEYED).pipe_batch([("a", 2, 10), ("a", 4, 5)])
         driver.create_input_topic("in", **KEYED).pipe_batch([("a", 0, 1), ("b", 0, 1)])
@@ -206,7 +206,7 @@ def test_rows_of_windowed_tables_are_looked_up_by_windowed_keys(
 # -- old values --------------------------------------------------------------------------------------------------------
 
 
-def test_old_values_are_sent_only_where_somebody_asked() -> None:
+def test_old_values_are_sent_only_if_a_child_node_requests_them() -> None:
     builder = StreamsBuilder()
     table: Any = builder.table("in", **KEYED)
     mapped = table.map_values(str)
@@ -220,7 +220,7 @@ def test_old_values_are_sent_only_where_somebody_asked() -> None:
     assert table._part.store.needed
 
 
-def test_a_table_with_a_store_of_its_own_does_not_ask_further_up() -> None:
+def test_a_table_with_its_own_store_requests_nothing_from_its_parent() -> None:
     table: Any = StreamsBuilder().table("in", **KEYED)
     kept = table.map_values(str, store=Materialized("kept", value_serde=str))
     assert kept._part.send_old_values(force=False)
@@ -229,7 +229,7 @@ def test_a_table_with_a_store_of_its_own_does_not_ask_further_up() -> None:
     assert not table._part.store.needed
 
 
-def test_a_filter_uses_old_values_that_cost_nothing() -> None:
+def test_a_filter_uses_old_values_of_a_stored_table() -> None:
     builder = StreamsBuilder()
     kept: Any = builder.table("kept", store="kept", **KEYED)
     other: Any = builder.table("other", **KEYED)

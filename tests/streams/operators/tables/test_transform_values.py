@@ -75,7 +75,7 @@ def test_an_aggregation_below_gets_old_values(kept: bool) -> None:
     assert asked == ([1, 2, None] if kept else [1, None, 2, 1, None, 2])
 
 
-def test_a_row_on_which_it_fails_is_the_handlers() -> None:
+def test_a_row_on_which_the_transformer_fails_is_passed_to_the_handler() -> None:
     class Failing(ValueTransformerWithKey[str, int, int]):
         def transform(self, key: str, value: int | None) -> int:
             assert value is not None
@@ -108,7 +108,7 @@ class Counting(ValueTransformerWithKey[str, str, str]):
         return f"{value} #{count} {at} {self.context.current_stream_time_ms()} {self.ticks}"
 
 
-def test_it_may_use_stores_and_schedules_and_see_the_record() -> None:
+def test_a_transformer_may_use_stores_schedules_and_record_metadata() -> None:
     rows = [("a", "x", 1), ("b", "y", 12), ("a", None, 5)]
     with driver_of(lambda s: table_of(s).transform_values(Counting).to_stream()) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -127,14 +127,14 @@ def test_stores_that_were_added_are_named_also_by_position() -> None:
     assert "KTABLE-TRANSFORMVALUES-0000000003 (stores: [seen])" in text
 
 
-def test_describe_says_why_it_runs_record_by_record() -> None:
+def test_describe_gives_the_reason_for_record_by_record_execution() -> None:
     builder = StreamsBuilder()
     builder.table("in", **KEYED).transform_values(Noting)
     text = str(builder.build().describe(execution=True))
     assert "record by record: KTABLE-TRANSFORMVALUES-0000000003 runs a transformer of val" in text
 
 
-def test_a_join_looks_rows_up_through_it() -> None:
+def test_a_join_computes_rows_with_the_transformer() -> None:
     builder = StreamsBuilder()
     table = builder.table("table", **KEYED).transform_values(Counting)
     builder.stream("in", **KEYED).left_join(table, lambda one, two: [one, two]).to("out", **KEYED)
@@ -150,7 +150,7 @@ def test_a_join_looks_rows_up_through_it() -> None:
         ]
 
 
-def test_it_can_not_forward_records() -> None:
+def test_a_transformer_can_not_forward_records() -> None:
     class Forwarding(ValueTransformerWithKey[str, int, int]):
         def transform(self, key: str, value: int | None) -> int | None:
             context: Any = self.context

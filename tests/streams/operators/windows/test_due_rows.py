@@ -8,7 +8,7 @@ STEPS = st.lists(st.tuples(st.lists(PLACES, max_size=8), st.integers(0, 6)), max
 
 
 @given(st.sets(PLACES), STEPS, st.integers(1, 12))
-def test_each_row_is_taken_once_when_it_is_due(
+def test_each_row_is_removed_once_when_it_is_due(
     stored: set[Place], steps: list[tuple[list[Place], int]], indexed_rows: int
 ) -> None:
     due = DueRows(
@@ -27,7 +27,7 @@ def test_each_row_is_taken_once_when_it_is_due(
         taken.update(expected)
 
 
-def test_the_store_is_scanned_only_when_the_index_has_run_out() -> None:
+def test_the_store_is_scanned_only_when_the_index_is_empty() -> None:
     stored: list[Place] = [(time, b"row") for time in range(1_000)]
     scans: list[int] = []
 
@@ -41,7 +41,7 @@ def test_the_store_is_scanned_only_when_the_index_has_run_out() -> None:
     assert len(scans) <= 1_000 / 50 + 1
 
 
-def test_rows_of_one_time_are_taken_together_however_many() -> None:
+def test_all_rows_of_one_time_are_removed_together() -> None:
     stored: list[Place] = [(5, bytes([number])) for number in range(10)]
     due = DueRows(lambda first: [place for place in stored if place[0] >= first], indexed_rows=3)
     assert due.pop(0, 4) == []

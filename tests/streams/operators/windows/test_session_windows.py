@@ -83,7 +83,7 @@ def never(_self: SessionWindowAggregate) -> bool:
 @pytest.mark.slow
 @given(BATCHES, SESSIONS, st.sampled_from([0, 20]), st.booleans())
 @settings(max_examples=60)
-def test_the_quick_way_does_what_the_general_one_does(
+def test_the_fast_path_has_the_results_of_the_general_path(
     batches: Sequence[Sequence[Record]], windows: SessionWindows, longer: int, counts: bool
 ) -> None:
     quick = everything(batches, windows, longer=longer, counts=counts)
@@ -117,7 +117,7 @@ def test_a_session_stays_if_its_successor_does_not_serialise(
     assert stored == [earlier] * 3
 
 
-def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_on_update_use_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[str] = []
     general, quick = SessionWindowAggregate.apply_records, SessionWindowAggregate.updated
 
@@ -150,7 +150,7 @@ def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> 
         ("in_memory", [("a", 10), ("b", 8), ("c", 6), ("d", 10)]),
     ],
 )
-def test_sessions_that_close_together_come_in_the_order_of_kafka_streams_stores(
+def test_sessions_that_close_together_are_emitted_in_the_order_of_kafka_streams(
     store_type: Any, expected: list[Any]
 ) -> None:
     rows = [("b", 8), ("a", 10), ("b", 10), ("c", 6), ("c", 10), ("d", 10), ("z", 100)]

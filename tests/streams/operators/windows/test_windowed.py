@@ -77,7 +77,7 @@ def test_late_records_are_dropped_per_window() -> None:
     assert run_texts(windows, rows, "on_window_close") == [("k", 5, 15, "+5+6", 6), 7]
 
 
-def test_a_tumbling_window_takes_late_records_within_its_grace() -> None:
+def test_a_tumbling_window_accepts_late_records_within_its_grace_period() -> None:
     times = [200, 100, 101, 102, 103, 104, 105, 6]
     rows = [("k", time, time) for time in times]
     assert run_texts(TimeWindows(10, grace=90), rows) == [("k", 200, 210, "+200", 200), 7]
@@ -114,7 +114,7 @@ def test_a_tumbling_window_takes_late_records_within_its_grace() -> None:
         ),
     ],
 )
-def test_results_on_close_come_once_and_when_time_is_far_enough(
+def test_results_on_close_are_emitted_once_after_the_window_closed(
     rows: Sequence[Row], expected: list[Any]
 ) -> None:
     found: list[Any] = []
@@ -130,7 +130,7 @@ def test_results_on_close_come_once_and_when_time_is_far_enough(
     assert found == expected
 
 
-def test_a_window_that_was_jumped_over_still_has_its_final_result() -> None:
+def test_a_skipped_window_still_has_its_final_result() -> None:
     """Also where the row has expired in the store (Kafka Streams loses it)."""
     found = run_each(
         [("a", 1, 0), ("b", 2, 3), ("a", 3, 10_000_000)],
@@ -226,7 +226,7 @@ def test_a_sliding_window_of_two_origins_gives_its_result_for_each() -> None:
     assert run_each(rows, windows, statestore_cache_max_bytes=1 << 20)[2] == [window]
 
 
-def test_the_second_result_of_a_sliding_window_takes_the_first_one_back() -> None:
+def test_the_second_result_of_a_sliding_window_retracts_the_first_one() -> None:
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(SlidingWindows(5, grace=100))
         counts = cut.count(store=Materialized("s", key_serde=JSON))
@@ -245,7 +245,7 @@ def test_the_second_result_of_a_sliding_window_takes_the_first_one_back() -> Non
         assert (counts[-1], sum(counts[-1])) == ([1, 1, 2, 1, -1, 1], 5)
 
 
-def test_a_value_copied_from_another_window_is_its_own() -> None:
+def test_a_value_copied_from_another_window_is_independent_of_it() -> None:
     rows = [("a", 1, 20), ("a", 2, 24), ("a", 3, 22), ("a", 4, 21)]
     found = run_each(rows, SlidingWindows(5, grace=100))
     table = {result[1]: result[3] for each in found for result in each}
@@ -296,7 +296,7 @@ def test_a_session_closes_a_millisecond_after_gap_and_grace(grace: int, times: l
 @pytest.mark.parametrize(
     ("retention", "session"), [(None, 5), (11, 5), (12, 5), (13, 0), (1_000, 0)]
 )
-def test_a_closed_session_is_merged_while_the_retention_shows_it(
+def test_a_closed_session_is_merged_within_the_retention(
     retention: int | None, session: int, cut: int, emit: EmitStrategy
 ) -> None:
     rows = [("a", 1, 0), ("a", 1, 12), ("a", 1, 5)]
@@ -389,7 +389,7 @@ def _all_times(windows: AnyWindows) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("windows", KINDS)
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_headers_of_the_latest_record_go_with_a_result(
+def test_a_result_has_the_headers_of_the_latest_record(
     windows: AnyWindows, record_by_record: bool
 ) -> None:
     for cache in (0, 1 << 20):
@@ -464,7 +464,7 @@ def test_final_results_wait_for_the_clock(windows: AnyWindows, closes_at: int) -
 
 
 @pytest.mark.parametrize("windows", KINDS)
-def test_final_results_do_not_wait_until_the_store_has_forgotten_them(windows: Any) -> None:
+def test_final_results_are_emitted_before_their_rows_expire(windows: Any) -> None:
     with driver_for(windows, counts=True, emit="on_window_close", emit_interval_ms=1_000) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         source.pipe_input("a", 1, 0)
@@ -475,7 +475,7 @@ def test_final_results_do_not_wait_until_the_store_has_forgotten_them(windows: A
 
 
 @pytest.mark.parametrize("windows", KINDS)
-def test_downstream_gets_the_old_values_it_asks_for(windows: Any) -> None:
+def test_a_child_node_receives_the_old_values_it_requests(windows: Any) -> None:
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(windows)
         counts = cut.count(store=Materialized("s", key_serde=JSON))
@@ -535,7 +535,7 @@ def test_the_store_of_time_windows_is_a_timestamped_window_store() -> None:
         assert [key for key, _ in store.all()] == [Windowed("a", 5, 15), Windowed("a", 10, 20)]
 
 
-def test_rows_of_calendar_windows_know_their_ends() -> None:
+def test_rows_of_calendar_windows_have_their_window_ends() -> None:
     days = CalendarWindows("day", "Europe/Berlin")
     start = 1_711_839_600_000  # 2024-03-31 in Berlin, a day of 23 hours
     with driver_for(days, counts=True) as driver:
