@@ -136,14 +136,14 @@ def test_a_global_table_has_no_changelog() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_supplier_that_makes_something_else_is_told_what_to_make(
+def test_the_error_of_a_wrong_supplier_names_the_required_type(
     use: Callable[[], Any], message: str
 ) -> None:
     with pytest.raises(TopologyError, match=f"{HERE}: the supplier makes .*{re.escape(message)}"):
         use()
 
 
-def test_a_join_says_which_side_lacks_a_serde() -> None:
+def test_the_error_of_a_join_names_the_side_without_a_serde() -> None:
     def joined(**serdes: Any) -> Topology:
         builder = StreamsBuilder()
         left = builder.stream("l", **TEXT).map(lambda key, value: (key, value))
@@ -179,7 +179,7 @@ def test_other_arguments_of_calls() -> None:
         (lambda s: s.map_values_batch(lambda values: 5), "map_values_batch {here}: .* returned no values but int"),
     ],
 )  # fmt: skip
-def test_a_result_of_the_wrong_shape_names_operator_line_and_record(
+def test_the_error_of_a_wrong_result_names_operator_line_and_record(
     use: Callable[[Any], Any], message: str
 ) -> None:
     builder = StreamsBuilder()
@@ -196,7 +196,7 @@ def test_a_result_of_the_wrong_shape_names_operator_line_and_record(
         assert driver.create_output_topic("out", **TEXT).is_empty
 
 
-def test_an_error_of_a_flat_mappers_own_generator_stays_as_it_is() -> None:
+def test_an_error_in_the_generator_of_a_flat_mapper_is_raised_unchanged() -> None:
     def broken(value: str) -> Any:
         yield value
         raise TypeError("of its own")
@@ -210,7 +210,7 @@ def test_an_error_of_a_flat_mappers_own_generator_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("answer", ["x", 1.5, object(), {"a": 1}])
-def test_a_partitioner_that_answers_rubbish_is_told_what_to_answer(answer: Any) -> None:
+def test_the_error_of_an_invalid_partition_names_the_required_result(answer: Any) -> None:
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("out", partitioner=lambda *_: answer)
     message = (
@@ -233,7 +233,7 @@ def test_a_partitioner_that_answers_rubbish_is_told_what_to_answer(answer: Any) 
         (lambda c: c.app_configs_with_prefix(5), "takes a str, as in 'consumer.', not int"),
     ],
 )  # fmt: skip
-def test_what_processors_ask_is_checked(call: Callable[[Any], Any], message: str) -> None:
+def test_calls_of_processors_are_checked(call: Callable[[Any], Any], message: str) -> None:
     class Asking(Processor[str, str, str, str]):
         def process(self, record: Any) -> None:
             call(self.context)
@@ -334,7 +334,7 @@ def test_records_and_names_of_the_driver_are_checked() -> None:
                 driver.get_state_store(bad)
 
 
-def test_nothing_of_a_closed_driver_answers() -> None:
+def test_every_call_of_a_closed_driver_is_an_error() -> None:
     driver = TopologyTestDriver(copying())
     source = driver.create_input_topic("in", **TEXT)
     output = driver.create_output_topic("out", **TEXT)
@@ -385,7 +385,7 @@ class Progress:
         "set_standby_update_listener",
     ],
 )
-def test_listeners_are_functions_or_objects_that_listen(setter: str) -> None:
+def test_listeners_are_functions_or_objects_with_the_listener_method(setter: str) -> None:
     app = KafkaStreams(copying(), CONFIG)
     bad: Any
     for bad in (5, "x", {}, object()):
@@ -422,6 +422,8 @@ def test_calls_of_an_application_are_checked() -> None:
         ),
     ],
 )
-def test_what_serdes_and_descriptions_are_made_of(made: Callable[[], object], said: str) -> None:
+def test_arguments_of_serdes_and_descriptions_are_checked(
+    made: Callable[[], object], said: str
+) -> None:
     with pytest.raises(TopologyError, match=said):
         made()

@@ -24,7 +24,7 @@ def _logging_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_elsewhere_than_on_a_terminal_each_record_is_a_json_line() -> None:
+def test_without_a_terminal_each_record_is_a_json_line() -> None:
     out = io.StringIO()
     configure_logging(stream=out)
     logging.getLogger("tidewheel").info("state %s -> %s", "CREATED", "REBALANCING")
@@ -43,7 +43,7 @@ def test_a_helpers_lines_have_the_same_form(log_format: LogFormat) -> None:
     assert configured_format() == log_format
 
 
-def test_a_worker_among_several_says_its_slot() -> None:
+def test_a_worker_among_several_logs_its_slot() -> None:
     out = io.StringIO()
     configure_logging(stream=out, slot=2)
     logging.getLogger("x").warning("hello")
@@ -54,7 +54,7 @@ def test_a_worker_among_several_says_its_slot() -> None:
     assert "[2] x: hello" in out.getvalue()
 
 
-def test_an_exception_is_kept_whole_in_its_line() -> None:
+def test_an_exception_is_logged_completely_in_its_line() -> None:
     out = io.StringIO()
     configure_logging(stream=out)
     try:
@@ -67,14 +67,14 @@ def test_an_exception_is_kept_whole_in_its_line() -> None:
     assert line["trace"].endswith("invalid literal for int() with base 10: 'boom'")
 
 
-def test_an_exception_that_is_not_wanted_is_left_out() -> None:
+def test_a_record_without_exception_info_has_no_exception() -> None:
     out = io.StringIO()
     configure_logging(stream=out)
     logging.getLogger("x").error("failed", exc_info=False)
     assert json.loads(out.getvalue())["message"] == "failed"
 
 
-def test_a_terminal_gets_text_and_markup_is_not_taken_out() -> None:
+def test_a_terminal_shows_text_with_its_markup_characters() -> None:
     out = _Terminal()
     configure_logging(stream=out)
     logging.getLogger("x").info("bad value [bold]")
@@ -82,14 +82,14 @@ def test_a_terminal_gets_text_and_markup_is_not_taken_out() -> None:
     assert "bad value [bold]" in text
 
 
-def test_less_than_the_level_is_not_shown() -> None:
+def test_records_below_the_level_are_not_shown() -> None:
     out = io.StringIO()
     configure_logging("warning", stream=out)
     logging.getLogger("x").info("quiet")
     assert out.getvalue() == ""
 
 
-def test_json_can_be_asked_for_on_a_terminal() -> None:
+def test_json_can_be_selected_on_a_terminal() -> None:
     out = _Terminal()
     configure_logging(log_format="json", stream=out)
     logging.getLogger("x").info("hello")

@@ -55,7 +55,7 @@ class _ClientError:
     ("name", "code"),
     [("_TRANSPORT", ExitCode.KAFKA_UNREACHABLE), ("TOPIC_AUTHORIZATION_FAILED", ExitCode.FAILED)],
 )
-def test_a_cluster_that_is_not_there_has_a_code_of_its_own(name: str, code: ExitCode) -> None:
+def test_an_unreachable_cluster_has_its_own_exit_code(name: str, code: ExitCode) -> None:
     error = StreamsError("list topics")
     error.__cause__ = Exception(_ClientError(name))
     assert exit_code_of(error) is code
@@ -67,7 +67,7 @@ def test_the_table_names_every_code() -> None:
         assert f"| {code.value} | {code.meaning} |" in table
 
 
-def test_only_what_a_restart_cannot_help_is_final() -> None:
+def test_only_errors_that_a_restart_cannot_mend_are_final() -> None:
     assert {code for code in ExitCode if code.is_final} == {
         ExitCode.USAGE,
         ExitCode.FENCED,

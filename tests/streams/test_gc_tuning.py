@@ -5,7 +5,7 @@ import pytest
 from tidewheel.streams.gc_tuning import collect_by_batches, collection_paused
 
 
-def test_the_collector_is_back_whatever_happens() -> None:
+def test_the_garbage_collector_is_enabled_again_after_an_error() -> None:
     with pytest.raises(RuntimeError):
         _fail_inside_a_pause()
     assert gc.isenabled()

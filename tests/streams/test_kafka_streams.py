@@ -81,7 +81,7 @@ def started(app: KafkaStreams) -> KafkaStreams:
         (None, {}, lambda app: app.close(leave_group=False), Departure(rejoin=True)),
     ],
 )
-def test_L4_S1_how_it_goes_depends_on_who_it_is(
+def test_L4_S1_the_kind_of_departure_depends_on_the_member(
     stage: Stage,
     options: RunOptions | None,
     settings: dict[str, Any],
@@ -94,7 +94,7 @@ def test_L4_S1_how_it_goes_depends_on_who_it_is(
     assert app.state is S.NOT_RUNNING
 
 
-def test_what_was_closed_is_not_started(stage: Stage) -> None:
+def test_a_closed_application_can_not_be_started(stage: Stage) -> None:
     app = stage.app()
     assert app.close()
     with pytest.raises(StreamsError, match="was closed before; make a new one"):
@@ -109,7 +109,7 @@ def test_a_stop_closes_in_the_background(stage: Stage) -> None:
     assert stage.departures == [Departure()]
 
 
-def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_returns_after_its_timeout(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
     app = started(stage.app())
     assert not app.close(timeout=10)
@@ -118,7 +118,7 @@ def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.M
     assert app.close(timeout=30_000)
 
 
-def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
+def test_L4_the_first_signal_drains_and_the_second_ends_immediately(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
@@ -149,7 +149,7 @@ def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
     assert app.close(timeout=30_000)
 
 
-def test_run_drains_when_it_is_told_to_stop(stage: Stage) -> None:
+def test_run_drains_when_the_application_stops(stage: Stage) -> None:
     app = stage.app(drain_timeout_ms=900)
     app.set_state_listener(lambda new, _: app.stop() if new is S.RUNNING else None)
     app.run()
@@ -170,7 +170,7 @@ def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
     assert app.error is stage.error
 
 
-def test_the_last_word_of_threads_that_speak_at_once_counts(
+def test_the_last_of_concurrent_state_changes_counts(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = started(stage.app())
@@ -192,7 +192,7 @@ def test_the_last_word_of_threads_that_speak_at_once_counts(
     assert app.state is S.REBALANCING
 
 
-def test_a_pause_reaches_a_worker_that_is_still_to_come(stage: Stage) -> None:
+def test_a_pause_applies_to_workers_that_start_later(stage: Stage) -> None:
     app = started(stage.app())
     (life,) = stage.lives
     assert life.worker is None
@@ -216,7 +216,7 @@ def test_sub_topologies_are_paused_one_by_one(stage: Stage) -> None:
     assert life._paused == frozenset()
 
 
-def test_threads_come_and_go(stage: Stage) -> None:
+def test_threads_are_added_and_removed(stage: Stage) -> None:
     app = stage.app()
     assert app.add_stream_thread() is None
     started(app)
@@ -230,7 +230,7 @@ def test_threads_come_and_go(stage: Stage) -> None:
     assert app.add_stream_thread() is None
 
 
-def test_two_removals_at_once_end_two_threads(
+def test_two_concurrent_removals_end_two_threads(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     departing = threading.Semaphore(0)
@@ -249,7 +249,7 @@ def test_two_removals_at_once_end_two_threads(
 
 
 @pytest.mark.parametrize("caller", [0, 1])
-def test_a_worker_that_removes_one_waits_for_none(
+def test_a_removal_by_a_worker_thread_does_not_wait(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caller: int
 ) -> None:
     both, done = threading.Event(), threading.Event()

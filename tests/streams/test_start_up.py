@@ -63,7 +63,7 @@ def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
+def test_watchdog_and_worker_import_only_the_modules_they_need() -> None:
     assert found_after(
         ("tidewheel", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
         (
@@ -74,5 +74,5 @@ def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
     ) == ["[]", "[]", "[]"]
 
 
-def test_supervisor_imports_nothing_of_what_its_workers_run() -> None:
+def test_the_supervisor_imports_no_modules_of_its_workers() -> None:
     assert found_after(("tidewheel.streams.cli.commands.run", _NO_PROGRAM)) == ["[]"]

@@ -87,7 +87,7 @@ KEY_AND_VALUE = [
 
 @pytest.mark.parametrize("function", VALUE, ids=function_name)
 @pytest.mark.parametrize("kind", ["mapper", "predicate"])
-def test_one_parameter_gets_the_value(function: Callable[..., Any], kind: str) -> None:
+def test_one_parameter_receives_the_value(function: Callable[..., Any], kind: str) -> None:
     adapted = adapt(function, kind=kind, node="map_values")
 
     assert adapted.call is function
@@ -95,7 +95,7 @@ def test_one_parameter_gets_the_value(function: Callable[..., Any], kind: str) -
 
 
 @pytest.mark.parametrize("function", KEY_AND_VALUE, ids=function_name)
-def test_two_parameters_get_key_and_value(function: Callable[..., Any]) -> None:
+def test_two_parameters_receive_key_and_value(function: Callable[..., Any]) -> None:
     assert adapt(function, kind="mapper", node="map_values").takes_key
 
 
@@ -120,7 +120,9 @@ def test_two_parameters_get_key_and_value(function: Callable[..., Any]) -> None:
         ("merger", lambda key, first, second: (key, first, second), True),
     ],
 )
-def test_other_kinds(kind: str, function: Callable[..., Any], *, takes_key: bool) -> None:
+def test_functions_of_other_kinds_may_receive_the_key(
+    kind: str, function: Callable[..., Any], *, takes_key: bool
+) -> None:
     assert adapt(function, kind=kind, node="x").takes_key is takes_key
 
 
@@ -204,14 +206,14 @@ def wrapped_waits(*args: Any) -> Any:
     [waits, Waiter(), Waiter().method, functools.partial(waits), wrapped_waits],
     ids=function_name,
 )
-def test_coroutine_functions_are_waited_for(kind: str, function: Callable[..., Any]) -> None:
+def test_coroutine_functions_are_awaited(kind: str, function: Callable[..., Any]) -> None:
     adapted = adapt(function, kind=kind, node="map_values")
     assert adapted.call("value") == "value"
     assert (adapted.takes_key, adapted.name) == (False, function_name(function))
     close_loop()
 
 
-def test_a_wrapper_that_waits_itself_is_not_waited_for_again() -> None:
+def test_a_wrapper_that_awaits_is_not_awaited_again() -> None:
     @functools.wraps(waits)
     def waited(value: Any) -> Any:
         return asyncio.run(waits(value))
@@ -230,7 +232,7 @@ def test_a_wrapper_that_waits_itself_is_not_waited_for_again() -> None:
         (waits, "merger", "an async function"),
     ],
 )
-def test_where_coroutine_functions_do_not_belong(
+def test_coroutine_functions_are_refused_in_other_places(
     function: Callable[..., Any], kind: str, what: str
 ) -> None:
     with pytest.raises(TopologyError, match=rf"is {what}; only mappers, predicates"):

@@ -153,15 +153,13 @@ def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -
         (lambda: JoinWindows(1, grace=-1), "grace=-1 is too short"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_line_that_gave_it(
-    make: Callable[[], Any], message: str
-) -> None:
+def test_a_bad_value_is_refused_with_the_users_line(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(TopologyError, match=r"Windows \(.*test_windows\.py:\d+\): ") as caught:
         make()
     assert message in str(caught.value)
 
 
-def test_a_join_window_may_lie_on_one_side() -> None:
+def test_a_join_window_may_be_on_one_side() -> None:
     windows = JoinWindows(100, after=timedelta(milliseconds=5), grace=7)
     assert (windows.before_ms, windows.after_ms, windows.grace_ms) == (100, 5, 7)
     assert JoinWindows(before=-5, after=10).size_ms == 5

@@ -57,7 +57,7 @@ def compare(found: Iterable[tuple[str, int, str]]) -> None:
     assert not passed, "marked, but passes:\n" + "\n".join(sorted(passed))
 
 
-def test_there_is_something_to_refuse() -> None:
+def test_every_wrong_program_has_an_expected_error() -> None:
     marked = {file for file, _ in expected_errors()}
     assert marked == {f"wrong/{path.name}" for path in Path(FOLDERS[1]).glob("[!_]*.py")}
 

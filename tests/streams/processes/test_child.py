@@ -24,7 +24,7 @@ from tidewheel.streams.processes.child import (
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
-def test_lines_are_put_together_from_pieces() -> None:
+def test_lines_are_joined_from_pieces() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     reader = LineReader(ours)
@@ -109,7 +109,7 @@ def test_waiting_bytes_are_sent_before_the_end() -> None:
         assert len(received) == 2_000_000
 
 
-def test_sending_to_a_socket_that_is_gone_has_no_effect() -> None:
+def test_sending_to_a_closed_socket_has_no_effect() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
@@ -161,7 +161,7 @@ def test_a_child_reads_its_standard_input() -> None:
     child.close_stdin()
 
 
-def test_a_connection_that_can_not_be_passed_on_is_closed() -> None:
+def test_a_connection_that_can_not_be_sent_on_is_closed() -> None:
     def fail() -> None:
         with new_connection() as (ours, theirs):
             ends.extend((ours, theirs))

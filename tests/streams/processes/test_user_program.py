@@ -85,7 +85,7 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_pa
         ("wc.py::topology", "names no module"),
     ],
 )
-def test_a_target_that_is_none_says_what_was_meant(
+def test_the_error_of_an_invalid_target_suggests_a_valid_one(
     program: Path, target: str, message: str
 ) -> None:
     assert program.exists()
@@ -93,13 +93,13 @@ def test_a_target_that_is_none_says_what_was_meant(
         load_program(target).topology()
 
 
-def test_an_error_inside_the_users_function_is_the_users(program: Path) -> None:
+def test_an_error_in_the_users_function_is_the_cause_of_the_config_error(program: Path) -> None:
     with pytest.raises(ConfigError, match="raised TypeError: the user's own") as caught:
         load_program(f"{program}:fails").topology()
     assert isinstance(caught.value.__cause__, TypeError)
 
 
-def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> None:
+def test_errors_name_the_line_of_the_users_code(program: Path, tmp_path: Path) -> None:
     (tmp_path / "raising.py").write_text("import json\n\njson.loads('{')\n")
     with pytest.raises(ConfigError, match=r"JSONDecodeError: .* \(raising\.py:3\)$"):
         load_program("raising.py:topology")
@@ -111,7 +111,7 @@ def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> N
         load_program(f"{program}:fails").topology()
 
 
-def test_what_a_program_needs_and_is_not_installed_is_named(program: Path, tmp_path: Path) -> None:
+def test_a_missing_dependency_of_a_program_is_named(program: Path, tmp_path: Path) -> None:
     (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ConfigError, match="it needs not_installed_anywhere"):
         load_program("needy:topology")
@@ -125,7 +125,7 @@ def test_a_file_named_as_another_module_is_refused(program: Path, tmp_path: Path
     assert program.exists()
 
 
-def test_the_command_line_wins_over_the_program_and_that_over_the_environment(
+def test_the_command_line_overrides_the_program_and_the_program_the_environment(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "300")
@@ -152,7 +152,7 @@ def test_a_ready_config_keeps_its_sources_under_the_command_line(tmp_path: Path)
     assert dict(config.consumer) == {"fetch.min.bytes": 1, "a.b": 1}
 
 
-def test_a_name_may_come_from_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_name_may_be_set_in_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert not named({}, {})
     assert named({"application_id": "a"}, {})

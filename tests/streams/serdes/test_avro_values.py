@@ -95,7 +95,9 @@ def test_a_float_keeps_32_bits() -> None:
         (ENVELOPE, {"after": "canary"}, r"at Envelope\.after: expected null or Item, got str"),
     ],
 )  # fmt: skip
-def test_what_would_change_is_refused_with_its_path(schema: Any, value: Any, reason: str) -> None:
+def test_values_that_would_change_are_refused_with_their_path(
+    schema: Any, value: Any, reason: str
+) -> None:
     serde = Serdes.avro(schema)
     for write in (serde.serialize, lambda topic, one: serde.serialize_batch(topic, [one])):
         with pytest.raises(SerializationError, match=reason) as caught:
@@ -111,7 +113,7 @@ LEAVES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("schema", LEAVES.values(), ids=LEAVES)
-def test_anything_reads_back_equal_or_is_refused(schema: Any) -> None:
+def test_every_value_reads_back_equal_or_is_refused(schema: Any) -> None:
     serde = Serdes.avro(record(("f", schema)))
 
     @settings(max_examples=60)

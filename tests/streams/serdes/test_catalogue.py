@@ -56,11 +56,11 @@ def test_plain_serdes_are_made_once(name: str) -> None:
         (bool, Serdes.boolean()), (uuid.UUID, Serdes.uuid()),
     ],
 )  # fmt: skip
-def test_plain_types_stand_for_their_serdes(python_type: type[Any], serde: Serde[Any]) -> None:
+def test_plain_types_select_their_serdes(python_type: type[Any], serde: Serde[Any]) -> None:
     assert as_serde(python_type) is serde
 
 
-def test_a_serde_is_taken_as_it_is() -> None:
+def test_a_serde_is_used_unchanged() -> None:
     serde = Celsius()
 
     assert as_serde(serde) is serde
@@ -143,7 +143,7 @@ class Plain:
         (Serde[Any](lambda topic, value: b""), r"serde 'custom' has no deserialize function"),
     ],
 )
-def test_other_things_are_refused_with_a_way_out(given: Any, reason: str) -> None:
+def test_other_objects_are_refused_with_the_valid_forms(given: Any, reason: str) -> None:
     with pytest.raises(TopologyError, match=rf"^value_serde.*{reason}"):
         as_serde(given, "value_serde")
     with pytest.raises(ConfigError, match=reason):

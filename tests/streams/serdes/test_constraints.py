@@ -165,7 +165,7 @@ def test_pydantic_reads_and_writes_its_dataclasses(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", FORMATS)
-def test_dataclasses_of_pydantic_that_lose_something_are_refused(make: Any) -> None:
+def test_dataclasses_of_pydantic_that_lose_fields_are_refused(make: Any) -> None:
     with pytest.raises(TopologyError, match=r"at \$\.a"):
         make(Counting)
     for value, place in ((Excluding(1, 2), r"\$\.b"), (Open(a=1, z=5), r"\$\.z")):  # type: ignore[call-arg]

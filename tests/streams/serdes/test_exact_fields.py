@@ -151,7 +151,7 @@ def test_a_part_of_any_value_is_exact_only_if_it_reads_back(library: Any, name: 
 
 
 @pytest.mark.parametrize("library", FORMATS)
-def test_good_values_are_not_read_back(library: Any) -> None:
+def test_values_with_exact_fields_are_not_read_back(library: Any) -> None:
     is_json = library is msgspec.json
     closed: list[tuple[Any, list[Any]]] = [
         (Order, [Order(**GOOD), Order(**{**GOOD, "first": Item("x"), "weight": None, "mixed": "y"})]),
@@ -208,7 +208,7 @@ class Other(Item): ...
         (Model, Model.model_construct(name="a")), (Item, Other("a")), (int, True), (str, Text("a")), (float, 1),
     ],
 )  # fmt: skip
-def test_what_is_not_exact_is_read_back(python_type: Any, value: Any) -> None:
+def test_values_with_inexact_fields_are_read_back(python_type: Any, value: Any) -> None:
     check = exact_fields(python_type, is_json=True)
     good: dict[Any, Any] = {Order: Order(**GOOD), Plain: Plain("a", 1.5), Slotted: Slotted("a", 1.5), Item: Item("a"), int: 1, str: "a", float: 1.5}  # fmt: skip
     assert not check([value])

@@ -41,7 +41,7 @@ def partitions_by_client(keys: list[bytes]) -> list[tuple[int, int]]:
     return [(found[number], count) for number in range(len(keys))]
 
 
-def test_librdkafka_puts_every_key_where_we_say() -> None:
+def test_librdkafka_chooses_the_same_partition_for_every_key() -> None:
     chance = random.Random(7)
     keys = [chance.randbytes(length) for length in range(1, 64) for _ in range(20)]
     keys += [str(number).encode() for number in range(500)]
@@ -53,5 +53,5 @@ def test_librdkafka_puts_every_key_where_we_say() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_the_fast_form_is_the_plain_one(key: bytes) -> None:
+def test_the_fast_form_equals_the_plain_form(key: bytes) -> None:
     assert murmur2(key) == plain_murmur2(key)

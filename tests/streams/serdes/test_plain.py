@@ -35,7 +35,7 @@ laws = settings(max_examples=60)
 
 
 @pytest.mark.parametrize(("serde", "values"), VALUES, ids=NAMES)
-def test_values_come_back(serde: Serde[Any], values: st.SearchStrategy[Any]) -> None:
+def test_values_read_back_equal(serde: Serde[Any], values: st.SearchStrategy[Any]) -> None:
     @laws
     @given(st.lists(values, max_size=6))
     def law(batch: list[Any]) -> None:
@@ -98,7 +98,9 @@ def test_numbers_are_big_endian_in_batches_of_all_sizes(
         (Serdes.msgpack(), {"a": 1}, b"\x81\xa1a\x01"),
     ],
 )
-def test_bytes_are_kafkas(serde: Serde[Any], value: Any, data: bytes) -> None:
+def test_bytes_equal_those_of_kafkas_serializers(
+    serde: Serde[Any], value: Any, data: bytes
+) -> None:
     assert serde.serialize("topic", value) == data
     assert serde.deserialize("topic", data) == value
 
@@ -190,7 +192,7 @@ class Text(str):
 
 
 @pytest.mark.parametrize("serde", SERDES, ids=NAMES)
-def test_what_surely_serialises_does(serde: Serde[Any]) -> None:
+def test_values_that_surely_serialise_do_serialise(serde: Serde[Any]) -> None:
     @settings(max_examples=200)
     @given(
         st.integers()
@@ -243,7 +245,7 @@ def test_ordinary_values_of_plain_serdes_surely_serialise(serde: Serde[Any], val
     ],
     ids=str,
 )
-def test_errors_hold_nothing_of_the_data(serde: Serde[Any], direction: str) -> None:
+def test_errors_contain_no_data(serde: Serde[Any], direction: str) -> None:
     bad: Any = {"canary-7391": "canary-7391", 1: object()}
     if direction == "deserialize":
         bad = b"\xc1canary-7391"
@@ -263,7 +265,7 @@ def test_errors_hold_nothing_of_the_data(serde: Serde[Any], direction: str) -> N
         (lambda number: [[1.5, None], (2, number)], r"\$\[1\]\[1\] is"),
     ],
 )
-def test_json_refuses_numbers_it_cannot_hold(number: float, value: Any, place: str) -> None:
+def test_json_refuses_numbers_it_cannot_represent(number: float, value: Any, place: str) -> None:
     with pytest.raises(SerializationError, match=place):
         Serdes.json().serialize("topic", value(number))
     with pytest.raises(SerializationError, match=place):

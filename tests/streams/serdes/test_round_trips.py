@@ -216,7 +216,7 @@ def same(back: Any, value: Any) -> bool:
     ],
     ids=str,
 )  # fmt: skip
-def test_anything_reads_back_equal_or_is_refused(serde: Any) -> None:
+def test_every_value_reads_back_equal_or_is_refused(serde: Any) -> None:
     @settings(max_examples=100)
     @given(ANYTHING)
     def law(value: Any) -> None:
@@ -327,7 +327,7 @@ def hidden(cache: int) -> shapes.Hidden:
         (shapes.Circle | shapes.Dog, shapes.Square(1.0), r"expected Circle \| Dog, got Square"),
     ],
 )  # fmt: skip
-def test_what_would_be_lost_is_refused(
+def test_values_that_would_lose_data_are_refused(
     make: Any, python_type: Any, value: Any, reason: str
 ) -> None:
     serde = make(python_type)
@@ -562,7 +562,7 @@ def test_sets_are_refused_as_keys(make: Any, python_type: Any) -> None:
         (Serdes.int64(), 1.5), (Serdes.int32(), 2**31), (Serdes.bytes(), memoryview(b"abcd").cast("I")),
     ],
 )  # fmt: skip
-def test_plain_serdes_refuse_what_they_would_change(serde: Any, value: Any) -> None:
+def test_plain_serdes_refuse_values_they_would_change(serde: Any, value: Any) -> None:
     with pytest.raises(SerializationError, match="can't serialise"):
         serde.serialize("topic", value)
     with pytest.raises(SerializationError):

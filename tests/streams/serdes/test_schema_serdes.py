@@ -52,7 +52,7 @@ def test_avro_is_the_specifications_binary_encoding() -> None:
     )
 )
 @settings(max_examples=50)
-def test_avro_values_come_back(values: list[dict[str, Any]]) -> None:
+def test_avro_values_read_back_equal(values: list[dict[str, Any]]) -> None:
     serde = Serdes.avro(ORDER)
     data = serde.serialize_batch("orders", values)
 
@@ -82,7 +82,7 @@ def test_avro_logical_types_are_pythons() -> None:
         ("canary", r"at \$: expected Order, got str"),
     ],
 )
-def test_avro_refuses_what_it_would_change(value: Any, reason: str) -> None:
+def test_avro_refuses_values_it_would_change(value: Any, reason: str) -> None:
     serde = Serdes.avro(ORDER)
     with pytest.raises(SerializationError, match=reason) as caught:
         serde.serialize("orders", value)
@@ -167,7 +167,7 @@ def test_the_same_schema_with_and_without_registry_differs() -> None:
     assert Serdes.avro(ORDER, "mock://one") is not Serdes.avro(ORDER, "mock://two")
 
 
-def test_windowed_keys_know_that_they_are_keys() -> None:
+def test_windowed_key_serdes_use_key_subjects() -> None:
     inner = Serdes.avro(ORDER, "mock://one")
     windowed: WindowedSerde[Any] = SessionWindowedSerde(inner)
     plain: WindowedSerde[str] = SessionWindowedSerde(Serdes.string())

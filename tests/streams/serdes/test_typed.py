@@ -61,7 +61,7 @@ TYPES: list[Any] = [Struct, Data, Model]
 
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("python_type", TYPES)
-def test_objects_come_back(make: Any, python_type: Any) -> None:
+def test_objects_read_back_equal(make: Any, python_type: Any) -> None:
     serde: Serde[Any] = make(python_type)
 
     @settings(max_examples=40)
@@ -88,7 +88,7 @@ def test_objects_come_back(make: Any, python_type: Any) -> None:
 
 
 @pytest.mark.parametrize("make", FORMATS)
-def test_models_with_rich_fields_come_back(make: Any) -> None:
+def test_models_with_rich_fields_read_back_equal(make: Any) -> None:
     value = Rich(
         at=datetime(2026, 1, 2, tzinfo=UTC), amount=Decimal("1.10"), key=uuid.UUID(int=5), raw=b"abc",
         inner=Model(id=1, name="x"),
@@ -153,7 +153,7 @@ def test_errors_of_the_users_own_validators(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", FORMATS)
-def test_a_model_that_holds_wrong_values_is_refused(make: Any) -> None:
+def test_a_model_with_wrong_values_is_refused(make: Any) -> None:
     value = Model(id=1, name="x")
     value.id = "canary"  # type: ignore[assignment]
 
@@ -167,7 +167,7 @@ class Ordinary: ...
 
 
 @pytest.mark.parametrize("make", FORMATS)
-def test_types_nobody_can_decode_are_refused_at_build_time(make: Any) -> None:
+def test_types_without_a_decoder_are_refused_at_build_time(make: Any) -> None:
     with pytest.raises(TopologyError, match=r"\(Ordinary\): .*msgspec.Struct, a dataclass"):
         make(Ordinary)
 
@@ -195,7 +195,7 @@ class MeasuredModel(BaseModel):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("python_type", [Measured, MeasuredData, MeasuredModel])
-def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: float) -> None:
+def test_numbers_that_json_cannot_represent_are_refused(python_type: Any, number: float) -> None:
     good = python_type(at={"ulm": [1.0, None]})
     bad = python_type(at={"ulm": [1.0, None, number]})
     serde = Serdes.json(python_type)
@@ -228,7 +228,7 @@ def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: flo
         (int | str, 1.5, r"Expected `int \| str`, got `float`"),
     ],
 )
-def test_what_could_not_be_read_is_not_written(
+def test_values_that_could_not_be_read_are_not_written(
     make: Any, python_type: Any, value: Any, reason: str
 ) -> None:
     serde: Serde[Any] = make(python_type)
@@ -329,9 +329,7 @@ class OtherTagged(msgspec.Struct, tag=True):
     ],
     ids=str,
 )  # fmt: skip
-def test_errors_hold_nothing_of_the_data(
-    make: Any, python_type: Any, value: Any, reason: str
-) -> None:
+def test_errors_contain_no_data(make: Any, python_type: Any, value: Any, reason: str) -> None:
     data = msgspec.json.encode(value) if make is Serdes.json else msgspec.msgpack.encode(value)
     with pytest.raises(SerializationError, match=reason) as caught:
         make(python_type).deserialize("t", data)

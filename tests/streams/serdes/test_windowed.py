@@ -34,7 +34,7 @@ def test_bytes_are_those_of_kafkas_serializers() -> None:
 
 
 @given(st.text(), TIMES, st.integers(1, 1_000))
-def test_what_was_written_is_read(key: str, start: int, size: int) -> None:
+def test_written_windowed_keys_are_read_back(key: str, start: int, size: int) -> None:
     end = min(start + size, FOREVER)
     for serde in (Serdes.windowed(str, size), Serdes.session_windowed(str)):
         data = serde.serialize("t", Windowed(key, start, end))
@@ -43,7 +43,7 @@ def test_what_was_written_is_read(key: str, start: int, size: int) -> None:
         assert serde.serialize_batch("t", [Windowed(key, start, end)]) == [data]
 
 
-def test_windows_stand_for_their_size() -> None:
+def test_windows_may_be_given_instead_of_a_size() -> None:
     days = CalendarWindows("day", "Europe/Berlin")
     (start,) = days.starts_for(1_711_843_200_000)
     data = bytes(
@@ -60,7 +60,7 @@ def test_the_same_arguments_give_the_same_serde() -> None:
 
 
 @pytest.mark.parametrize("serde", [Serdes.windowed(str, 10), Serdes.session_windowed(str)])
-def test_what_is_no_windowed_key_is_an_error(serde: Any) -> None:
+def test_an_invalid_windowed_key_is_an_error(serde: Any) -> None:
     with pytest.raises(SerializationError, match="str is not a Windowed"):
         serde.serialize("t", "key")
     with pytest.raises(SerializationError, match="7 bytes have no window at their end"):
@@ -94,7 +94,9 @@ def test_the_hash_is_kafkas(key: bytes, hashed: int) -> None:
 
 
 @given(st.text(), TIMES, st.integers(1, 50))
-def test_windows_of_a_key_go_where_the_key_goes(key: str, start: int, partitions: int) -> None:
+def test_windows_of_a_key_have_the_partition_of_the_key(
+    key: str, start: int, partitions: int
+) -> None:
     """As in Kafka Streams' WindowedStreamPartitioner."""
     partitioner = WindowedPartitioner(SessionWindowedSerde(Serdes.string()))
     found = partitioner("t", Windowed(key, start, start), 1, partitions)
@@ -109,7 +111,7 @@ def sink_of(builder: StreamsBuilder, **settings: Any) -> SinkSpec:
     return sink
 
 
-def test_a_sink_of_windowed_keys_gets_that_partitioner() -> None:
+def test_a_sink_of_windowed_keys_has_the_windowed_partitioner() -> None:
     builder = StreamsBuilder()
     counts = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     table = counts.windowed_by(TimeWindows(10)).count()
@@ -125,7 +127,7 @@ def test_a_sink_of_windowed_keys_gets_that_partitioner() -> None:
     assert not isinstance(sink_of(builder).partitioner, WindowedPartitioner)
 
 
-def test_the_default_serde_goes_inside_a_derived_windowed_serde() -> None:
+def test_a_derived_windowed_serde_contains_the_default_serde() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in").group_by_key()
     grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
@@ -145,7 +147,7 @@ def test_without_a_default_serde_the_sink_is_named() -> None:
 
 
 @given(st.lists(st.tuples(st.text(), TIMES), max_size=20), st.integers(1, 50))
-def test_a_batch_of_windowed_keys_goes_where_each_of_them_does(
+def test_a_batch_of_windowed_keys_has_the_partitions_of_single_keys(
     windowed: list[tuple[str, int]], partitions: int
 ) -> None:
     serde: TimeWindowedSerde[str] = TimeWindowedSerde(Serdes.string(), lambda start: start + 10)

@@ -41,7 +41,7 @@ def counting(**store: Any) -> Topology:
     return builder.build()
 
 
-def test_records_come_out_as_they_went_in() -> None:
+def test_copied_records_are_unchanged() -> None:
     with TopologyTestDriver(copying()) as driver:
         source = driver.create_input_topic("in", **TEXT)
         output = driver.create_output_topic("out", **TEXT)
@@ -67,7 +67,7 @@ def test_results_are_read_in_many_ways() -> None:
         assert output.read_records() == []
 
 
-def test_a_topic_that_nobody_reads_is_an_error() -> None:
+def test_an_input_that_is_no_source_topic_is_an_error() -> None:
     with (
         TopologyTestDriver(copying()) as driver,
         pytest.raises(StreamsError, match=r"other is not a source topic.*in"),
@@ -75,7 +75,7 @@ def test_a_topic_that_nobody_reads_is_an_error() -> None:
         driver.create_input_topic("other", **TEXT)
 
 
-def test_times_are_the_wall_clocks_or_the_topics() -> None:
+def test_timestamps_are_those_of_the_wall_clock_or_of_the_topic() -> None:
     with TopologyTestDriver(copying(), initial_wall_clock_ms=1_000) as driver:
         output = driver.create_output_topic("out", **TEXT)
 
@@ -100,7 +100,7 @@ def test_times_are_the_wall_clocks_or_the_topics() -> None:
 
 
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_repartition_topics_are_applied_at_once(record_by_record: bool) -> None:
+def test_repartition_topics_are_processed_immediately(record_by_record: bool) -> None:
     with TopologyTestDriver(counting(), record_by_record=record_by_record) as driver:
         source = driver.create_input_topic("in", **TEXT)
         output = driver.create_output_topic("out", key_serde=STRING, value_serde=INT)
@@ -138,13 +138,13 @@ def test_a_batch_is_committed_once() -> None:
             assert [value for _, value in output.read_key_values()] == expected
 
 
-def test_an_empty_batch_is_nothing() -> None:
+def test_an_empty_batch_has_no_effect() -> None:
     with TopologyTestDriver(copying()) as driver:
         driver.create_input_topic("in", **TEXT).pipe_batch([])
         assert driver.create_output_topic("out", **TEXT).is_empty
 
 
-def test_topics_of_a_pattern_are_found_when_named() -> None:
+def test_topics_of_a_pattern_match_when_they_are_created() -> None:
     seen: list[Any] = []
 
     class Look(Processor[Any, Any, Any, Any]):
@@ -234,7 +234,7 @@ def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Pat
     assert (tmp_path / "kept").is_dir()
 
 
-def test_a_closed_driver_stays_closed() -> None:
+def test_a_closed_driver_accepts_only_close() -> None:
     driver = TopologyTestDriver(counting(store_type="in_memory"))
     source = driver.create_input_topic("in", **TEXT)
     driver.close()
@@ -256,7 +256,7 @@ def test_headers_of_another_shape_are_refused(headers: Any) -> None:
             source.pipe_input("k", "v", 1, headers)
 
 
-def test_time_that_does_not_pass_fires_nothing() -> None:
+def test_an_unchanged_clock_fires_no_punctuation() -> None:
     fired: list[int] = []
 
     class Tick(Processor[Any, Any, Any, Any]):
@@ -311,7 +311,7 @@ def test_a_topic_that_a_function_may_choose_can_be_read() -> None:
         assert driver.create_output_topic("letters", **TEXT).read_records() == []
 
 
-def test_times_that_can_not_be_are_refused() -> None:
+def test_invalid_times_are_refused() -> None:
     with pytest.raises(
         StreamsError, match=r"initial_wall_clock_ms=-1 is no time; give int ms .* from 0"
     ):
@@ -331,7 +331,7 @@ def test_times_that_can_not_be_are_refused() -> None:
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 @pytest.mark.parametrize("agg_first", [False, True])
-def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
+def test_records_of_equal_time_in_repartition_topics_keep_their_order(
     agg_first: bool, record_by_record: bool
 ) -> None:
     """As in Kafka Streams' driver: a stream joined with its own earlier aggregate finds itself."""
@@ -371,7 +371,7 @@ def _appended(builder: StreamsBuilder, *numbers: str) -> None:
         pytest.param("12", True, ["2", "21"], id="another sub-topology takes part"),
     ],
 )
-def test_repartition_topics_take_turns_as_in_kafka_streams(
+def test_repartition_topics_alternate_as_in_kafka_streams(
     topics: str, has_other: bool, expected: list[str], as_batch: bool, record_by_record: bool
 ) -> None:
     """Ties go by arrival, depth first, in one queue of all sub-topologies with Java's sift order."""

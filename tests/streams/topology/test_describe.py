@@ -523,7 +523,7 @@ def test_empty_topology() -> None:
     assert str(Topology().describe()) == "Topologies:\n "
 
 
-def test_execution_mode_stands_below_the_number() -> None:
+def test_the_execution_mode_is_printed_below_the_number() -> None:
     builder = StreamsBuilder()
     text_stream(builder).group_by(lambda value: value, key_serde=str).count(store="counts")
     text_stream(builder, "other").process(Processor[str, str, str, str], name="own")

@@ -16,7 +16,7 @@ def test_hash_codes_are_javas() -> None:
     assert string_hash("\N{GRINNING FACE}") == 1_772_899
 
 
-def test_names_come_by_bucket_then_by_age() -> None:
+def test_names_are_ordered_by_bucket_and_then_by_age() -> None:
     assert hash_order(["q", "a", "b", "A"]) == ["q", "a", "A", "b"]
     assert hash_order("ponmlkjihgfedcba") == list("abcdefghijklmnop")
 
@@ -33,7 +33,7 @@ def test_names_come_by_bucket_then_by_age() -> None:
         (".l+b3+l2+a3.a.b.i.j.e+k2+d0+l4.f.g", "ablefgij"),
     ],
 )
-def test_a_tree_remembers_what_it_compared(steps: str, expected: str) -> None:
+def test_a_tree_keeps_its_order_after_keys_change(steps: str, expected: str) -> None:
     sizes = dict.fromkeys("abcdefghijkl", 1)
     order = TreeOrder(lambda one, other: (-sizes[one], one) < (-sizes[other], other))
     for kind, name, by in re.findall(r"([.+])([a-l])(\d?)", steps):

@@ -32,7 +32,7 @@ def _checked(name: str, said: dict[str, str]) -> tuple[KeyCheck, list[str]]:
 
 
 @pytest.mark.parametrize("name", KEY_PARTITIONERS)
-def test_a_topic_of_its_partitioner_is_right(name: str) -> None:
+def test_a_topic_of_the_expected_partitioner_has_no_warning(name: str) -> None:
     check, warnings = _checked(name, {} if name == "murmur2" else {"orders": name})
     assert warnings == []
     assert check.findings(["orders"]) == ""
@@ -40,19 +40,19 @@ def test_a_topic_of_its_partitioner_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["crc32", "fnv1a"])
-def test_a_topic_of_another_partitioner_is_found_by_name(name: str) -> None:
+def test_the_partitioner_of_another_topic_is_detected_by_name(name: str) -> None:
     check, warnings = _checked(name, {})
     assert len(warnings) == 1
     assert "topic orders" in warnings[0]
     assert f'{{"orders": "{name}"}}' in check.finding("orders")
 
 
-def test_a_wrong_setting_is_found_and_an_unknown_one_believed() -> None:
+def test_a_wrong_setting_is_detected_and_an_unknown_one_accepted() -> None:
     assert "gives them" in _checked("murmur2", {"orders": "crc32"})[0].finding("orders")
     assert _checked("crc32", {"orders": "unknown"})[1] == []
 
 
-def test_few_records_of_each_partition_are_looked_at() -> None:
+def test_few_records_of_each_partition_are_sampled() -> None:
     check = KeyCheck({"orders": 1}, {}, lambda _: None)
     none = SourceRecords("orders", 0, range(5), [None] * 5, [b""] * 5, [0] * 5, None)
     check.sample(none)
@@ -83,7 +83,7 @@ def _internal_sinks(spec: TopologySpec) -> list[Any]:
     return [node.partitioner for node in nodes if isinstance(node, SinkSpec) and node.internal]
 
 
-def test_a_repartition_follows_what_it_is_joined_with() -> None:
+def test_a_repartition_topic_uses_the_partitioner_of_the_other_side() -> None:
     assert _internal_sinks(_spec(_joined())) == [None]
     assert _internal_sinks(_spec(_joined(), users="crc32")) == [KeyPartitioner("crc32")]
     assert _internal_sinks(_spec(_joined(), orders="crc32")) == [None]
@@ -125,7 +125,7 @@ class Seeing(Processor[str, str, str, str]):
 
 
 @pytest.mark.parametrize("kind", ["merge", "several topics", "pattern", "shared store"])
-def test_topics_that_meet_without_a_join_are_checked(kind: str) -> None:
+def test_topics_combined_without_a_join_are_checked(kind: str) -> None:
     counts = {"users": 4, "orders": 4}
     builder = StreamsBuilder()
     _merged(builder, kind)

@@ -58,7 +58,7 @@ def test_shared_stores_join_sub_topologies() -> None:
     assert groups(topology) == [["s1", "p1", "s2", "p2", "s4", "p4"], ["s3", "p3"]]
 
 
-def test_spec_holds_what_was_given() -> None:
+def test_the_spec_contains_the_given_nodes() -> None:
     topology = source(Topology(), "read", "in")
     topology.add_processor("work", Any4, ["read"])
     topology.add_sink(
@@ -83,7 +83,7 @@ def test_spec_holds_what_was_given() -> None:
     assert "test_topology.py:" in reading.location
 
 
-def test_asking_for_the_spec_changes_nothing() -> None:
+def test_reading_the_spec_changes_nothing() -> None:
     class Defaults:
         def __init__(self, serde: Any) -> None:
             self.default_key_serde = serde
@@ -243,7 +243,7 @@ def test_refused(what: str) -> None:
         add(base())
 
 
-def test_a_store_of_nobody_is_left_out() -> None:
+def test_a_store_without_processors_is_omitted() -> None:
     """As in Kafka Streams."""
     topology = base().add_state_store(Stores.key_value("unused", key_serde=str, value_serde=str))
     assert topology.store_names == ("unused",)

@@ -73,7 +73,7 @@ def test_mermaid_flowchart() -> None:
     ]
 
 
-def test_mermaid_escapes_what_it_would_read_as_markup() -> None:
+def test_mermaid_escapes_markup_characters() -> None:
     builder = StreamsBuilder()
     stream = builder.stream(re.compile('a"b#<c>'), key_serde=str, value_serde=str)
     stream.to(lambda key, _value, _context: key)
@@ -82,7 +82,7 @@ def test_mermaid_escapes_what_it_would_read_as_markup() -> None:
     assert "#lt;lambda#gt;(…)" in chart
 
 
-def test_hash_is_stable_and_sees_the_structure() -> None:
+def test_the_hash_is_stable_and_depends_on_the_structure() -> None:
     assert word_count().hash() == word_count().hash()
     assert word_count().hash() != word_count("totals").hash()
     # Pinned: members of different versions compare hashes.
@@ -93,7 +93,7 @@ def test_hash_is_stable_and_sees_the_structure() -> None:
     )
 
 
-def test_hash_ignores_what_members_may_differ_in() -> None:
+def test_the_hash_ignores_allowed_differences_between_members() -> None:
     def topology(suffix: str, serde: type) -> Topology:
         builder = StreamsBuilder()
         stream: KStream[Any, Any] = builder.stream("in", key_serde=serde, value_serde=serde)

@@ -64,7 +64,7 @@ class Stage:
         self.membership = GroupMembership(self.link, self.woken, self.shutdowns.append)
 
 
-def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
+def test_orders_received_with_the_welcome_are_kept_for_the_loop() -> None:
     drop = DropCopy(task="0_1")
     welcome = Welcome(transactional_id="app-a-0")
     stage = Stage(welcome, drop)
@@ -74,7 +74,7 @@ def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
     assert stage.membership.take() == []
 
 
-def test_a_worker_that_is_to_stop_does_not_wait_for_its_welcome() -> None:
+def test_a_stopping_worker_does_not_wait_for_its_welcome() -> None:
     stopped = threading.Event()
     stopped.set()
     assert Stage().membership.wait_for_welcome(stopped) is None
@@ -98,14 +98,14 @@ def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception])
     assert str(user_error(caught.value)) == "says why"
 
 
-def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() -> None:
+def test_the_end_of_the_application_is_passed_to_the_program_and_not_to_the_loop() -> None:
     drop = DropCopy(task="0_1")
     stage = Stage(EndApplication(reason="b: ValueError"), drop)
     assert stage.membership.take() == [drop]
     assert stage.shutdowns == ["b: ValueError"]
 
 
-def test_who_ends_the_application_waits_until_the_group_knows() -> None:
+def test_a_shutdown_waits_until_the_group_has_accepted_it() -> None:
     stage = Stage()
     assert not stage.membership.shut_down("ValueError", 0.01), "nobody leads"
     assert stage.link.said == [WantShutdown(reason="ValueError")]
@@ -117,7 +117,7 @@ def test_who_ends_the_application_waits_until_the_group_knows() -> None:
     assert stage.shutdowns == fenced.shutdowns == []
 
 
-def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
+def test_S3_the_group_gives_the_reason_of_a_fence() -> None:
     by_brokers = FencedError("producer shop-a-0: commit: _FENCED")
     silent = Stage()
     assert silent.membership.fencing_reason(by_brokers, 0.01) is by_brokers
@@ -134,13 +134,13 @@ def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
     assert (str(told), told.final, told.code) == ("another one has joined", True, "FENCED_INSTANCE")
 
 
-def test_what_the_loop_has_heard_already_is_the_last_word() -> None:
+def test_a_reason_already_received_by_the_loop_is_used() -> None:
     stage = Stage(EndIncarnation(reason="over", final=True, code="FENCED_INSTANCE"))
     stage.membership.take()
     assert stage.membership.fencing_reason(FencedError("over"), 30).final
 
 
-def test_leaving_says_how() -> None:
+def test_a_leave_message_contains_the_kind_of_departure() -> None:
     stage = Stage()
     stage.membership.leave(Departure(drain_ms=700))
     stage.membership.leave(Departure(rejoin=True))
@@ -161,7 +161,7 @@ def _plan(**topics: int) -> ApplicationPlan:
     return plan_application(builder.build().spec(), "app", topics)
 
 
-def test_N8_the_group_is_told_of_every_task() -> None:
+def test_N8_the_group_receives_the_shape_of_every_task() -> None:
     plan = _plan(**{"in": 2})
     stateless, counting = (
         TaskShape(stateful=False),

@@ -51,7 +51,7 @@ def test_the_watchdog_of_the_host_program_is_used() -> None:
     assert not theirs.is_alive()
 
 
-def test_a_worker_gets_on_without_the_host_programs_watchdog() -> None:
+def test_a_worker_starts_a_watchdog_if_that_of_the_host_program_died() -> None:
     theirs = WatchdogProcess(FAKE)
     host = HostWatchdog(os.dup(theirs.intake.fileno()), command=FAKE)
     os.kill(theirs.pid, signal.SIGKILL)

@@ -58,7 +58,7 @@ def test_the_log_is_read_to_its_end_once_and_followed_from_there(tmp_path: Path)
     assert log.asked == ["to_end", "fetched", "fetched"]
 
 
-def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:
+def test_a_missing_group_is_searched_again(tmp_path: Path) -> None:
     group = FakeGroup()
     directory = _directory(tmp_path, [None, _Log(group)])
     assert not directory.group().members
@@ -67,7 +67,7 @@ def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:
     assert directory.group() == book.group
 
 
-def test_a_log_that_fails_is_let_go_and_read_anew(tmp_path: Path) -> None:
+def test_a_failing_log_is_closed_and_read_again(tmp_path: Path) -> None:
     group, other = FakeGroup(), FakeGroup()
     book = two_members()
     group.write(book)
@@ -100,7 +100,9 @@ def test_after_the_end_nothing_is_opened_again(tmp_path: Path) -> None:
         (RunOptions(fixed=True), "placed by hand"),
     ],
 )
-def test_who_can_not_know_says_so(options: RunOptions, message: str, tmp_path: Path) -> None:
+def test_queries_without_a_group_are_an_error_with_its_cause(
+    options: RunOptions, message: str, tmp_path: Path
+) -> None:
     builder = StreamsBuilder()
     builder.table("in", key_serde=str, value_serde=str, store="rows")
     settings: dict[str, Any] = {"application_id": "shop", "state_dir": tmp_path}

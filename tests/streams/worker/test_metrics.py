@@ -9,7 +9,7 @@ from tidewheel.streams.worker.metrics import figures_of
 from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 
-def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
+def test_tasks_added_during_a_report_cause_no_error() -> None:
     tasks: dict[Any, Any] = {}
     task = SimpleNamespace(
         figures=SimpleNamespace(metrics=lambda: {"process-total": 1.0}, dropped=0, skipped=0),

@@ -77,7 +77,7 @@ def of_group(book: LogBook) -> FakeGroup:
     return group
 
 
-def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
+def test_a_member_is_refused_while_workers_with_a_fixed_assignment_live() -> None:
     with pytest.raises(
         IncompatibleMemberError, match=r"workers of shop .*shop-0.*10\.0\.0\.7.*stop"
     ):
@@ -85,7 +85,7 @@ def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
     looking(Brokers({})).check()
 
 
-def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_that_hide_fixed_workers_refuse_no_member(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     placement = looking(Brokers(None))
     placement.check()
@@ -95,7 +95,7 @@ def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixtur
     assert "grant this principal DESCRIBE" in said
 
 
-def test_a_member_looks_again_when_the_group_has_it() -> None:
+def test_a_member_checks_again_after_it_joined() -> None:
     brokers = Brokers({})
     placement = looking(brokers)
     placement.check()
@@ -104,7 +104,7 @@ def test_a_member_looks_again_when_the_group_has_it() -> None:
         placement.check_as_member()
 
 
-def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
+def test_a_fixed_worker_checks_again_when_it_is_visible() -> None:
     book = LogBook().leader("p1").about("0_0")
     group = of_group(book)
     brokers = Brokers({}, group.broker)
@@ -123,7 +123,7 @@ def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
         placement.check_as_fixed("shop-fixed-0")
 
 
-def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
+def test_a_fixed_worker_that_never_becomes_visible_starts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for workers, waited_ms in (({}, 10_000), (None, 0)):
@@ -136,7 +136,7 @@ def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS])
-def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_counts(
+def test_H22_only_new_beats_prove_life_and_no_other_clock_counts(
     ahead_ms: int,
 ) -> None:
     book = two_members()
@@ -157,7 +157,7 @@ def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_count
         placement.check()
 
 
-def test_all_members_that_live_are_named() -> None:
+def test_all_live_members_are_named() -> None:
     book = two_members()
     group = of_group(book)
     time = Time()
@@ -174,7 +174,7 @@ def test_all_members_that_live_are_named() -> None:
     assert time.waited_ms <= 1_000
 
 
-def test_after_a_clean_end_nobody_is_listened_for() -> None:
+def test_after_a_clean_end_the_check_does_not_wait_for_beats() -> None:
     book = two_members()
     group = of_group(book)
     group.beats(book.now_ms, "a", "b")
@@ -186,7 +186,7 @@ def test_after_a_clean_end_nobody_is_listened_for() -> None:
     assert not time.waited_ms
 
 
-def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
+def test_a_report_about_a_dead_member_is_no_proof_of_life() -> None:
     book = two_members()
     group = of_group(book)
     died = MemberDied(app=APP, member="a", incarnation="a-1", reason="killed")
@@ -195,7 +195,7 @@ def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
     placement.check()
 
 
-def test_where_no_group_ever_began_nobody_is_listened_for() -> None:
+def test_without_a_group_the_check_does_not_wait_for_beats() -> None:
     placement = looking(Brokers({}), fixed=True)
     placement.check()
     placement.check_as_fixed(None)

@@ -60,7 +60,7 @@ def test_N8_more_partitions_make_another_plan() -> None:
     ]
 
 
-def test_topics_of_others_change_nothing() -> None:
+def test_topics_outside_the_pattern_change_nothing() -> None:
     stage = Stage(orders_a=2)
     stage.topics["unrelated"] = 7
     stage.watch.refresh()
@@ -94,7 +94,7 @@ def test_brokers_that_stop_answering_within_a_check_end_no_worker() -> None:
     assert len(stage.told) == 1
 
 
-def test_a_topic_that_seems_gone_is_no_change() -> None:
+def test_a_topic_missing_from_one_check_is_no_change() -> None:
     """If it is gone, its consumer raises."""
     stage = Stage(orders_a=2)
     del stage.topics["fixed"]
@@ -105,7 +105,7 @@ def test_a_topic_that_seems_gone_is_no_change() -> None:
     assert stage.told == []
 
 
-def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
+def test_N12_a_pattern_topic_counts_as_deleted_after_two_checks() -> None:
     """One answer may come from a starting broker."""
     stage = Stage(orders_a=2, orders_b=3)
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
     assert len(stage.told[0].tasks) == 3
 
 
-def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
+def test_a_report_of_a_deleted_topic_triggers_an_early_check() -> None:
     """The interval of this watch is an hour."""
     stage = Stage(orders_a=2)
     told = threading.Event()
@@ -137,7 +137,7 @@ def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
     assert not stage.watch._thread.is_alive()
 
 
-def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
+def test_incompatible_topic_changes_end_the_worker() -> None:
     """An input topic with state has more partitions than its changelog now."""
     stage = Stage(orders_a=2)
     misfit = StreamsError(
@@ -153,7 +153,7 @@ def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
         stage.watch.check()
 
 
-def test_nothing_is_told_after_the_close() -> None:
+def test_no_change_is_reported_after_close() -> None:
     stage = Stage(orders_a=2)
     stage.topics["orders-b"] = 1
     stage.watch.close()

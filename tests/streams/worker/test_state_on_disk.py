@@ -78,7 +78,7 @@ def said(slot: StateDirectory, topics: Topics | None = None) -> tuple[DiskCopy, 
     return state_on_disk(slot, SHAPES, topics or Topics(), TaskDatabase.positions_in, NOW_MS)
 
 
-def test_each_task_with_state_is_said_with_its_positions(slot: StateDirectory) -> None:
+def test_each_task_with_state_is_reported_with_its_positions(slot: StateDirectory) -> None:
     keep(slot, "0_1", counts=7, sums=3)
     keep(slot, "0_3", counts=12)
     both = (
@@ -91,7 +91,7 @@ def test_each_task_with_state_is_said_with_its_positions(slot: StateDirectory) -
     assert said(slot)[1] == DiskCopy(task="0_3", positions={f"{COUNTS}-3": 13})
 
 
-def test_what_restoring_would_not_go_on_from_is_not_said(slot: StateDirectory) -> None:
+def test_positions_that_a_restore_would_not_use_are_not_reported(slot: StateDirectory) -> None:
     keep(slot, "0_0", counts=Position(offset=7, topic_id=b"o" * 16, written_at_ms=NOW_MS), sums=3)
     old = Position(offset=7, topic_id=IDS[COUNTS], written_at_ms=NOW_MS - 86_400_000)
     keep(slot, "0_1", counts=old)
@@ -100,7 +100,7 @@ def test_what_restoring_would_not_go_on_from_is_not_said(slot: StateDirectory) -
     assert said(slot, Topics(ids={})) == (), "the changelogs are gone"
 
 
-def test_directories_without_state_are_not_said(slot: StateDirectory) -> None:
+def test_directories_without_state_are_not_reported(slot: StateDirectory) -> None:
     topics = Topics()
     slot.task_directory("0_1")
     keep(slot, "1_0", counts=7)
@@ -112,7 +112,7 @@ def test_directories_without_state_are_not_said(slot: StateDirectory) -> None:
     assert not topics.asked, "with nothing on disk there is nothing to ask"
 
 
-def test_files_of_a_store_of_the_users_own_are_said_without_a_position(
+def test_files_of_a_custom_store_are_reported_without_a_position(
     slot: StateDirectory,
 ) -> None:
     (slot.task_directory("0_1") / "own.db").write_bytes(b"x")

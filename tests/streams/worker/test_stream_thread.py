@@ -127,13 +127,15 @@ def fenced(*, final: bool, code: str = "FENCED") -> Life:
     return ends_by(FencedError("over", final=final, code=code))
 
 
-def test_a_life_that_ends_in_order_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_end_is_not_followed_by_another_incarnation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stage = Stage(monkeypatch, clean)
     assert stage.live().error is None
     assert (len(stage.lived), stage.ended, stage.errors) == (1, [stage.thread], [])
 
 
-def test_a_fenced_member_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_member_rejoins_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, fenced(final=False), fenced(final=False), clean)
     assert stage.live().error is None
     assert len(stage.lived) == 3
@@ -144,7 +146,7 @@ def test_a_fenced_member_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) 
     ("code", "kind"),
     [("FENCED_INSTANCE", FencedError), ("INCOMPATIBLE_TOPOLOGY", IncompatibleMemberError)],
 )
-def test_S3_a_member_that_is_not_wanted_ends_loudly(
+def test_S3_a_finally_fenced_member_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
     stage = Stage(monkeypatch, fenced(final=True, code=code))
@@ -153,7 +155,7 @@ def test_S3_a_member_that_is_not_wanted_ends_loudly(
     assert stage.errors == []
 
 
-def test_the_next_life_is_where_the_state_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_incarnation_uses_the_slot_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_slot_3(life: FakeLife) -> None:
         life.slot = 3
         raise FencedError("over")
@@ -188,7 +190,7 @@ def test_a_handler_that_fails_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -
     assert stage.live().error is error
 
 
-def test_the_group_is_told_while_the_life_can_still_tell_it(
+def test_the_group_is_notified_before_the_incarnation_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     error = ValueError("no such city")
@@ -215,7 +217,7 @@ def test_with_fixed_assignment_only_this_process_is_ended(monkeypatch: pytest.Mo
     assert stage.errors == [error]
 
 
-def test_N12_a_life_whose_topics_are_outdated_is_followed_by_another(
+def test_N12_outdated_topics_start_a_new_incarnation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def outdated(life: FakeLife) -> None:
@@ -242,7 +244,7 @@ def test_the_first_departure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stage.lived[0].departures == [Departure(drain_ms=500)]
 
 
-def test_damage_is_repaired_but_not_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_repaired_a_limited_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = GlobalStoreDamagedError("a block is damaged")
 
     def damaged_after(ms: int) -> Life:
@@ -257,7 +259,7 @@ def test_damage_is_repaired_but_not_again_and_again(monkeypatch: pytest.MonkeyPa
     assert [life.wipe_globals for life in stage.lived] == [False, True, True]
 
 
-def test_nothing_is_repaired_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_worker_repairs_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(life: FakeLife) -> None:
         stage.thread.stop()
         raise GlobalStoreDamagedError("a block is damaged")
@@ -266,7 +268,7 @@ def test_nothing_is_repaired_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(stage.live().error, GlobalStoreDamagedError)
 
 
-def test_a_member_that_is_let_go_while_it_leaves_has_not_failed(
+def test_a_member_fenced_while_it_leaves_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def leaves(life: FakeLife) -> None:

@@ -101,14 +101,14 @@ def test_internal_topics_are_created_in_their_shape() -> None:
     assert stage.broker.topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
 
 
-def test_tasks_that_do_not_exist_are_refused_before_anything_is_created() -> None:
+def test_tasks_that_do_not_exist_are_refused_before_any_topic_is_created() -> None:
     stage = Stage(**{"in": 2})
     with pytest.raises(ConfigError, match=r"--tasks names 9_9, but .* tasks are 0_0, 0_1, 1_0"):
         stage.prepare(tasks=(TaskId(0, 0), TaskId(9, 9)))
     assert stage.admin.created == []
 
 
-def test_what_exists_is_left_alone() -> None:
+def test_existing_topics_are_not_created_again() -> None:
     stage = Stage(**{"in": 4})
     stage.prepare()
     stage.admin.created.clear()
@@ -118,7 +118,7 @@ def test_what_exists_is_left_alone() -> None:
         Stage(**{"in": 4, "app_counts_changelog": 2}).prepare()
 
 
-def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
+def test_existing_internal_topics_with_lower_limits_than_inputs_are_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
@@ -136,7 +136,7 @@ def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
 
 
 @pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
-def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, refused: bool) -> None:
+def test_a_deleted_changelog_is_not_created_again(topology_hash: bytes, refused: bool) -> None:
     stage = Stage(**{"in": 4})
     stage.prepare()
     progress = Progress(
@@ -178,7 +178,7 @@ def test_a_missing_source_topic_is_an_error() -> None:
     assert stage.admin.created == []
 
 
-def test_missing_source_topics_are_created_when_asked() -> None:
+def test_missing_source_topics_are_created_if_configured() -> None:
     stage = Stage()
     plan = stage.prepare(create_topics=True)
     assert [topic.name for topic in stage.admin.created] == [
@@ -206,7 +206,7 @@ class Ticks(threading.Event):
         return self.count >= self.waits
 
 
-def test_missing_source_topics_are_waited_for_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_source_topics_are_awaited_if_configured(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
     stage.stopped = Ticks(stage, waits=1_000, arrives_at=70)
     with caplog.at_level(logging.WARNING):
@@ -225,7 +225,7 @@ def test_waiting_ends_when_the_application_stops() -> None:
     assert stage.admin.created == []
 
 
-def test_internal_topics_whose_names_are_too_long_are_refused_before_there_is_a_broker() -> None:
+def test_internal_topic_names_that_are_too_long_are_refused_without_a_broker() -> None:
     builder = StreamsBuilder()
     counted = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     counted.count(store="s" * 60)

@@ -57,7 +57,7 @@ def introduced(folder: Path, **settings: Any) -> Hello:
         )
 
 
-def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
+def test_the_join_message_contains_the_settings_of_the_member(tmp_path: Path) -> None:
     join = introduced(
         tmp_path,
         topology_optimization="none",
@@ -88,18 +88,18 @@ def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
     assert (join.session_timeout_ms, join.rejoin_timeout_ms) == (900, 60_000)
 
 
-def test_a_table_that_is_restored_from_its_input_says_so(tmp_path: Path) -> None:
+def test_the_join_message_names_the_input_as_changelog_of_a_reused_table(tmp_path: Path) -> None:
     join = introduced(tmp_path).join
     assert {task.changelogs for task in join.tasks} == {("in",)}
 
 
-def test_a_member_without_a_name_is_called_as_its_slot_remembers(tmp_path: Path) -> None:
+def test_a_member_without_a_name_uses_the_name_of_its_slot(tmp_path: Path) -> None:
     first, second = introduced(tmp_path).join, introduced(tmp_path).join
     assert first.member == second.member
     assert not first.static
 
 
-def test_the_leaders_settings_go_with_it(tmp_path: Path) -> None:
+def test_the_join_message_contains_the_settings_of_the_leader(tmp_path: Path) -> None:
     hello = introduced(
         tmp_path,
         num_standby_replicas=1,
@@ -118,7 +118,7 @@ def test_the_leaders_settings_go_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
-def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: str) -> None:
+def test_client_settings_are_sent_to_the_watchdog_and_not_shown(tmp_path: Path, kind: str) -> None:
     hello = introduced(tmp_path, **{kind: {"sasl.password": "canary", "sasl.username": "u"}})
     assert getattr(decode_hello(encode_hello(hello)), kind)["sasl.password"] == "canary"
     assert "canary" not in repr(hello)
@@ -141,7 +141,7 @@ def of_many(tasks: int) -> JoinGroup:
     )
 
 
-def test_H23_a_join_is_never_too_large_to_be_heard() -> None:
+def test_H23_a_join_message_never_exceeds_the_size_limit() -> None:
     assert fitting(of_many(100)) == of_many(100)
     large = of_many(2_000)
     assert decode_message(encode_message(large)) is None

@@ -318,7 +318,7 @@ def test_values_that_a_processor_wrote_into_a_cached_table_are_subtracted_too() 
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_counts_with_a_cache_send_each_old_value(cache_bytes: int) -> None:
+def test_counts_send_an_old_value_with_every_change(cache_bytes: int) -> None:
     batches = [
         [("a", 0, 5), ("b", 0, 6), ("a", 0, 7)],
         [("a", 0, 3), ("c", 0, 9), ("c", 0, 8)],

@@ -79,7 +79,7 @@ class Told:
         return self._reports.get(timeout=_PATIENCE_S)
 
 
-def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
+def test_an_order_starts_a_helper_process(
     make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
@@ -92,7 +92,7 @@ def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
     assert len(host.pids()) == 1
 
 
-def test_secrets_are_told_by_the_socket_only(
+def test_secrets_are_sent_only_over_the_socket(
     make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
@@ -104,7 +104,7 @@ def test_secrets_are_told_by_the_socket_only(
     assert CANARY not in repr(begin(1))
 
 
-def test_a_second_helper_is_started_when_the_first_has_something_to_do(
+def test_a_second_helper_is_started_while_the_first_is_busy(
     make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
@@ -120,7 +120,7 @@ def test_a_second_helper_is_started_when_the_first_has_something_to_do(
     assert len(host.pids()) == 2
 
 
-def test_whoever_waits_for_a_helper_is_told_of_its_death(
+def test_callers_that_wait_for_a_helper_are_notified_of_its_death(
     make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host(readers=1)
@@ -136,16 +136,16 @@ def test_whoever_waits_for_a_helper_is_told_of_its_death(
     assert isinstance(told.next(), RunsMade)
 
 
-def test_what_fails_says_why(make_host: Callable[..., RestoreHelperPool], tmp_path: Path) -> None:
+def test_a_failed_order_is_reported_with_its_reason(
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
+) -> None:
     host, told = make_host(), Told()
     host.make(order("fail", tmp_path), told)
     assert told.next() == RunsFailed(reason="as asked")
     assert len(host.pids()) == 1
 
 
-def test_a_helper_without_anything_to_do_ends(
-    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
-) -> None:
+def test_an_idle_helper_ends(make_host: Callable[..., RestoreHelperPool], tmp_path: Path) -> None:
     host, told = make_host(idle_s=0.1, readers=1), Told()
     host.make(order("wait", tmp_path), told)
     assert isinstance(told.next(), RunProgress)
@@ -166,7 +166,7 @@ def test_a_helper_without_anything_to_do_ends(
     assert isinstance(told.next(), RunsMade)
 
 
-def test_a_forgotten_order_is_told_no_more_of(
+def test_a_forgotten_order_has_no_more_reports(
     make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host(readers=1)
@@ -188,7 +188,7 @@ def test_a_forgotten_order_is_told_no_more_of(
         waiting._reports.get_nowait()
 
 
-def test_a_snapshot_is_looked_for_once_for_all_that_ask_at_once(
+def test_concurrent_callers_share_one_search_for_a_snapshot(
     make_host: Callable[..., RestoreHelperPool],
 ) -> None:
     host = make_host()

@@ -24,7 +24,7 @@ _AUTOGROUPS = pytest.mark.skipif(
 )
 
 
-def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
+def test_a_helper_and_its_session_have_a_lower_priority() -> None:
     before = psutil.Process().nice()
     ours, theirs = socket.socketpair()
     with ours:
@@ -46,7 +46,7 @@ def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
 
 
 @_AUTOGROUPS
-def test_a_session_of_somebody_else_keeps_its_priority() -> None:
+def test_the_session_of_another_process_keeps_its_priority() -> None:
     code = "from tidewheel.streams.processes.restore_helper.priority import lower_priority as s; s(); print(open('/proc/self/autogroup').read())"
     mine = Path("/proc/self/autogroup").read_text()
     said = subprocess.run(
@@ -63,12 +63,12 @@ def niceness_after(looks: list[tuple[float, float]]) -> list[int]:
     ]
 
 
-def test_a_helper_that_gets_a_quarter_of_what_it_wants_keeps_the_lowest_priority() -> None:
+def test_a_helper_with_a_quarter_of_its_demand_keeps_the_lowest_priority() -> None:
     looks = [(1.9, 0.0), (0.5, 1.5), (0.1, 0.05), (0.001, 0.2), (0.0, 0.0)]
     assert niceness_after(looks) == [LOWEST] * 5
 
 
-def test_a_helper_that_gets_too_little_takes_more_for_a_while_and_sees_again() -> None:
+def test_a_starved_helper_raises_its_priority_for_a_while_and_measures_again() -> None:
     starved, raised, fed = (0.02, 0.98), (0.3, 0.7), (0.9, 0.0)
     assert niceness_after([fed, starved, *[raised] * 4, raised, fed]) == [
         LOWEST,
@@ -80,7 +80,7 @@ def test_a_helper_that_gets_too_little_takes_more_for_a_while_and_sees_again() -
 
 
 @_AUTOGROUPS
-def test_what_threads_used_and_waited_for_is_told() -> None:
+def test_used_and_waited_cpu_time_of_threads_are_measured() -> None:
     used_s, waited_s = processor_seconds()
     before_s = time.thread_time()
     while time.thread_time() < before_s + 0.1:
@@ -91,7 +91,7 @@ def test_what_threads_used_and_waited_for_is_told() -> None:
 
 
 @_AUTOGROUPS
-def test_a_helper_beside_programs_that_want_everything_gets_on() -> None:
+def test_a_helper_on_a_busy_cpu_makes_progress() -> None:
     cpu = min(os.sched_getaffinity(0))
     busy = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
     code = (

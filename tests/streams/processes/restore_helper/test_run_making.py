@@ -116,7 +116,7 @@ def rows(runs: BuiltRuns) -> dict[bytes, bytes | None]:
     return content
 
 
-def test_a_stretch_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
+def test_a_range_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(30)
     bench.order(1, 12)
@@ -128,7 +128,7 @@ def test_a_stretch_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
     assert sorted(rows(report.runs)) == [b"%06d" % number for number in (0, 3, 6, 9)]
 
 
-def test_a_stretch_larger_than_its_memory_is_several_runs_but_not_too_many(tmp_path: Path) -> None:
+def test_a_range_larger_than_its_memory_becomes_a_limited_number_of_runs(tmp_path: Path) -> None:
     bench = Bench(tmp_path, run_bytes=1_000)
     bench.helper._make_reader = lambda: Slow(bench.broker)
     bench.fill(600)
@@ -146,7 +146,7 @@ class Slow(FakeChangelogReader):
         return super().poll(min(max_records, 7), timeout_s)
 
 
-def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
+def test_records_that_are_read_override_the_snapshot(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
@@ -166,7 +166,7 @@ def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
     assert rows(report.runs)[b"%06d" % 0] is None
 
 
-def test_a_file_that_is_gone_is_the_snapshots_fault(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_the_snapshot(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
@@ -197,7 +197,7 @@ class SlowLocation(SnapshotLocation):
         raise OSError("nobody waits for it any more")
 
 
-def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path) -> None:
+def test_a_slow_download_is_awaited_while_files_arrive(tmp_path: Path) -> None:
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, location=location)
     bench.fill(9)
@@ -219,7 +219,7 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
     bench.helper._downloaders.shutdown(wait=True)
 
 
-def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
+def test_a_hanging_download_is_abandoned_although_others_start_to_wait(tmp_path: Path) -> None:
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, partitions=2, location=location)
     for partition in (0, 1):
@@ -237,7 +237,7 @@ def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> No
     bench.helper._downloaders.shutdown(wait=True)
 
 
-def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
+def test_snapshots_are_searched_during_downloads(tmp_path: Path) -> None:
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, partitions=5, location=location)
     for partition in range(5):
@@ -279,7 +279,7 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
         bench.helper._searchers.shutdown(wait=True)
 
 
-def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
+def test_a_truncated_log_is_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path, partitions=2)
     for partition in (0, 1):
         bench.fill(9, partition)
@@ -294,7 +294,7 @@ def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
     assert isinstance(said[2], Made)
 
 
-def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
+def test_a_range_without_progress_is_abandoned(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(3)
     bench.order(1, 10)
@@ -306,7 +306,7 @@ def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
     assert "no record arrived" in said[-1].reason
 
 
-def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
+def test_progress_is_reported_at_intervals(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(3)
     bench.order(1, 10)
@@ -318,7 +318,7 @@ def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
     assert (told[-1].position, told[-1].records) == (3, 3)
 
 
-def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
+def test_a_forgotten_order_leaves_no_files(tmp_path: Path) -> None:
     bench = Bench(tmp_path, partitions=4)
     for number in range(4):
         bench.order(number, 10, partition=number)
@@ -332,7 +332,7 @@ def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copies_first", [False, True])
-def test_copies_wait_for_tasks_that_are_to_run_and_do_not_starve(
+def test_copies_wait_for_active_tasks_and_do_not_starve(
     tmp_path: Path, *, copies_first: bool
 ) -> None:
     bench = Bench(tmp_path, partitions=20)

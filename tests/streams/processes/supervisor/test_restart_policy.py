@@ -59,7 +59,7 @@ def test_a_healthy_minute_makes_the_next_wait_short_again() -> None:
     assert decisions == [Restart(1_000), Restart(2_000), Restart(1_000), Restart(2_000)]
 
 
-def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
+def test_the_fifth_crash_on_one_offset_ends_the_command_and_names_the_offset() -> None:
     *before, last = _decisions(*[_crash(offset=42)] * 5)
     assert all(isinstance(decision, Restart) for decision in before)
     assert isinstance(last, GiveUp)
@@ -68,7 +68,7 @@ def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
     assert "processing_exception_handler" in last.message
 
 
-def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
+def test_the_record_of_silent_deaths_is_named_without_a_handler() -> None:
     silent = Crash(
         exit_code=ExitCode.FAILED, message="killed by SIGSEGV", silent=True, partition=PARTITION, offset=7
     )  # fmt: skip
@@ -80,17 +80,17 @@ def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
     assert "processing_exception_handler" not in last.message
 
 
-def test_time_does_not_excuse_an_offset_that_keeps_failing() -> None:
+def test_an_offset_that_fails_after_long_runs_still_ends_the_command() -> None:
     decision = _decisions(*[_crash(offset=42, healthy_ms=70_000)] * 5)[-1]
     assert isinstance(decision, GiveUp)
 
 
-def test_a_crash_further_on_counts_anew() -> None:
+def test_a_crash_at_a_later_offset_restarts_the_count() -> None:
     decisions = _decisions(*[_crash(offset=42)] * 4, *[_crash(offset=43)] * 4)
     assert all(isinstance(decision, Restart) for decision in decisions)
 
 
-def test_partitions_are_counted_apart() -> None:
+def test_partitions_are_counted_separately() -> None:
     other = Crash(
         exit_code=ExitCode.RECORD_FAILED,
         message="map failed",
@@ -102,7 +102,7 @@ def test_partitions_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("code", [ExitCode.FENCED, ExitCode.USAGE, ExitCode.MISSING_SOURCE_TOPIC])
-def test_what_a_restart_cannot_help_is_never_restarted(code: ExitCode) -> None:
+def test_errors_that_a_restart_cannot_mend_are_not_restarted(code: ExitCode) -> None:
     assert _decisions(Crash(exit_code=code, message="no")) == [GiveUp(code, "no")]
 
 
@@ -112,14 +112,14 @@ def test_without_restarts_the_first_crash_ends_it() -> None:
 
 
 @given(st.lists(crashes, max_size=40))
-def test_a_wait_is_always_between_the_first_and_the_longest(sequence: list[Crash]) -> None:
+def test_every_delay_is_between_the_first_and_the_longest_delay(sequence: list[Crash]) -> None:
     for decision in _decisions(*sequence):
         assert isinstance(decision, Restart)
         assert SETTINGS.first_delay_ms <= decision.delay_ms <= SETTINGS.delay_max_ms
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=60))
-def test_gives_up_at_the_fifth_crash_in_a_row_on_a_partitions_offset(
+def test_five_crashes_in_a_row_on_an_offset_end_the_command(
     places: list[tuple[int, int]],
 ) -> None:
     history = CrashHistory()

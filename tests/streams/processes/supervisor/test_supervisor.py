@@ -60,7 +60,7 @@ def test_every_worker_gets_its_slot_and_the_settings_through_its_pipe(tmp_path: 
         assert start["overrides"]["consumer"]["sasl.password"] == "canary"
 
 
-def test_reports_are_handed_on() -> None:
+def test_reports_of_workers_are_forwarded() -> None:
     said: list[tuple[int, Report]] = []
     Supervisor(
         starts("ready,run"),
@@ -74,7 +74,7 @@ def test_reports_are_handed_on() -> None:
     ]
 
 
-def test_five_crashes_on_one_offset_end_it(
+def test_five_crashes_on_one_offset_end_the_command(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = tmp_path / "count"
@@ -107,7 +107,7 @@ def test_sigterm_stops_workers_cleanly_and_leaves_with_0(tmp_path: Path) -> None
     assert "SIGTERM: stopping" in said
 
 
-def test_a_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
+def test_a_worker_has_its_own_session(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     supervisor = drive(f"pid={pid},serve")
     until(lambda: written(pid))
@@ -118,7 +118,7 @@ def test_a_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
     assert supervisor.returncode == ExitCode.OK
 
 
-def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_all_processes_immediately(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     supervisor = drive(f"ready,pid={pid},hang")
     until(lambda: written(pid))
@@ -198,7 +198,7 @@ class _StopsAfterDeaths(Supervisor):
         ("exit=4", "exit code 4 without a report"),
     ],
 )
-def test_the_record_in_hand_of_silent_deaths_is_named(
+def test_the_record_of_silent_deaths_is_named(
     death: str, described: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = tmp_path / "count"
@@ -210,9 +210,7 @@ def test_the_record_in_hand_of_silent_deaths_is_named(
 
 
 @pytest.mark.parametrize("steps", ["run,hold=17,hold=,kill=9", "run,exit=0", "exit=2", "exit=12"])
-def test_a_silent_death_with_nothing_in_hand_is_counted_for_no_record(
-    steps: str, tmp_path: Path
-) -> None:
+def test_a_silent_death_between_records_counts_for_no_record(steps: str, tmp_path: Path) -> None:
     count = tmp_path / "count"
     supervisor = _StopsAfterDeaths(
         starts(f"count={count},{steps}"), restart=IMPATIENT, command=FAKE_WORKER
@@ -221,7 +219,7 @@ def test_a_silent_death_with_nothing_in_hand_is_counted_for_no_record(
     assert written(count) == "xxxx"
 
 
-def test_only_after_a_silent_death_a_worker_is_careful(tmp_path: Path) -> None:
+def test_a_worker_is_careful_only_after_a_silent_death(tmp_path: Path) -> None:
     for death, careful in (("kill=9", True), ("record=3", False)):
         seen = tmp_path / "seen"
         supervisor = _StopsAfterDeaths(
@@ -232,7 +230,7 @@ def test_only_after_a_silent_death_a_worker_is_careful(tmp_path: Path) -> None:
         assert json.loads(seen.with_suffix(".0").read_text())["careful"] is careful
 
 
-def test_nothing_is_started_again_once_it_stops(tmp_path: Path) -> None:
+def test_a_stopping_supervisor_restarts_no_worker(tmp_path: Path) -> None:
     count = tmp_path / "count"
     supervisor = _StopsAfterADeath(
         starts(f"count={count},crash=1"),

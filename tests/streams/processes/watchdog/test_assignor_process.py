@@ -49,14 +49,14 @@ def test_N6_a_class_and_a_function_are_assignors() -> None:
     )
 
 
-def test_N6_built_in_assignors_are_asked_by_name() -> None:
+def test_N6_built_in_assignors_are_found_by_name() -> None:
     answer = Assignors("sticky", 0.001, []).assign(_request("sticky"))
     assert answer.owners[TaskId(0, 0)] == "a"
     with pytest.raises(ValueError, match="there is no assignor 'random'"):
         Assignors("random", 0.001, []).assign(_request("random"))
 
 
-def test_no_assignor_is_imported_by_a_name_that_came_from_the_group_log(tmp_path: Path) -> None:
+def test_no_assignor_is_imported_by_a_name_from_the_group_log(tmp_path: Path) -> None:
     marker = tmp_path / "imported"
     (tmp_path / "evilmod.py").write_text(f"open({str(marker)!r}, 'w')\n", encoding="utf-8")
     for own, named in (
@@ -89,7 +89,7 @@ def test_N6_an_assignor_that_fails_is_named_with_its_reason(name: str, told: str
 
 
 @pytest.mark.slow
-def test_N6_a_module_that_fails_while_it_is_imported_is_told_of(tmp_path: Path) -> None:
+def test_N6_a_module_that_fails_during_its_import_is_named(tmp_path: Path) -> None:
     (tmp_path / "failing_assignors.py").write_text("RACKS = {}['racks']\n", encoding="utf-8")
     with pytest.raises(AssignorFailedError, match=r"failing_assignors:spread: KeyError: 'racks'$"):
         Assignors("failing_assignors:spread", 30.0, [str(tmp_path)]).assign(

@@ -117,7 +117,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_the_first_words_are_hello_with_the_memory(
+def test_the_first_message_is_hello_with_the_shared_memory(
     link: WatchdogLink, watchdogs: _Watchdogs
 ) -> None:
     hello, memory = watchdogs.wait_for(1).meet()
@@ -134,7 +134,7 @@ def test_the_first_words_are_hello_with_the_memory(
     memory.close()
 
 
-def test_orders_wake_the_worker_and_are_taken_in_order(
+def test_orders_wake_the_worker_and_are_drained_in_order(
     link: WatchdogLink, watchdogs: _Watchdogs, woken: threading.Event
 ) -> None:
     assert link.take() == []
@@ -166,7 +166,7 @@ def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
     memory.close()
 
 
-def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
+def test_a_new_watchdog_receives_hello_and_the_valid_reports(
     link: WatchdogLink, watchdogs: _Watchdogs
 ) -> None:
     first = watchdogs.wait_for(1)
@@ -196,14 +196,14 @@ def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
     same.close()
 
 
-def test_what_is_no_order_is_left_out(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
+def test_invalid_orders_are_ignored(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
     watchdog = watchdogs.wait_for(1)
     watchdog._socket.sendall(b'{"order":"dance"}\nnonsense\n')
     watchdog.order(DropCopy(task="0_1"))
     _until(lambda: link.take() == [DropCopy(task="0_1")])
 
 
-def test_closing_says_what_was_not_sent_and_ends_the_line(
+def test_close_sends_waiting_reports_and_closes_the_connection(
     watchdogs: _Watchdogs, woken: threading.Event
 ) -> None:
     link = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
@@ -218,7 +218,7 @@ def test_closing_says_what_was_not_sent_and_ends_the_line(
     assert len(watchdogs.made) == 1
 
 
-def test_many_threads_may_report_at_once(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
+def test_many_threads_may_report_concurrently(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
     watchdog = watchdogs.wait_for(1)
     _, memory = watchdog.meet()
 

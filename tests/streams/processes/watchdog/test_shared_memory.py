@@ -5,7 +5,7 @@ import os
 from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 
-def test_both_ends_see_what_the_other_writes() -> None:
+def test_both_ends_read_values_of_the_other_end() -> None:
     worker = SharedMemory.create()
     watchdog = SharedMemory.adopt(os.dup(worker.fd))
     for _ in range(3):
@@ -18,7 +18,7 @@ def test_both_ends_see_what_the_other_writes() -> None:
     watchdog.close()
 
 
-def test_it_has_no_name_and_closing_twice_is_fine() -> None:
+def test_shared_memory_has_no_name_and_may_be_closed_twice() -> None:
     memory = SharedMemory.create()
     assert os.fstat(memory.fd).st_nlink == 0
     memory.close()

@@ -69,7 +69,7 @@ def _beats(said: Path, since_ns: int, until_ns: int) -> list[Heard]:
     ]
 
 
-def test_a_worker_is_welcomed_and_given_every_task(start: StartWorker) -> None:
+def test_a_worker_receives_a_welcome_and_every_task(start: StartWorker) -> None:
     worker = start(hello("a"))
     worker.wait_for_order("welcome", transactional_id="app-a-1-0")
     worker.wait_for_order("run", task="0_0")
@@ -96,7 +96,9 @@ def _death_is_said_after_ns(worker: WorkerProgram, said: Path, member: str) -> i
     return _deaths(said, member)[0] - killed_ns
 
 
-def test_H21_the_death_of_a_worker_is_said_within_100_ms(start: StartWorker, said: Path) -> None:
+def test_H21_the_death_of_a_worker_is_reported_within_100_ms(
+    start: StartWorker, said: Path
+) -> None:
     def measure(number: int) -> int:
         worker = start(hello(f"a{number}"))
         worker.wait_for_order("run")
@@ -121,7 +123,7 @@ def test_H21_the_death_of_a_worker_is_noticed_although_its_children_live(
     assert least(measure, _AT_ONCE_NS) < _AT_ONCE_NS
 
 
-def test_H21_beats_survive_a_worker_that_holds_the_gil(start: StartWorker, said: Path) -> None:
+def test_H21_beats_continue_while_a_worker_blocks_the_gil(start: StartWorker, said: Path) -> None:
     def longest_gap_ns(number: int) -> int:
         worker = start(hello(f"a{number}", session_timeout_ms=1_500))
         worker.wait_for_order("run")
@@ -138,7 +140,7 @@ def test_H21_beats_survive_a_worker_that_holds_the_gil(start: StartWorker, said:
     assert least(longest_gap_ns, 400_000_000) < 400_000_000
 
 
-def test_H21_a_worker_that_hangs_is_no_longer_vouched_for(start: StartWorker, said: Path) -> None:
+def test_H21_a_hanging_worker_has_no_more_beats(start: StartWorker, said: Path) -> None:
     worker = start(hello("a", session_timeout_ms=500, worker_hang_timeout_ms=400))
     worker.wait_for_order("run")
     worker.tell("hold 3")
@@ -176,7 +178,7 @@ def test_a_watchdog_ends_after_its_program_was_killed(start: StartWorker) -> Non
     wait_until(lambda: not is_running(worker.watchdog_pid), 10.0)
 
 
-def test_a_killed_watchdog_is_replaced_at_once(start: StartWorker) -> None:
+def test_a_killed_watchdog_is_replaced_immediately(start: StartWorker) -> None:
     worker = start(hello("a"))
     worker.wait_for_order("run")
     os.kill(worker.watchdog_pid, signal.SIGKILL)

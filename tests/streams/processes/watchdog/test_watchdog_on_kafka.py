@@ -120,7 +120,7 @@ def test_a_program_leads_its_group_and_runs_its_tasks(
     assert not is_running(worker.watchdog_pid)
 
 
-def test_H1_a_killed_watchdog_that_led_is_followed_and_replaced(
+def test_H1_a_killed_watchdog_with_the_leader_has_a_successor_and_is_replaced(
     start: StartWorker, overheard: Overheard
 ) -> None:
     timings = {"heartbeat_interval_ms": 300, "session_timeout_ms": 24_000}
@@ -148,7 +148,7 @@ def test_H1_a_killed_watchdog_that_led_is_followed_and_replaced(
     assert second.lease_left_s() > 0
 
 
-def test_a_killed_program_is_fenced_and_its_tasks_go_to_the_others(
+def test_a_killed_program_is_fenced_and_other_programs_own_its_tasks(
     start: StartWorker, overheard: Overheard
 ) -> None:
     first = start("a", tasks=4, session_timeout_ms=30_000)
@@ -168,7 +168,7 @@ def test_a_killed_program_is_fenced_and_its_tasks_go_to_the_others(
     assert phases.index("FENCING") < phases.index("FENCED")
 
 
-def test_H21_beats_survive_a_worker_that_holds_the_gil_for_10_seconds(
+def test_H21_beats_continue_while_a_worker_blocks_the_gil_for_10_seconds(
     start: StartWorker, overheard: Overheard
 ) -> None:
     worker = start("a", heartbeat_interval_ms=500, session_timeout_ms=3_000)
@@ -207,7 +207,7 @@ def test_H24_deleted_control_topics_end_leases(
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)  # two brokers start
-def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
+def test_a_broker_restart_ends_no_worker(tmp_path: Path) -> None:
     data_dir = tmp_path / "broker"
     app = f"watchdog-{secrets.token_hex(4)}"
     with KafkaBroker(data_dir=data_dir) as broker:
@@ -236,7 +236,9 @@ def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
         end_process(worker.watchdog_pid)
 
 
-def test_the_leader_beats_as_often_as_it_says(start: StartWorker, overheard: Overheard) -> None:
+def test_the_leader_sends_beats_at_its_announced_interval(
+    start: StartWorker, overheard: Overheard
+) -> None:
     start("a", heartbeat_interval_ms=200, session_timeout_ms=6_000)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
 

@@ -12,7 +12,7 @@ _PATIENCE_S = 30.0
 S = KafkaStreamsState
 
 
-def test_changes_are_told_in_their_order_whoever_makes_them() -> None:
+def test_state_changes_of_all_threads_are_reported_in_order() -> None:
     state = ApplicationState()
     told: list[tuple[S, S]] = []
     is_told, go_on = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ def test_a_listener_may_make_a_change_itself() -> None:
     assert told == [S.REBALANCING, S.PENDING_SHUTDOWN]
 
 
-def test_a_listener_that_fails_is_told_of_the_next_change() -> None:
+def test_a_failing_listener_receives_the_next_change() -> None:
     state = ApplicationState()
     told: list[S] = []
 

@@ -12,7 +12,7 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_free_memory_between_what_is_in_use_goes_back() -> None:
+def test_free_memory_between_used_blocks_is_returned() -> None:
     pieces = [bytes(2_000) for _ in range(100_000)]
     kept = pieces[::100]
     del pieces
@@ -22,7 +22,7 @@ def test_free_memory_between_what_is_in_use_goes_back() -> None:
     assert len(kept) == 1_000
 
 
-def test_it_is_given_back_again_and_again_until_closed() -> None:
+def test_memory_is_returned_periodically_until_close() -> None:
     times = threading.Semaphore(0)
 
     def note() -> bool:
@@ -38,7 +38,7 @@ def test_it_is_given_back_again_and_again_until_closed() -> None:
     assert not freed.thread.is_alive()
 
 
-def test_a_c_library_that_can_not_is_asked_once() -> None:
+def test_a_c_library_without_the_function_is_checked_once() -> None:
     asked: list[None] = []
 
     def can_not() -> bool:

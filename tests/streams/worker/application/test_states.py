@@ -19,7 +19,7 @@ S = KafkaStreamsState
         (S.PENDING_ERROR, S.ERROR),
     ],
 )
-def test_the_moves_of_a_life_are_legal(state: S, to: S) -> None:
+def test_documented_state_changes_are_allowed(state: S, to: S) -> None:
     assert legal(state, to)
 
 
@@ -35,12 +35,12 @@ def test_the_moves_of_a_life_are_legal(state: S, to: S) -> None:
         (S.PENDING_SHUTDOWN, S.RUNNING),
     ],
 )
-def test_other_moves_are_not(state: S, to: S) -> None:
+def test_other_state_changes_are_not_allowed(state: S, to: S) -> None:
     assert not legal(state, to)
 
 
 @pytest.mark.parametrize("state", S)
-def test_every_state_leads_to_an_end(state: S) -> None:
+def test_every_state_leads_to_a_final_state(state: S) -> None:
     reached = {state}
     for _ in S:
         reached |= {to for each in reached for to in _MOVES[each]}

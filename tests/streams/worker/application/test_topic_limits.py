@@ -25,7 +25,7 @@ def broker() -> FakeBroker:
     return made
 
 
-def test_a_topic_is_asked_about_once(broker: FakeBroker) -> None:
+def test_the_limit_of_a_topic_is_requested_once(broker: FakeBroker) -> None:
     admin = CountingAdmin(broker)
     topics = KafkaTopics(admin)
     assert [topics.partition_count("out"), topics.message_bytes_max("out")] == [3, 1000]
@@ -33,7 +33,7 @@ def test_a_topic_is_asked_about_once(broker: FakeBroker) -> None:
     assert admin.asked == 1
 
 
-def test_a_missing_topic_is_asked_about_now_and_then(
+def test_the_limit_of_a_missing_topic_is_requested_at_intervals(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
@@ -52,7 +52,7 @@ def test_a_missing_topic_is_asked_about_now_and_then(
     assert admin.asked == 2
 
 
-def test_a_limit_that_refused_a_record_is_asked_about_anew(
+def test_a_limit_that_refused_a_record_is_requested_again(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]

@@ -24,7 +24,7 @@ class Retention(FakeAdmin):
 
 
 @pytest.mark.parametrize(("days", "hours"), [(7, 12), (1, 6), (None, 12)])
-def test_quiet_partitions_are_committed_again_by_what_brokers_say(
+def test_the_interval_to_commit_idle_partitions_again_depends_on_the_retention(
     days: int | None, hours: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
