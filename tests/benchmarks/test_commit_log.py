@@ -52,7 +52,7 @@ def test_a_commits_key_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 5])
-def test_other_records_of_the_log_are_left_out(version: int) -> None:
+def test_other_records_of_the_log_are_ignored(version: int) -> None:
     assert decode_commit_key(struct.pack(">h", version) + text("group")) is None
 
 

@@ -36,7 +36,7 @@ def test_costs_are_counted_since_the_last_reading() -> None:
     assert group.snapshot_bytes() > 100
 
 
-def test_only_the_rows_of_the_chosen_jobs_are_left() -> None:
+def test_only_the_rows_of_the_chosen_jobs_remain() -> None:
     suite = CoordinatorSuite(
         size=CoordinatorSize(groups=((2, 4),), rounds=1),
         jobs=("kill",),

@@ -22,11 +22,11 @@ def records(spec: InputSpec) -> list[tuple[bytes, bytes]]:
     return list(chain.from_iterable(record_blocks(spec)))
 
 
-def test_the_same_seed_gives_the_same_records() -> None:
+def test_the_same_seed_generates_the_same_records() -> None:
     assert records(SMALL) == records(SMALL)
 
 
-def test_another_seed_gives_other_records() -> None:
+def test_another_seed_generates_other_records() -> None:
     first, second = records(SMALL), records(replace(SMALL, seed=SMALL.seed + 1))
     assert [key for key, _ in first] != [key for key, _ in second]
     assert {value[12:] for _, value in first}.isdisjoint({value[12:] for _, value in second})
@@ -56,7 +56,7 @@ def test_the_direct_count_is_that_of_the_records() -> None:
     assert sum(counted.values()) == SMALL.records
 
 
-def test_keys_are_about_uniform_and_values_of_the_asked_size() -> None:
+def test_keys_are_about_uniform_and_values_have_the_requested_size() -> None:
     counts = direct_counts(SMALL)
     share = SMALL.records / SMALL.keys
     assert len(counts) == SMALL.keys

@@ -65,7 +65,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile([], 0.95) == 0.0
 
 
-def test_counts_must_come_one_by_one() -> None:
+def test_counts_must_increase_by_one() -> None:
     check = Check()
     for count in (1, 2, 2, 4):
         check.add(b"k", count)

@@ -38,7 +38,7 @@ def test_a_stall_counts_for_every_record_that_was_due_during_it() -> None:
     assert found == pytest.approx([200.0, 300.0, 400.0, 500.0])
 
 
-def test_the_warm_up_is_left_out() -> None:
+def test_the_warm_up_is_not_counted() -> None:
     arrivals = all_there((109.0, 109.0, 100.3, 100.4))
     assert arrivals.latencies_ms(100.0, 10, skipped=2) == pytest.approx([100.0, 100.0])
 

@@ -11,7 +11,7 @@ from benchmarks.machine import python_build
 VERSION = platform.python_version()
 
 
-def test_a_python_of_the_system_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_of_the_system_has_the_name_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"PRETTY_NAME": "Some Linux 1"})
     assert python_build() == f"{VERSION} of Some Linux 1"

@@ -42,7 +42,7 @@ def test_each_factor_and_each_peer_has_a_variant() -> None:
     ]
 
 
-def test_keys_by_zipf_are_a_setting_of_their_own() -> None:
+def test_keys_by_zipf_are_a_separate_setting() -> None:
     assert variants(found()["blocking_10ms", 1.1]) == [
         ("tidewheel-factor-16", 16),
         ("tidewheel-factor-64", 64),

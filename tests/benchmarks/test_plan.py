@@ -44,7 +44,7 @@ def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
     )
 
 
-def test_nothing_runs_twice() -> None:
+def test_no_setting_runs_twice() -> None:
     assert set(names(COUNTS).values()) == {1}
     runs = [
         (setting.job.name, setting.guarantee, setting.commit_interval_ms, setting.cache_bytes)
@@ -100,7 +100,7 @@ def test_a_guarantee_that_a_system_lacks_is_no_setting() -> None:
     assert not list(settings(replace(alone, guarantees=("exactly_once",))))
 
 
-def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
+def test_quick_omits_own_defaults_and_is_smaller() -> None:
     quick = replace(COUNTS, size=QUICK)
     assert {key[1] for key in names(quick)} == {100, 1_000}
     assert QUICK.records < FULL.records

@@ -92,7 +92,7 @@ def test_a_driver_killed_anywhere(
     assert killed.wait(120) == -signal.SIGKILL
     place = SnapshotLocation(str(config.snapshot_location))
     published = [place.newest(config.application_id, name_of(kind)) for kind in _KINDS]
-    if stage == "everything read, nothing published":
+    if stage == "records read, snapshot unpublished":
         assert published == [None, None]
     changelogs.write([many_records(_KINDS, 20, seed=8)])
     with inline_driver(config) as driver:

@@ -17,7 +17,7 @@ def test_modules_that_share_a_spark_run_in_one_process() -> None:
     assert scopes == {True: {"tests/bulk/"}, False: {"tests/bulk/test_kills.py"}}
 
 
-def test_other_modules_are_scopes_of_their_own() -> None:
+def test_other_modules_are_separate_scopes() -> None:
     assert (
         scope_of("tests/tasks/commit/test_committer.py::test_it[a::b]")
         == "tests/tasks/commit/test_committer.py"

@@ -281,7 +281,7 @@ def test_times_of_reads_are_milliseconds(time: Any) -> None:
 
 
 @pytest.mark.parametrize("entries", [None, 5, "ab", [5], [("a", "b", "c")]])
-def test_many_values_come_as_pairs(entries: Any) -> None:
+def test_arguments_of_put_all_and_prefix_scan_are_checked(entries: Any) -> None:
     with TopologyTestDriver(stored()) as driver:
         store = driver.get_state_store("plain")
         with pytest.raises(TypeError, match=r"store plain: put_all\(\) takes a mapping or \(key"):

@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
     "of bool": (lambda t: [(False, True)], "a window is a pair of int"),
     "of three": (lambda t: [(t, t + 1, t + 2)], "a window is a pair of int"),
     "empty": (lambda t: [(t, t)], "does not hold that time"),
-    "elsewhere": (lambda t: [(t + 5, t + 10)], "does not hold that time"),
+    "another time": (lambda t: [(t + 5, t + 10)], "does not hold that time"),
     "of each record": (lambda t: [(t, t + 10)], "does not give the window"),
     "two from one start": (
         lambda t: [(t // 10 * 10, t // 10 * 10 + 10), (t // 10 * 10, t // 10 * 10 + 20)],
@@ -57,7 +57,7 @@ BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
     ),
     "too many": (lambda t: [(t - n, t + 1) for n in range(20_000)], "20000 windows"),
     "without end": (lambda t: [(0, 1 << 63)], "past all times"),
-    "none at all": (lambda t: [], "give longest="),
+    "no window": (lambda t: [], "give longest="),
 }
 
 
@@ -86,7 +86,7 @@ def test_the_longest_window_is_measured_or_given() -> None:
         CustomWindows(tens, longest=9)
 
 
-def test_windows_that_begin_before_the_epoch_begin_at_it() -> None:
+def test_windows_that_start_before_the_epoch_start_at_the_epoch() -> None:
     windows = CustomWindows(lambda t: [((t - 3) // 10 * 10 + 3, (t - 3) // 10 * 10 + 13)])
     assert (list(windows.starts_for(2)), windows.end_of(0)) == ([0], 3)
     assert list(windows.starts_for(3)) == [3]

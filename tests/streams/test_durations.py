@@ -18,7 +18,7 @@ def test_timedelta_is_rounded_down() -> None:
     assert to_ms(timedelta(milliseconds=1, microseconds=999)) == 1
 
 
-def test_shorter_than_a_millisecond_is_no_zero() -> None:
+def test_a_duration_shorter_than_a_millisecond_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"size=.*shorter than a millisecond"):
         to_ms(timedelta(microseconds=500), "size")
 

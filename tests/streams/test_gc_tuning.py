@@ -11,7 +11,7 @@ def test_the_garbage_collector_is_enabled_again_after_an_error() -> None:
     assert gc.isenabled()
 
 
-def test_a_collector_that_the_user_has_switched_off_stays_off() -> None:
+def test_a_garbage_collector_disabled_by_the_user_stays_disabled() -> None:
     gc.disable()
     try:
         with collection_paused():

@@ -167,7 +167,7 @@ def keyword_only(value: Any, *, unit: str) -> Any:
         ("merger", key_and_value, r"it must take \(key, aggregate1, aggregate2\)"),
     ],
 )  # fmt: skip
-def test_signatures_that_fit_nothing(kind: str, function: Any, problem: str) -> None:
+def test_invalid_signatures_are_refused(kind: str, function: Any, problem: str) -> None:
     with pytest.raises(TopologyError, match=r"^filter \(app\.py:12\): .*" + problem):
         adapt(function, kind=kind, node="filter", location="app.py:12")
 
@@ -285,7 +285,7 @@ def test_caller_location_is_the_users_line() -> None:
     assert path.endswith("tests/streams/test_user_functions.py")
 
 
-def test_caller_location_skips_our_own_frames() -> None:
+def test_caller_location_skips_frames_of_the_package() -> None:
     code = compile(
         "def build(ask):\n    return inner(ask)\ndef inner(ask):\n    return ask()\n",
         functions.__file__,

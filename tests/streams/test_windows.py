@@ -211,7 +211,7 @@ def test_a_time_zone_may_be_an_object() -> None:
         (CalendarWindows("day", "Europe/Berlin", day_start="02:30"), "2024-03-31T01:59", "2024-03-30T02:30", "2024-03-31T03:00"),
     ],
 )  # fmt: skip
-def test_a_calendar_window_goes_from_midnight_to_midnight(
+def test_a_calendar_window_spans_midnight_to_midnight(
     windows: CalendarWindows, moment: str, start: str, end: str
 ) -> None:
     (found,) = windows.starts_for(ms(moment, windows.tz))

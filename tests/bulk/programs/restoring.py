@@ -33,7 +33,7 @@ from tidewheel.tasks.task.state_manager import StateManager
 
 #: Class, method, number of the call, and before or after it.
 STAGES: Final[dict[str, tuple[type, str, int, bool]]] = {
-    "everything read, nothing published": (SnapshotLocation, "publish", 1, True),
+    "records read, snapshot unpublished": (SnapshotLocation, "publish", 1, True),
     "one store published": (SnapshotLocation, "publish", 1, False),
     "all published, old files not deleted": (SnapshotLocation, "delete_unreferenced", 2, True),
     "before the first ingest": (StateManager, "ingest", 1, True),

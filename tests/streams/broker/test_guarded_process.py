@@ -111,7 +111,7 @@ def test_kill_ends_the_child_without_a_grace_period(start: Start, tmp_path: Path
     assert child.exit_code == 128 + signal.SIGKILL
 
 
-def test_a_child_that_ends_by_itself_is_noticed(start: Start, tmp_path: Path) -> None:
+def test_the_end_of_a_child_is_detected(start: Start, tmp_path: Path) -> None:
     child = start("/bin/sh", "-c", "echo good; echo bye >&2; exit 7")
     _until(lambda: not child.is_running, "the end went unnoticed")
     assert child.exit_code == 7

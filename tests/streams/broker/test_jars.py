@@ -80,7 +80,7 @@ def test_a_truncated_jar_is_named_and_fetched_again(
     assert len(runs(shop.mvn)) == 2
 
 
-def test_a_corrupt_jar_of_the_right_size_is_found_by_verifying(
+def test_a_corrupt_jar_of_the_right_size_is_detected_by_the_check(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.cache().ensure(find_java)

@@ -239,7 +239,7 @@ def test_the_last_ports_are_reused_if_free() -> None:
     assert choose_ports(first[1], first)[1] != first[1]
 
 
-def test_a_damaged_record_of_the_last_start_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_damaged_record_of_the_last_start_is_ignored(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     data.lock(VERSION)
     for damaged in ("", "[]", '{"port": "x"}'):

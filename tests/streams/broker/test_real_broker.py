@@ -309,7 +309,7 @@ def test_the_command_notices_a_broker_that_dies(
     assert f'{{"event":"failed","error":"Kafka {DEFAULT_VERSION} ended by itself'.encode() in out
 
 
-def test_the_command_can_print_nothing_but_the_address(
+def test_the_command_can_print_only_the_address(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
     process = command("--print-bootstrap")

@@ -63,7 +63,7 @@ def test_the_broker_is_reachable_from_this_machine_only() -> None:
     assert "advertised.listeners" not in _properties()
 
 
-def test_one_node_asks_for_one_copy() -> None:
+def test_one_node_has_a_replication_factor_of_one() -> None:
     properties = _properties()
     one = [name for name in properties if name.endswith((".replication.factor", ".min.isr"))]
     assert len(one) == 6

@@ -81,7 +81,7 @@ def test_a_topic_that_can_not_be_created_is_named_with_the_reason() -> None:
         create_topics(address, {"a b": 3, "c": 1})
 
 
-def test_no_answer_names_the_topics_and_the_address() -> None:
+def test_the_error_of_a_missing_answer_names_the_topics_and_the_address() -> None:
     with (
         answering_server(b"") as address,
         pytest.raises(BrokerError, match=f"orders: no answer from {address}"),

@@ -50,7 +50,7 @@ print(carried(b'{"name": "tea"}'))
 """
 
 
-def test_a_class_of_a_program_is_found_where_its_file_is(
+def test_a_class_of_a_program_is_imported_from_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"program_{tmp_path.name}"

@@ -24,7 +24,7 @@ class _Order:
     items: tuple[str, ...]
 
 
-def test_values_of_one_type_keep_it() -> None:
+def test_columns_of_one_type_keep_their_type() -> None:
     assert type_of([b"a", b"b"]) == "binary"
     assert type_of([True]) == "boolean"
     assert type_of([1, 1.5]) == "string"

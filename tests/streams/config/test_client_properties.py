@@ -61,7 +61,7 @@ def test_properties_that_are_ours(kind: str, key: str, value: Any, next_step: st
     assert next_step in str(caught.value)
 
 
-def test_the_key_leads_to_its_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_a_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEWHEEL_CONSUMER__GROUP_ID", "x")
     with pytest.raises(
         ConfigError,

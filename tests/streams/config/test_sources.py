@@ -202,7 +202,7 @@ def test_a_file_that_is_no_settings_file(
     assert "x.toml" in str(caught.value)
 
 
-def test_a_keyword_that_is_no_table_is_not_hidden_by_a_file() -> None:
+def test_an_invalid_keyword_is_not_hidden_by_a_table_in_a_file() -> None:
     write(Path("tidewheel.toml"), '[consumer]\n"linger.ms" = 5\n')
     with pytest.raises(ConfigError, match=r"^consumer='\*\*\*' \(keyword\): must be a table"):
         StreamsConfig(application_id="shop", consumer="linger.ms=5")  # type: ignore[arg-type]

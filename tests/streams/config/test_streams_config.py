@@ -58,7 +58,7 @@ def test_every_option_is_described_and_accepted_by_keyword() -> None:
     assert set(get_type_hints(StreamsOptions)) == fields
 
 
-def test_defaults_pass_their_own_checks() -> None:
+def test_defaults_are_accepted_as_given_values() -> None:
     made = config()
 
     options = set(StreamsConfig.model_fields) - {"application_id"}
@@ -332,7 +332,7 @@ def test_equality_is_about_values(tmp_path: Path) -> None:
     assert config() != "shop"
 
 
-def test_a_table_gives_rocksdb_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_converted_to_rocksdb_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEWHEEL_ROCKSDB__BACKGROUND_THREADS", "3")
     made = config(
         rocksdb={"block_cache_bytes": "1 MiB", "write_stall_timeout_ms": "5s", "compression": "lz4"}
@@ -363,7 +363,7 @@ def test_each_rocksdb_option_is_described() -> None:
     assert described["rocksdb.compression"] == "Compression of files."
 
 
-def test_rocksdb_options_given_whole_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rocksdb_options_object_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEWHEEL_ROCKSDB__BACKGROUND_THREADS", "3")
     whole = RocksDBOptions(block_cache_bytes=5)
     made = config(rocksdb=whole)

@@ -79,7 +79,7 @@ def test_a_request_sent_byte_by_byte_has_the_same_timeout(port: int) -> None:
         _wait_until(lambda: _is_reset(client))
 
 
-def test_a_viewer_that_reads_has_no_time_limit(port: int) -> None:
+def test_a_reading_viewer_has_no_time_limit(port: int) -> None:
     with _connected(port) as client:
         client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         until_s = time.monotonic() + 4 * REQUEST_S

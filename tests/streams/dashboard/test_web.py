@@ -235,7 +235,7 @@ def test_the_token_allows_every_path() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_can_be_changed(method: str) -> None:
+def test_the_dashboard_accepts_no_changes(method: str) -> None:
     with _served() as client:
         codes = {client.request(method, path, content=b"x" * 100_000).status_code for path in PATHS}
     assert codes == {405}

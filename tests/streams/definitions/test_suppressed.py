@@ -52,7 +52,7 @@ def test_suppressed_has_a_time_limit_or_final_results() -> None:
     assert Suppressed.until_window_closes(UNBOUNDED.with_max_records(2)).final
 
 
-def test_final_results_do_not_come_early() -> None:
+def test_final_results_are_not_emitted_early() -> None:
     early: Any = BufferConfig.max_records(1)
     with pytest.raises(TopologyError, match=r"until_window_closes .*add \.shut_down_when_full"):
         Suppressed.until_window_closes(early)

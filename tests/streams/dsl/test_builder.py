@@ -353,7 +353,7 @@ def test_empty_builder() -> None:
         StreamsBuilder().build()
 
 
-def test_unused_store_is_left_out() -> None:
+def test_an_unused_store_is_omitted() -> None:
     """As in Kafka Streams."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)

@@ -185,7 +185,7 @@ def test_the_store_is_queryable_only_by_a_name_of_the_users() -> None:
     assert builder.build().store_names == ("b-STATE-STORE-0000000002", "rows")
 
 
-def test_updates_of_the_table_trigger_nothing() -> None:
+def test_updates_of_the_table_trigger_no_output() -> None:
     with Driver(built(lambda s, t: s.join(t, joined, key_selector=lambda v: v[0]))) as driver:
         driver.left.pipe_input("k", "a1", 1)
         driver.table.pipe_input("a", "A", 100)
@@ -344,7 +344,7 @@ def test_batches_equal_single_records(records: list[tuple[str, str]]) -> None:
     assert run(one_by_one=False) == run(one_by_one=True)
 
 
-def test_a_selected_key_that_does_not_serialise_goes_to_the_processing_handler() -> None:
+def test_a_selected_key_that_does_not_serialise_is_passed_to_the_processing_handler() -> None:
     def select(value: str) -> Any:
         return 7 if value == "x" else value
 
@@ -477,7 +477,7 @@ def test_a_test_may_fill_a_global_table_through_its_store() -> None:
         assert store.get("a").value == "piped"
 
 
-def test_a_bad_record_of_the_table_goes_to_the_deserialisation_handler() -> None:
+def test_a_bad_record_of_the_table_is_passed_to_the_deserialisation_handler() -> None:
     builder = StreamsBuilder()
     builder.global_table("table", key_serde=STRING, value_serde=Serdes.int64(), store="rows")
     with TopologyTestDriver(builder.build(), config()) as driver:

@@ -65,7 +65,7 @@ def test_the_stores_of_all_aggregations_are_named_after_the_first_kind() -> None
     )
 
 
-def test_names_go_to_nodes_and_topics() -> None:
+def test_names_are_used_for_nodes_and_topics() -> None:
     builder = StreamsBuilder()
     grouped(builder, name="by-value").count(name="counted")
     text = str(builder.build().describe())

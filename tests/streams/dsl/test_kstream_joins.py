@@ -265,9 +265,7 @@ def test_a_repartition_topic_has_the_partition_count_of_the_other_side() -> None
 
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @pytest.mark.parametrize("with_table", [False, True])
-def test_a_repartition_lets_null_keys_through_to_a_left_join(
-    kind: str, *, with_table: bool
-) -> None:
+def test_a_repartition_forwards_null_keys_to_a_left_join(kind: str, *, with_table: bool) -> None:
     builder = StreamsBuilder()
     left = stream(builder, "left").map(same)
     join: Any = getattr(left, kind)
@@ -337,7 +335,7 @@ def test_an_optimised_outer_self_join_is_described_as_in_kafka_streams(
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 @pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
-def test_an_optimised_self_join_has_the_results_of_one_that_is_not(
+def test_an_optimised_self_join_has_the_results_of_a_plain_self_join(
     kind: str, record_by_record: bool
 ) -> None:
     rows = [

@@ -438,7 +438,7 @@ def test_two_groups_behind_one_filter_share_a_topic() -> None:
         assert driver.get_state_store("second").get("a").value == "a"
 
 
-def test_building_changes_nothing() -> None:
+def test_a_build_does_not_change_the_builder() -> None:
     builder = StreamsBuilder()
     grouped_again_and_again(builder)
     plain = str(builder.build(PLAIN).describe())

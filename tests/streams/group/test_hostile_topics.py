@@ -183,9 +183,7 @@ def test_an_alarm_names_skipped_records_for_an_hour(
         ({"kind": "GROUP", "held": "bootstrap: never"}, "bootstrap: never"),
     ],
 )
-def test_recovery_is_needed_where_the_log_contradicts_itself(
-    row: dict[str, Any], named: str
-) -> None:
+def test_recovery_is_needed_if_the_log_contradicts_itself(row: dict[str, Any], named: str) -> None:
     facts = RecoveryFacts(
         application_id=APP,
         tasks={},

@@ -65,7 +65,7 @@ def test_ranges_are_sorted_by_task_with_unknown_tasks_last() -> None:
     assert shown[-1].topic == "new"
 
 
-def test_readers_are_known_from_figures_and_from_the_log() -> None:
+def test_readers_are_derived_from_figures_and_from_the_log() -> None:
     book = two_members(("0_0", "1_3"))
     assert topic_readers(fold_log(book.entries).group, InboxFold()) == {}
     book.write(

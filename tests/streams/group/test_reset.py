@@ -72,7 +72,7 @@ def _facts(**changes: object) -> ResetFacts:
     return replace(facts, **changes)  # type: ignore[arg-type]  # each test changes what it is about
 
 
-def test_with_a_topology_exactly_its_own_topics_are_deleted() -> None:
+def test_with_a_topology_only_its_internal_topics_are_deleted() -> None:
     plan = plan_reset(scope_of("shop", _topology()), _facts())
     assert plan.topics == (
         "shop-totals-repartition",
@@ -83,7 +83,7 @@ def test_with_a_topology_exactly_its_own_topics_are_deleted() -> None:
     assert plan.refusals == ()
 
 
-def test_with_only_the_name_topics_are_found_by_it() -> None:
+def test_without_a_topology_topics_are_found_by_the_application_name() -> None:
     plan = plan_reset(ResetScope(application_id="shop"), _facts(others=frozenset({"shop-eu"})))
     assert plan.topics == (
         "shop-totals-repartition",

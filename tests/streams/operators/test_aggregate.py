@@ -132,7 +132,7 @@ def test_a_result_of_none_deletes_the_row_with_its_time() -> None:
     ]
 
 
-def test_every_forwarded_aggregate_keeps_the_value_it_had() -> None:
+def test_every_forwarded_aggregate_keeps_its_value() -> None:
     assert [value for _, value, _ in run(listed, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)])] == [
         [1],
         [1, 2],
@@ -141,7 +141,7 @@ def test_every_forwarded_aggregate_keeps_the_value_it_had() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_a_failing_function_leaves_the_aggregate_as_it_was(cache_bytes: int) -> None:
+def test_a_failing_function_does_not_change_the_aggregate(cache_bytes: int) -> None:
     def add(key: Any, value: Any, seen: list[Any]) -> list[Any]:
         seen.append(value)
         if value == "boom":

@@ -258,7 +258,7 @@ def test_map_values_batch_accepts_any_iterable_of_equal_length(make: Callable[..
         (lambda values: (1 // value for value in [1, 0, 1, 1]), "ZeroDivisionError"),
     ],
 )
-def test_a_batch_that_fails_goes_to_the_handler_record_by_record(
+def test_a_failing_batch_is_passed_to_the_handler_record_by_record(
     mapper: Callable[..., Any], error: str
 ) -> None:
     told: list[int | None] = []

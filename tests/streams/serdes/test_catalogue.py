@@ -109,7 +109,7 @@ def test_an_object_with_two_methods_is_enough() -> None:
         serde.deserialize("t", b"\xff")
 
 
-def test_an_objects_own_batch_forms_are_used() -> None:
+def test_batch_methods_of_an_object_are_used() -> None:
     serde = as_serde(WholeLists())
 
     assert serde.serialize_batch("t", ["a"]) == [b"batch"]

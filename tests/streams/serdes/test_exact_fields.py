@@ -292,7 +292,7 @@ def test_types_that_are_not_closed() -> None:
         assert not exact_fields(python_type, is_json=True)([make()]), python_type
 
 
-def test_an_object_without_a_field_is_an_error_of_its_own() -> None:
+def test_an_object_without_a_field_is_an_error() -> None:
     lacking = Plain("a", 1.5)
     del lacking.name
     serde = Serdes.json(Plain)

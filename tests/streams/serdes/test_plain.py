@@ -278,7 +278,7 @@ def test_json_refuses_numbers_it_cannot_represent(number: float, value: Any, pla
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_json_changes_nothing_silently(value: Any) -> None:
+def test_json_changes_no_value_silently(value: Any) -> None:
     try:
         data = Serdes.json().serialize("topic", value)
     except SerializationError:

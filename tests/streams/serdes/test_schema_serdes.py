@@ -98,7 +98,7 @@ def test_avro_refuses_bytes_of_another_schema(data: bytes) -> None:
         Serdes.avro(ORDER).deserialize("orders", data)
 
 
-def test_protobuf_is_its_own_bytes() -> None:
+def test_protobuf_messages_have_their_standard_encoding() -> None:
     serde = Serdes.protobuf(PROTO)
     message = PROTO(id=5, city="Ulm")
 

@@ -169,7 +169,7 @@ def test_topics_of_a_pattern_match_when_they_are_created() -> None:
     ]
 
 
-def test_dead_letters_are_output_like_any_other() -> None:
+def test_dead_letters_are_readable_as_output() -> None:
     config = StreamsConfig(
         application_id="d",
         bootstrap_servers="unused:9092",
@@ -368,7 +368,7 @@ def _appended(builder: StreamsBuilder, *numbers: str) -> None:
     [
         pytest.param("12", False, ["1", "12"], id="as made"),
         pytest.param("21", False, ["1", "12"], id="made last to first"),
-        pytest.param("12", True, ["2", "21"], id="another sub-topology takes part"),
+        pytest.param("12", True, ["2", "21"], id="another sub-topology"),
     ],
 )
 def test_repartition_topics_alternate_as_in_kafka_streams(

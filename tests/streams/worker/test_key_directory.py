@@ -81,7 +81,7 @@ def test_a_failing_log_is_closed_and_read_again(tmp_path: Path) -> None:
     assert not directory.group().members
 
 
-def test_after_the_end_nothing_is_opened_again(tmp_path: Path) -> None:
+def test_a_closed_directory_opens_no_reader(tmp_path: Path) -> None:
     group = FakeGroup()
     log = _Log(group)
     directory = _directory(tmp_path, [log])

@@ -119,7 +119,7 @@ def test_files_of_a_custom_store_are_reported_without_a_position(
     assert said(slot) == (DiskCopy(task="0_1"),)
 
 
-def test_a_damaged_database_is_left_to_its_task(
+def test_a_damaged_database_is_skipped_with_a_warning(
     slot: StateDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep(slot, "0_0", counts=7)

@@ -86,7 +86,7 @@ class Stage:
         )
 
 
-def test_internal_topics_are_created_in_their_shape() -> None:
+def test_internal_topics_are_created_with_their_partitions_and_configs() -> None:
     stage = Stage(**{"in": 4})
     plan = stage.prepare()
     assert [str(task) for task in plan.tasks] == [

@@ -98,9 +98,9 @@ def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
         pytest.param({FIRST: at(7)}, 9, (7, 9), id="missed"),
         pytest.param({FIRST: CommittedOffset(7, "another's")}, 3, (3, 7), id="without our text"),
         pytest.param({FIRST: at(7, ahead=9)}, 7, (7, 9), id="a range ahead sees it again"),
-        pytest.param({FIRST: at(1)}, 2, None, id="deleted meanwhile"),
+        pytest.param({FIRST: at(1)}, 2, None, id="deleted records"),
         pytest.param({FIRST: at(1)}, 5, (2, 5), id="partly deleted"),
-        pytest.param({}, 2, (2, 10), id="lost: nobody knows what was seen"),
+        pytest.param({}, 2, (2, 10), id="lost offsets"),
         pytest.param({SECOND: at(1)}, 2, None, id="never read, at its start"),
         pytest.param({SECOND: at(1)}, 6, (2, 6), id="never read, missed"),
     ],
@@ -186,7 +186,7 @@ def test_a_store_is_not_loaded_at_the_cost_of_another(asked: object, replace: bo
     assert shop.broker.fenced == []
 
 
-def test_with_the_committed_offsets_it_is_loaded() -> None:
+def test_a_store_is_loaded_with_the_committed_offsets() -> None:
     shop = SharedShop()
     shop.run_once(3, 3)
     shop.load(asked=parse_input_offsets({"orders": {0: 3, 1: 3}}))

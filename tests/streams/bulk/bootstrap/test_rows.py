@@ -216,7 +216,7 @@ def test_a_key_is_deleted_once(log: list[tuple[str, bool]], at_once: int, chance
     assert written(store, rows)[0] == [(key, None, NOW_MS) for key in sorted(alive_keys)]
 
 
-def test_a_key_twice_is_an_error_that_names_it() -> None:
+def test_a_duplicate_key_is_an_error_that_names_it() -> None:
     for name, same in (("key-value", "same key,"), ("session", "same key and window")):
         store = SPECS[name]
         encode = encoder(store, "key", "value", "session_start", "session_end")
@@ -226,7 +226,7 @@ def test_a_key_twice_is_an_error_that_names_it() -> None:
             written(store, [each for each in rows if each is not None])
 
 
-def test_columns_that_are_no_part_of_the_key_are_the_fields_of_the_value() -> None:
+def test_columns_outside_the_key_are_the_fields_of_the_value() -> None:
     store = spec(value_serde=Serdes.json(Product))
     encode = encoder(store, "key", "name", "price", "timestamp")
     row = encode.encode({"key": "p1", "name": "tea", "price": 3.5, "timestamp": 7})

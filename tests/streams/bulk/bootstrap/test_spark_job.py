@@ -38,7 +38,7 @@ def test_rows_without_a_value_are_counted_in_all_partitions() -> None:
     assert (found.rows, found.left_out, found.problem) == (1, 3, "")
 
 
-def test_a_key_twice_is_a_problem_of_its_partition() -> None:
+def test_a_duplicate_key_is_a_problem_of_its_partition() -> None:
     rows = placed([{"key": "a", "value": 1}, {"key": "a", "value": 2}])
     assert "same key" in check_place(SPEC, False, 0, rows, lambda _: None).problem
     assert check_place(SPEC, True, 0, rows, lambda _: None).rows == 1

@@ -49,7 +49,7 @@ def test_doubt_and_failure_are_those_of_the_open_transaction() -> None:
     assert log.doubt == LOST_BROKER
 
 
-def test_a_line_that_repeats_is_passed_on_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     log = ClientLog("app-source")
     for attempt in range(50):
@@ -62,7 +62,7 @@ def test_a_line_that_repeats_is_passed_on_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_debug_lines_are_passed_on_when_the_user_asked_for_them(
+def test_debug_lines_are_logged_if_the_user_configured_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")

@@ -123,7 +123,7 @@ def test_offsets_that_are_stuck_end_the_producer() -> None:
     assert client.calls == []
 
 
-def test_offsets_are_not_sent_again_by_a_commit_that_has_no_others() -> None:
+def test_a_commit_does_not_send_the_same_offsets_again() -> None:
     def lose() -> bool:
         producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
         return True

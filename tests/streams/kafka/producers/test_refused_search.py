@@ -116,7 +116,7 @@ def cases(draw: st.DrawFn) -> tuple[list[OutputColumns], dict[Row, int]]:
 
 
 @given(cases(), st.booleans(), st.sampled_from([1_000_000, 1_500]))
-def test_exactly_the_bad_records_are_found(
+def test_the_search_finds_exactly_the_bad_records(
     case: tuple[list[OutputColumns], dict[Row, int]], names_records: bool, limit_bytes: int
 ) -> None:
     parts, bad = case

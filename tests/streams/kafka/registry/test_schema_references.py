@@ -152,7 +152,7 @@ def test_a_registry_in_memory_has_references_and_subjects() -> None:
 
 
 @pytest.mark.parametrize("form", ["objects", "latest", "without a version"])
-def test_references_are_given_in_every_form(shop: SchemaRegistry, form: str) -> None:
+def test_references_have_several_forms(shop: SchemaRegistry, form: str) -> None:
     references: list[Any] = [SchemaReference(**each) for each in USED]
     if form == "latest":
         references = [{**each, "version": "latest"} for each in USED]
@@ -390,7 +390,7 @@ def test_a_type_without_a_reference_is_named(shop: SchemaRegistry) -> None:
         ({"schema": ORDER, "references": [{**TO_ADDRESS, "version": -3}], "registry": "mock://r"}, "'shop.Address': -3 is no version"),
     ],
 )  # fmt: skip
-def test_arguments_that_do_not_go_together(arguments: dict[str, Any], reason: str) -> None:
+def test_conflicting_arguments_are_refused(arguments: dict[str, Any], reason: str) -> None:
     for make in (Serdes.avro, Serdes.json_schema):
         with pytest.raises(TopologyError, match=reason):
             cast("Any", make)(**arguments)

@@ -269,7 +269,7 @@ def test_outputs_wait_for_the_registry_as_well() -> None:
             source.pipe_input("a", {"cents": 5})
 
 
-def test_a_bad_record_goes_to_its_handler(registry: SchemaRegistry) -> None:
+def test_a_bad_record_is_passed_to_its_handler(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, registry.url)
     good = serde.serialize("orders", {"cents": 5}) or b""
     builder = StreamsBuilder()
@@ -565,7 +565,9 @@ def _struct() -> Any:
     ],
     ids=lambda message: message.DESCRIPTOR.name,
 )
-def test_messages_of_protobufs_own_files_are_read(registry: SchemaRegistry, message: Any) -> None:
+def test_messages_of_protobufs_well_known_types_are_read(
+    registry: SchemaRegistry, message: Any
+) -> None:
     serde = Serdes.protobuf(type(message), registry.url)
 
     data = serde.serialize("orders", message) or b""

@@ -236,7 +236,7 @@ def driver_of(
 
 
 @pytest.mark.parametrize("operator", ["join", "left_join"])
-def test_deleting_a_row_that_joined_nothing(operator: str) -> None:
+def test_deletion_of_a_row_without_a_partner(operator: str) -> None:
     with driver_of(operator) as driver:
         first = pipe(driver, [("left", "a", "x|1", 1)])
         assert first == ([("a", "(x|1,None)", 1)] if operator == "left_join" else [])
@@ -245,7 +245,7 @@ def test_deleting_a_row_that_joined_nothing(operator: str) -> None:
 
 
 @pytest.mark.parametrize("operator", ["join", "left_join"])
-def test_moving_from_row_to_row(operator: str) -> None:
+def test_a_changed_foreign_key_moves_the_row_to_another_partner(operator: str) -> None:
     def without(value: str) -> str | None:
         return f"({value},None)" if operator == "left_join" else None
 

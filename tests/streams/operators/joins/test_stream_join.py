@@ -252,7 +252,7 @@ def test_a_record_with_a_null_key_is_emitted_immediately_without_a_partner() -> 
         assert driver.metrics()["0_0"]["dropped-records-total"] == 3
 
 
-def test_a_skipped_scan_is_made_up_by_a_record_after_the_emit_interval() -> None:
+def test_a_scan_delayed_by_the_emit_interval_runs_at_a_later_record() -> None:
     with driver_of(KINDS["left"](JoinWindows(10)), emit_interval_ms=1_000) as driver:
         assert pipe(driver, [("left", "a", 1, 0), ("left", "a", 2, 20)]) == []
         driver.advance_wall_clock_time(1_000)
@@ -371,7 +371,7 @@ def test_a_value_mutated_by_the_joiner_is_not_changed_in_the_store() -> None:
         assert pipe(driver, rows, batches=True) == [("a", [1], 1), ("a", [2], 2)]
 
 
-def test_headers_are_those_of_the_record_that_made_the_result() -> None:
+def test_a_result_has_the_headers_of_the_record_that_caused_it() -> None:
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
         left = driver.create_input_topic("left", key_serde=JSON, value_serde=JSON)
         right = driver.create_input_topic("right", key_serde=JSON, value_serde=JSON)

@@ -144,7 +144,7 @@ def held_in_format(limit: int, rows: list[Any], store_format: str) -> list[Any]:
         ([("a", 1, 0, ()), ("a", None, 1, ()), ("a", 3, 2, ())], 34, 34 + 9),
     ],
 )
-def test_values_count_with_their_headers_where_stores_keep_them(
+def test_values_count_with_their_headers_if_stores_keep_them(
     rows: list[Any], plain: int, with_headers: int
 ) -> None:
     """Kafka Streams 4.4."""
@@ -261,7 +261,7 @@ def final_counts(windows: Windows) -> Callable[[Any], Any]:
     return use
 
 
-def test_time_windows_give_one_result_each_in_the_order_in_which_they_close() -> None:
+def test_time_windows_have_one_result_each_in_the_order_of_their_close() -> None:
     times = [0, 1, 2, 0, 3, 0, 4, 0, 30]
     rows = [("k1", "v1", time) for time in times]
     assert run(final_counts(TimeWindows(2, grace=2)), rows) == [
@@ -271,7 +271,7 @@ def test_time_windows_give_one_result_each_in_the_order_in_which_they_close() ->
     ]
 
 
-def test_sliding_windows_give_one_result_each() -> None:
+def test_sliding_windows_have_one_result_each() -> None:
     times = [10, 11, 10, 13, 10, 24, 5, 7, 90]
     rows = [("k1", "v1", time) for time in times]
     assert run(final_counts(SlidingWindows(5, grace=15)), rows) == [
@@ -293,7 +293,7 @@ def test_a_sliding_window_has_one_closing_time() -> None:
     assert (["k1", 5, 10], 2, 10) in results
 
 
-def test_sessions_that_were_merged_away_give_no_tombstones() -> None:
+def test_merged_sessions_emit_no_tombstones() -> None:
     rows = [
         ("k1", "v", 0),
         ("k1", "v", 5),
@@ -360,7 +360,7 @@ def append(_key: str, value: str, seen: str) -> str:
     ids=["tumbling", "hopping-cached", "sliding", "sessions-in-memory", "days-headers"],
 )
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_a_windowed_cogroup_gives_one_result_each(
+def test_windows_of_a_cogroup_have_one_result_each(
     windows: Any, expected: list[Any], more: dict[str, Any], record_by_record: bool
 ) -> None:
     config = StreamsConfig(

@@ -31,7 +31,7 @@ def strings(stream: Any, selector: Any, store: Materialized | None = None) -> An
 
 
 @pytest.mark.parametrize("record_by_record", [False, True])
-def test_a_row_that_stays_in_its_group_gives_one_result(record_by_record: bool) -> None:
+def test_a_row_that_stays_in_its_group_has_one_result(record_by_record: bool) -> None:
     """KIP-904."""
     rows = [("k", ["a", 1], 1), ("k", ["a", 2], 2), ("k", ["b", 3], 3), ("k", None, 4)]
     with driver_of(lambda s: strings(s, tuple), record_by_record=record_by_record) as driver:

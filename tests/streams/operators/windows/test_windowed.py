@@ -218,7 +218,7 @@ def test_a_sliding_window_has_one_final_result() -> None:
     assert found == [[], [], [], [("k1", 5, 10, 2, 10)], []]
 
 
-def test_a_sliding_window_of_two_origins_gives_its_result_for_each() -> None:
+def test_a_sliding_window_of_two_origins_has_a_result_for_each() -> None:
     """It ends at the record and begins after the previous one; Kafka Streams creates it twice."""
     window = ("a", 11, 16, [3], 16)
     rows, windows = [("a", 1, 8), ("a", 2, 10), ("a", 3, 16)], SlidingWindows(5, grace=100)

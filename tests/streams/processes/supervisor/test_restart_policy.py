@@ -106,7 +106,7 @@ def test_errors_that_a_restart_cannot_mend_are_not_restarted(code: ExitCode) -> 
     assert _decisions(Crash(exit_code=code, message="no")) == [GiveUp(code, "no")]
 
 
-def test_without_restarts_the_first_crash_ends_it() -> None:
+def test_without_restarts_the_first_crash_ends_the_command() -> None:
     _, decision = judge(CrashHistory(), _crash(offset=1), RestartSettings(enabled=False))
     assert decision == GiveUp(ExitCode.RECORD_FAILED, "map failed")
 
