@@ -404,7 +404,7 @@ WRONG: dict[str, tuple[Callable[[Sides], object], str]] = {
         lambda s: s[0].join(s[2], pair, store="s"),
         "keeps nothing unless it has a grace",
     ),
-    "something else": (
+    "an unsupported type": (
         lambda s: s[0].join("clicks", pair),
         "an object of type str can't be joined",
     ),
