@@ -428,7 +428,7 @@ WRONG: dict[str, tuple[Callable[[Sides], object], str]] = {
         lambda s: s[0].join(s[1], pair, within=NEAR, store=VERSIONED),
         "in a store of type 'versioned'",
     ),
-    "a store with a life of its own": (
+    "a store with unsupported settings": (
         lambda s: s[0].join(s[1], pair, within=NEAR, store=Materialized("s", retention=5)),
         "leave retention= and ttl= out",
     ),
