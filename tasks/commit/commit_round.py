@@ -19,7 +19,6 @@ from tidewheel.tasks.kafka.ports import Admin, Background, Clock, CommittedOffse
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.restore.start_positions import StartPosition
-from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.task.worker_settings import WorkerSettings
@@ -219,7 +218,7 @@ class CommitRound:
         return Work(tasks, drained, outputs, offsets, progress, start_s, size_bytes)
 
     def _await_seals(self, tasks: Iterable[Task]) -> None:
-        seals = [task.request_seals() for task in tasks if isinstance(task, ParallelTask)]
+        seals = [task.request_seals() for task in tasks]
         until_s = time.monotonic() + _SEAL_S
         for seal in seals:
             seal.wait(until_s - time.monotonic())
@@ -231,11 +230,7 @@ class CommitRound:
         self.committer.prepare(commit, background, opens=opens)
         self._prepared = _Prepared(work, commit, is_early=opens)
         for task in work.tasks:
-            # `stage` keeps drained rows readable until they are on disk. Key ranges did so
-            # themselves, when they handed their rows over.
-            if not isinstance(task, ParallelTask):
-                with task.stores.trusted():
-                    task.stores.stage(work.drained[task.task_id])
+            task.stage(work.drained[task.task_id])
 
     def extend(self, more: Work) -> bool:
         """Add later work to the early commit; return False if it is closed already."""
@@ -251,10 +246,8 @@ class CommitRound:
             parts = prepared.work.count_keys(cached) + more.count_keys(cached)
             self.twice = parts - self.forwarded
             for task in more.tasks:
-                if not isinstance(task, ParallelTask):
-                    joins = task.task_id in prepared.work.drained
-                    with task.stores.trusted():
-                        task.stores.stage(whole.drained[task.task_id], joins=joins)
+                joins = task.task_id in prepared.work.drained
+                task.stage(whole.drained[task.task_id], joins=joins)
         except BaseException:
             # Drop the whole commit: else `complete` could store only the early rows, with positions
             # that include the later work.
@@ -341,8 +334,7 @@ class CommitRound:
             }
             with stores.trusted():
                 stores.apply(work.drained[task.task_id], reached, now_ms=now_ms)
-            if isinstance(task, ParallelTask):
-                task.applied()
+            task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
         """Rewrite the positions of unchanged stores with the current time, so a start accepts them.

@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -12,6 +12,8 @@ from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.keyed_analysis import counted
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.range_worker import RangeWorker
+from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.graph import TaskGraph
@@ -30,6 +32,8 @@ _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 class ActiveTask:
     """A `Task` without key ranges."""
+
+    ranges: Sequence[RangeWorker] = ()
 
     def __init__(self, parts: TaskParts) -> None:
         self.task_id = parts.task_id
@@ -284,8 +288,17 @@ class ActiveTask:
     def answer(self, question: Question) -> None:
         question.answer(self.stores.uncommitted(question.store))
 
+    def request_seals(self) -> SealBarrier:
+        return SealBarrier(())
+
     def drain(self) -> dict[str, Drained]:
         return self.stores.drain()
+
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
+        with self.stores.trusted():
+            self.stores.stage(drained, joins=joins)
+
+    def applied(self) -> None: ...
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         if not self.group.buffers[partition].records:

@@ -566,7 +566,6 @@ class ParallelTask:
         self._wake_ranges(self.ranges)
 
     def request_seals(self) -> SealBarrier:
-        """Request that ranges seal (hand over) finished work; return a barrier for fast ones."""
         unsealed = [
             key_range for key_range in self.ranges if key_range.dirty and key_range.error is None
         ]
@@ -620,6 +619,8 @@ class ParallelTask:
     @property
     def may_be_ahead(self) -> bool:
         return False
+
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None: ...
 
     def applied(self) -> None:
         for key_range, number in zip(self.ranges, self._drained_seals, strict=True):

@@ -18,7 +18,7 @@ from tidewheel.tasks.key_ranges.range_assignment import (
 )
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.parallel_task import ParallelTask, parallel_tasks
 from tidewheel.tasks.task.range_status import blocking
 from tidewheel.tasks.task.task import Task
 
@@ -66,7 +66,7 @@ class RangePlacement:
 
     def update(self, owned: Iterable[Task]) -> None:
         """Request new key ranges of the tasks, every 5 s and when the set of tasks changes."""
-        tasks = [task for task in owned if isinstance(task, ParallelTask)]
+        tasks = parallel_tasks(owned)
         task_ids = frozenset(task.task_id for task in tasks)
         now_s = time.monotonic()
         if now_s >= self._watch_s:
@@ -99,12 +99,9 @@ class RangePlacement:
         since_s, self._placed_s = self._placed_s, now_s
         loads: list[TaskLoad] = []
         awaiting: list[TaskLoad] = []
-        for task in tasks:
-            if isinstance(task, ParallelTask):
-                self._record_busy(task, since_s, now_s)
-                (awaiting if self._only_awaits(task) else loads).append(
-                    self._load(task, busy_before_s)
-                )
+        for task in parallel_tasks(tasks):
+            self._record_busy(task, since_s, now_s)
+            (awaiting if self._only_awaits(task) else loads).append(self._load(task, busy_before_s))
         self._placed = self._assigned(loads, awaiting)
 
     def _assigned(

@@ -9,7 +9,6 @@ from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.key_ranges.shared_loop import Shared
-from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
@@ -19,13 +18,11 @@ _BUSIEST_MAX: Final = 16
 
 
 def range_count(task: Task) -> int:
-    return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
+    return max(len(task.ranges), 1)
 
 
 def busiest(task: Task) -> tuple[tuple[int, int], ...]:
     """Return (first hash, busy percent) of the busiest 16 key ranges, the busiest first."""
-    if not isinstance(task, ParallelTask):
-        return ()
     busy = [
         (key_range.setting.first_hash, key_range.busy_percent)
         for key_range in task.ranges
@@ -36,8 +33,6 @@ def busiest(task: Task) -> tuple[tuple[int, int], ...]:
 
 def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
     """Return (key hash, offset, ms so far) of records in progress for 1 s, the longest first."""
-    if not isinstance(task, ParallelTask):
-        return ()
     now_s = time.monotonic()
     records: list[tuple[int, int, int]] = []
     for key_range in task.ranges:
@@ -52,8 +47,6 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
 
 def blocking(task: Task) -> BlockingCoroutine | None:
     """Return the task's coroutine that has blocked the shared event loop for 1 s, if any."""
-    if not isinstance(task, ParallelTask):
-        return None
     now_s = time.monotonic()
     for key_range in task.ranges:
         shared = key_range.waiting

@@ -1,6 +1,6 @@
 """The `Task` protocol: one sub-topology on one partition."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
@@ -9,6 +9,8 @@ from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.range_worker import RangeWorker
+from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.question import Question
@@ -41,6 +43,9 @@ class Task(Protocol):
 
     @property
     def inputs(self) -> frozenset[TopicPartition]: ...
+
+    @property
+    def ranges(self) -> Sequence[RangeWorker]: ...
 
     @property
     def state(self) -> TaskState: ...
@@ -112,7 +117,15 @@ class Task(Protocol):
     def may_be_ahead(self) -> bool:
         """Return True if the task may process records while a commit is in progress."""
 
+    def request_seals(self) -> SealBarrier:
+        """Request that ranges seal (hand over) finished work; return a barrier for fast ones."""
+
     def drain(self) -> dict[str, Drained]: ...
+
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
+        """Keep drained rows readable until they are on disk. Ranges did so when they sealed."""
+
+    def applied(self) -> None: ...
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the lowest unprocessed offset, or `position` if the input is read to its end.
