@@ -106,7 +106,7 @@ def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
             progress = copy.progress
             for partition, store in {
                 **copy.task.stores.changelogs,
-                **copy.task.source_restores.stores,
+                **copy.task.life.source_stores,
             }.items():
                 end = None if progress is None else progress.ends.get(partition)
                 if progress is not None and end is not None:

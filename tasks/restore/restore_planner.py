@@ -20,6 +20,7 @@ from tidewheel.tasks.kafka.ports import (
 )
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.restore.offset_origin import StartRules, check_state
+from tidewheel.tasks.restore.source_restore import open_source_restore
 from tidewheel.tasks.restore.start_positions import (
     Grant,
     StartPosition,
@@ -247,7 +248,7 @@ class RestorePlanner:
         for partition, store in _backups(task).items():
             about = facts[partition]
             task.stores.topic_ids[partition.topic] = about.topic.topic_id
-            source = task.source_restores.open(partition) if partition in limits else None
+            source = open_source_restore(task.life, partition) if partition in limits else None
             limit = limits.get(partition)
             if source is not None and grant is None:
                 limit = _limit_of_copy(task.stores.position(store), limit, about)
@@ -361,7 +362,7 @@ def _backups(task: Task) -> dict[TopicPartition, str]:
 
 
 def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
-    return task.source_restores.stores if task.stores.sources else {}
+    return task.life.source_stores if task.stores.sources else {}
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:

@@ -18,9 +18,9 @@ from tidewheel.state_stores.layout.restore import StartFrom, StoreTime, fold, re
 from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.kafka.ports import TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.source_restore import SourceRestore
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
-from tidewheel.tasks.task.source_restore import SourceRestore
 from tidewheel.tasks.task.task import Task
 
 UpdateKind = Literal["start", "batch", "suspended"]

@@ -40,7 +40,7 @@ class ActiveTask:
         self.plan = parts.plan
         self.stores = parts.stores
         self._parts = parts
-        self._life = TaskLife(
+        self.life = TaskLife(
             parts,
             self._skip_corrupt,
             self._count_dropped,
@@ -48,12 +48,11 @@ class ActiveTask:
             expired_puts=lambda: self.stores.expired_puts,
             close_processing=self._close_processing,
         )
-        self._inputs = self._life.inputs
+        self._inputs = self.life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
-        self.source_restores = self._life.source_restores
-        self.figures = self._life.figures
+        self.figures = self.life.figures
         #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
         #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
@@ -65,7 +64,7 @@ class ActiveTask:
 
     @property
     def state(self) -> TaskState:
-        return self._life.cycle.state
+        return self.life.cycle.state
 
     @property
     def inputs(self) -> frozenset[TopicPartition]:
@@ -102,7 +101,7 @@ class ActiveTask:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def move_to(self, state: TaskState) -> None:
-        self._life.cycle.move_to(state)
+        self.life.cycle.move_to(state)
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
         self._inputs.add(partition, source)
@@ -117,7 +116,7 @@ class ActiveTask:
         self.stores.reject_unsorted_keys()
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
         self._is_catching_up = bool(self._inputs.old_maps)
-        self.source_restores.close()
+        self.life.restore_resources.close()
         self.processing.begin(stream_time_ms, operator_times_ms)
         if self._is_catching_up:
             self._start_catching_up(stream_time_ms)
@@ -138,10 +137,10 @@ class ActiveTask:
             self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
 
     def close(self) -> None:
-        self._life.close()
+        self.life.close()
 
     def retire(self) -> None:
-        self._life.retire()
+        self.life.retire()
 
     def _close_processing(self) -> None:
         self.processing.graph.close()

@@ -83,7 +83,7 @@ class ParallelTask:
         self.plan = parts.plan
         self.stores = parts.stores
         self._parts = parts
-        self._life = TaskLife(
+        self.life = TaskLife(
             parts,
             self._skip_corrupt,
             self._count_dropped,
@@ -91,12 +91,11 @@ class ParallelTask:
             expired_puts=lambda: sum(key_range.expired_puts for key_range in self.ranges),
             close_processing=self._close_ranges,
         )
-        self._inputs = self._life.inputs
+        self._inputs = self.life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
-        self.source_restores = self._life.source_restores
-        self.figures = self._life.figures
+        self.figures = self.life.figures
         self.bounds = bounds
         self.ranges: list[RangeWorker] = []
         self._ledgers: list[Ledger] = []
@@ -128,7 +127,7 @@ class ParallelTask:
 
     @property
     def state(self) -> TaskState:
-        return self._life.cycle.state
+        return self.life.cycle.state
 
     @property
     def inputs(self) -> frozenset[TopicPartition]:
@@ -161,7 +160,7 @@ class ParallelTask:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def move_to(self, state: TaskState) -> None:
-        self._life.cycle.move_to(state)
+        self.life.cycle.move_to(state)
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
         self._inputs.add(partition, source)
@@ -175,7 +174,7 @@ class ParallelTask:
     ) -> None:
         self.stores.reject_unsorted_keys()
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
-        self.source_restores.close()
+        self.life.restore_resources.close()
         self._start_ranges(stream_time_ms, operator_times_ms)
         self.move_to(TaskState.RUNNING)
 
@@ -283,10 +282,10 @@ class ParallelTask:
         self._pool.wake(ranges)
 
     def close(self) -> None:
-        self._life.close()
+        self.life.close()
 
     def retire(self) -> None:
-        self._life.retire()
+        self.life.retire()
 
     def _close_ranges(self) -> None:
         """Close the ranges; abandon those in a user call that does not return."""

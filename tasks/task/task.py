@@ -16,9 +16,9 @@ from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.partition_group import PartitionGroup
-from tidewheel.tasks.task.source_restores import SourceRestores
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task_figures import TaskFigures
+from tidewheel.tasks.task.task_life import TaskLife
 
 if TYPE_CHECKING:
     from tidewheel.tasks.processing.engine.graph import TaskGraph
@@ -38,7 +38,7 @@ class Task(Protocol):
     group: PartitionGroup
     next_offsets: dict[TopicPartition, int]
     partition_times_ms: dict[TopicPartition, int]
-    source_restores: SourceRestores
+    life: TaskLife
     figures: TaskFigures
 
     @property

@@ -1,10 +1,11 @@
 """Task life: the state, inputs, restores and figures of a task, from start to end."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
-from tidewheel.tasks.task.source_restores import SourceRestores
 from tidewheel.tasks.task.task_figures import TaskFigures
 from tidewheel.tasks.task.task_inputs import Corrupt, Dropped, TaskInputs
 from tidewheel.tasks.task.task_parts import TaskParts
@@ -23,12 +24,19 @@ class TaskLife:
         expired_puts: Callable[[], int],
         close_processing: Callable[[], None],
     ) -> None:
+        self.parts = parts
         self.inputs = TaskInputs(parts, corrupt, dropped)
-        self.source_restores = SourceRestores(parts, self.inputs)
+        #: Closed when the task starts or ends.
+        self.restore_resources = ExitStack()
         self.figures = TaskFigures(parts, self.inputs.group, counters, expired_puts)
         self.cycle = TaskLifecycle(str(parts.task_id))
-        self._stores = parts.stores
         self._close_processing = close_processing
+
+    @property
+    def source_stores(self) -> dict[TopicPartition, str]:
+        """Return stores whose changelog is an input."""
+        sources = self.parts.stores.sources
+        return {at: sources[at] for at in self.inputs.partitions if at in sources}
 
     def close(self) -> None:
         if self.cycle.state is TaskState.CLOSED:
@@ -36,13 +44,13 @@ class TaskLife:
         try:
             self.retire()
         finally:
-            self._stores.close()
+            self.parts.stores.close()
 
     def retire(self) -> None:
         self.figures.report_expired_puts()
         self.cycle.end(self._end)
 
     def _end(self) -> None:
-        self.source_restores.close()
+        self.restore_resources.close()
         if self.inputs.next_offsets:
             self._close_processing()

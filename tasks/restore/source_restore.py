@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.api.app_configs import AppConfigs
 from tidewheel.tasks.processing.api.processor import PunctuationType
 from tidewheel.tasks.processing.api.record import RecordMetadata
@@ -26,6 +27,7 @@ from tidewheel.tasks.processing.engine.processor_node import ProcessorNode
 from tidewheel.tasks.processing.engine.punctuation import Schedule
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.task.task_life import TaskLife
 
 
 def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadata | None) -> None:
@@ -156,3 +158,31 @@ class SourceRestore:
 
 
 def _discard(_batch: RecordBatch, _child: str | None) -> None: ...
+
+
+def open_source_restore(life: TaskLife, partition: TopicPartition) -> SourceRestore:
+    """Open the restore of an input's store."""
+    parts, store = life.parts, life.source_stores[partition]
+    source = life.inputs.sources[partition.topic].spec
+    table = next(
+        node
+        for node in parts.plan.spec.nodes
+        if isinstance(node, ProcessorSpec)
+        and node.parents == (source.name,)
+        and store in node.stores
+        and store not in node.reads
+    )
+    restore = SourceRestore(
+        task_id=str(parts.task_id),
+        source=source,
+        table=table,
+        store=parts.stores.scratch_store(store),
+        policy=parts.policy,
+        default_timestamp_extractor=parts.default_timestamp_extractor,
+        application_id=parts.setting.application_id,
+        state_dir=parts.setting.state_dir,
+        app_configs=parts.setting.app_configs,
+        now_ms=parts.setting.now_ms,
+    )
+    life.restore_resources.callback(restore.close)
+    return restore
