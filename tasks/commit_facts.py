@@ -51,7 +51,7 @@ _PAIR: Final = struct.Struct(">II")
 _NAMES_MAX: Final = 64
 _DETAIL: Final = struct.Struct(">I")
 #: Maximum encoded bytes of all facts except `operators` and `details`.
-_REST_BYTES: Final = 27
+_FIXED_FACTS_BYTES: Final = 27
 
 
 class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def name_digest(name: str) -> int:
 
 
 def facts_bytes(operators: Mapping[str, NamedOperator]) -> int:
-    return len(encode_operators(operators)) + len(encode_details(operators)) + _REST_BYTES
+    return len(encode_operators(operators)) + len(encode_details(operators)) + _FIXED_FACTS_BYTES
 
 
 def inputs_digest(topics: Iterable[str]) -> int:

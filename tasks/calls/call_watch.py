@@ -31,7 +31,7 @@ _REPORTED_S: Final = 1.0
 _TEXT_MAX: Final = 400
 
 
-class ShowsCalls(Protocol):
+class CallReceiver(Protocol):
     def send(self, report: AnyReport, /) -> None: ...
 
     def show_call(self, since_ns: int) -> None:
@@ -80,7 +80,7 @@ GLOBAL: Final = Effect(
 )
 
 
-class _Watched:
+class _WatchedCall:
     def __init__(self, call: UserCall, since_ns: int) -> None:
         self.call = call
         self.since_ns = since_ns
@@ -93,8 +93,8 @@ class CallWatch:
 
     Args:
         turns: Returns the number of rounds that the loop has made.
-        others: Returns the ids of key ranges' threads that may be in a long call.
-        shows: Sends calls to the watchdog process; None without a group.
+        range_threads: Returns the ids of key ranges' threads that may be in a long call.
+        receiver: Sends calls to the watchdog process; None without a group.
         elsewhere: Returns the long call that another watch of the process detected.
 
     Attributes:
@@ -107,25 +107,25 @@ class CallWatch:
         self,
         turns: Callable[[], int],
         *,
-        others: Callable[[], Iterable[int]],
-        shows: ShowsCalls | None,
+        range_threads: Callable[[], Iterable[int]],
+        receiver: CallReceiver | None,
         limits: Limits,
         effect: Effect = LOOP,
         elsewhere: Callable[[], RunningCall | None] = lambda: None,
         find: Callable[[int], UserCall | None] = call_of,
     ) -> None:
         self._turns = turns
-        self._others = others
-        self._shows = shows
+        self._range_threads = range_threads
+        self._receiver = receiver
         self._limits = limits
         self._effect = effect
         self._elsewhere = elsewhere
         self._find = find
         self._reported = False
         self._loop = threading.get_ident()
-        self._seen_turns = -1
+        self._last_turns = -1
         self._checked_ns = time.monotonic_ns()
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, _WatchedCall] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidewheel-calls", daemon=True)
 
@@ -147,23 +147,23 @@ class CallWatch:
 
     def check(self, now_ns: int) -> None:
         """Find calls of user code, log long ones, and report the loop's to the watchdog."""
-        turns, threads = self._turns(), set(self._others())
+        turns, threads = self._turns(), set(self._range_threads())
         since_ns, self._checked_ns = self._checked_ns, now_ns
-        held_s = (now_ns - since_ns) / 1e9
+        lock_held_s = (now_ns - since_ns) / 1e9
         # A check this late means that one call kept the interpreter's lock.
-        was_held = held_s >= self._limits.hang_s / 2
-        if turns == self._seen_turns or was_held:
+        was_lock_held = lock_held_s >= self._limits.hang_s / 2
+        if turns == self._last_turns or was_lock_held:
             threads.add(self._loop)
-        self._seen_turns = turns
+        self._last_turns = turns
         for thread in self._watched.keys() - threads:
             self._log_end(self._watched.pop(thread), now_ns)
         for thread in threads:
-            self._check_thread(thread, since_ns, now_ns, was_held=was_held)
+            self._check_thread(thread, since_ns, now_ns, was_lock_held=was_lock_held)
         self.call = self._longest(now_ns)
-        if self._shows is not None:
+        if self._receiver is not None:
             in_loop = self._watched.get(self._loop)
-            self._shows.show_call(0 if in_loop is None else in_loop.since_ns)
-            self._report(self._shows)
+            self._receiver.show_call(0 if in_loop is None else in_loop.since_ns)
+            self._report(self._receiver)
 
     def _longest(self, now_ns: int) -> RunningCall | None:
         longest = min(self._watched.values(), key=lambda watched: watched.since_ns, default=None)
@@ -174,46 +174,50 @@ class CallWatch:
         is_long = took_s >= self._limits.alarm_s
         return RunningCall(text=text[:_TEXT_MAX], ms=int(took_s * 1000), is_long=is_long)
 
-    def _report(self, shows: ShowsCalls) -> None:
+    def _report(self, receiver: CallReceiver) -> None:
         calls = [call for call in (self.call, self._elsewhere()) if call is not None]
         if calls or self._reported:
             self._reported = bool(calls)
             longest = max(calls, key=lambda call: call.ms, default=None)
-            shows.send(WorkerInCall(call=longest))
+            receiver.send(WorkerInCall(call=longest))
 
-    def _check_thread(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
+    def _check_thread(
+        self, thread: int, since_ns: int, now_ns: int, *, was_lock_held: bool
+    ) -> None:
         call = self._find(thread)
-        if was_held and thread == self._loop:
+        if was_lock_held and thread == self._loop:
             self._log_held_lock(call, (now_ns - since_ns) / 1e9)
-        before = self._watched.get(thread)
-        if before is not None and (call is None or before.call.key != call.key):
+        watched = self._watched.get(thread)
+        if watched is not None and (call is None or watched.call.key != call.key):
             self._log_end(self._watched.pop(thread), now_ns)
-            before = None
+            watched = None
         if call is None:
             return
-        if before is None:
+        if watched is None:
             # The call may be as old as the last check; after a held lock it counts from now.
-            before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
-        before.call = call
+            watched = self._watched[thread] = _WatchedCall(
+                call, now_ns if was_lock_held else since_ns
+            )
+        watched.call = call
         effect = self._effect if thread == self._loop else RANGE
-        self._log_long_call(before, (now_ns - before.since_ns) / 1e9, effect)
+        self._log_long_call(watched, (now_ns - watched.since_ns) / 1e9, effect)
 
-    def _log_held_lock(self, call: UserCall | None, held_s: float) -> None:
+    def _log_held_lock(self, call: UserCall | None, lock_held_s: float) -> None:
         limit_s = self._limits.call_s
-        is_over = limit_s is not None and held_s >= limit_s
+        is_over = limit_s is not None and lock_held_s >= limit_s
         where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"
         _log.log(
             logging.ERROR if is_over else logging.WARNING,
             "%s has kept the interpreter's lock for %.0f s%s, and blocked everything else in this worker, including commits and range "
             "threads; release the lock in it, run it in another process, or raise max_call_ms (0: no limit)",
             where,
-            held_s,
+            lock_held_s,
             f", longer than max_call_ms ({limit_s * 1000:,.0f} ms)"
             if is_over and limit_s is not None
             else "",
         )
 
-    def _log_long_call(self, watched: _Watched, took_s: float, effect: Effect) -> None:
+    def _log_long_call(self, watched: _WatchedCall, took_s: float, effect: Effect) -> None:
         text, limit_s = watched.call.text, self._limits.call_s
         if limit_s is not None and took_s >= limit_s:
             if watched.next_error_s is None or took_s >= watched.next_error_s:
@@ -236,7 +240,7 @@ class CallWatch:
                 effect.slow,
             )
 
-    def _log_end(self, watched: _Watched, now_ns: int) -> None:
+    def _log_end(self, watched: _WatchedCall, now_ns: int) -> None:
         if watched.warned or watched.next_error_s is not None:
             _log.warning(
                 "%s has ended after %.0f s", watched.call.text, (now_ns - watched.since_ns) / 1e9
@@ -246,15 +250,17 @@ class CallWatch:
 def watching(
     turns: Callable[[], int],
     pool: Callable[[], RangePool | None],
-    shows: ShowsCalls | None,
+    receiver: CallReceiver | None,
     limits: Limits,
     elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
-    def others() -> Iterable[int]:
+    def range_threads() -> Iterable[int]:
         ranges = pool()
         return [] if ranges is None else ranges.long_turns()
 
-    watch = CallWatch(turns, others=others, shows=shows, limits=limits, elsewhere=elsewhere)
+    watch = CallWatch(
+        turns, range_threads=range_threads, receiver=receiver, limits=limits, elsewhere=elsewhere
+    )
     watch.start()
     return watch
 

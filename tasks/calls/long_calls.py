@@ -143,14 +143,14 @@ def _without_frame(stack: Sequence[FrameType]) -> str:
     for frame in stack:
         if not _is_ours(frame):
             break
-        found = frame.f_locals
-        coroutine = found.get("coroutine")
+        variables = frame.f_locals
+        coroutine = variables.get("coroutine")
         if _is_coroutine(coroutine):
             return _awaiting(coroutine)
         for name in ("function", "joiner"):
-            shown = getattr(found.get(name), "shown", None)
-            if isinstance(shown, str):
-                return shown
+            text = getattr(variables.get(name), "shown", None)
+            if isinstance(text, str):
+                return text
     return "a function written in C"
 
 
@@ -183,12 +183,12 @@ def _described(function: str, ours: Sequence[FrameType], arguments: Sequence[obj
     records: tuple[RecordMetadata, RecordMetadata] | None = None
     batch = 0
     for frame in filter(_is_ours, ours):
-        found = frame.f_locals
-        node = node or _node_of(found)
-        task = task or _task_of(found)
+        variables = frame.f_locals
+        node = node or _node_of(variables)
+        task = task or _task_of(variables)
         if record is None and records is None:
-            index = _index_in(found)
-            columns = _columns_in(found)
+            index = _index_in(variables)
+            columns = _columns_in(variables)
             if columns is not None and len(columns):
                 batch = id(columns)
                 record, records = _record_in(columns, index, arguments)
@@ -198,20 +198,20 @@ def _described(function: str, ours: Sequence[FrameType], arguments: Sequence[obj
     return UserCall(function, node, task, record, records, (called, node, task, batch, record))
 
 
-def _node_of(found: dict[str, Any]) -> str:
+def _node_of(variables: dict[str, Any]) -> str:
     for name in ("operator", "self"):
-        node = found.get(name)
+        node = variables.get(name)
         if isinstance(node, Operator) and hasattr(node, "context"):
             return node.context.node_name
         if isinstance(node, SourceNode):
             return node.spec.name
-    node = found.get("node")
+    node = variables.get("node")
     return node.name if isinstance(node, Node) else ""
 
 
-def _task_of(found: dict[str, Any]) -> str:
+def _task_of(variables: dict[str, Any]) -> str:
     for name in ("operator", "self"):
-        owner = found.get(name)
+        owner = variables.get(name)
         if isinstance(owner, Operator) and hasattr(owner, "context"):
             return owner.context.task_id
         task = getattr(owner, "task_id", "")
@@ -220,25 +220,25 @@ def _task_of(found: dict[str, Any]) -> str:
     return ""
 
 
-def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
+def _columns_in(variables: dict[str, Any]) -> RecordBatch | SourceRecords | None:
     for name in ("batch", "records"):
-        columns = found.get(name)
+        columns = variables.get(name)
         if isinstance(columns, RecordBatch | SourceRecords):
             return columns
     return None
 
 
-def _index_in(found: dict[str, Any]) -> int | None:
+def _index_in(variables: dict[str, Any]) -> int | None:
     """Return the batch index of the current record, by variable names of our loops."""
-    results, failed = found.get("results"), found.get("failed")
+    results, failed = variables.get("results"), variables.get("failed")
     if _is_list(results) and _is_list(failed):
         return len(results) + len(failed)
-    left_out, indices = found.get("left_out"), found.get("indices")
+    left_out, indices = variables.get("left_out"), variables.get("indices")
     if _is_list(results) and _is_set(left_out) and _is_list(indices):
         place = len(results) + len(left_out)
         return indices[place] if place < len(indices) else None
     for name in ("index", "row"):
-        index = found.get(name)
+        index = variables.get(name)
         if isinstance(index, int):
             return index
     return None
@@ -253,22 +253,24 @@ def _record_in(
     rows = columns.rows if isinstance(columns, RecordBatch) else range(len(columns))
     among = (source.metadata(rows[0]), source.metadata(rows[-1]))
     if index is None:
-        index = _given(columns, arguments)
+        index = _index_of_argument(columns, arguments)
     if index is not None and 0 <= index < len(rows):
         return source.metadata(rows[index]), among
     return (among[0] if len(rows) == 1 else None), among
 
 
-def _given(columns: RecordBatch | SourceRecords, arguments: Sequence[object]) -> int | None:
+def _index_of_argument(
+    columns: RecordBatch | SourceRecords, arguments: Sequence[object]
+) -> int | None:
     """Return the index of the only record whose key or value is an argument, if any."""
-    given = {id(each) for each in arguments if each is not None}
+    argument_ids = {id(argument) for argument in arguments if argument is not None}
     by_column = (
         (columns.values, columns.keys)
         if isinstance(columns, RecordBatch)
         else (columns.raw_values, columns.raw_keys)
     )
     for column in by_column:
-        places = [place for place, each in enumerate(column) if id(each) in given]
+        places = [place for place, argument in enumerate(column) if id(argument) in argument_ids]
         if len(places) == 1:
             return places[0]
     return None

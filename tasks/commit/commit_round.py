@@ -62,16 +62,18 @@ class Work:
             if store in names
         )
 
-    def merge(self, more: "Work") -> "Work":
+    def merge(self, later_work: "Work") -> "Work":
         drained: dict[TaskId, Mapping[str, Drained]] = {}
-        for task_id, later in more.drained.items():
+        for task_id, later in later_work.drained.items():
             parts = (self.drained.get(task_id, {}), later)
             stores = dict.fromkeys([*parts[0], *parts[1]])
             drained[task_id] = {
                 store: merge_changes([part[store] for part in parts if store in part])
                 for store in stores
             }
-        return replace(more, drained=drained, size_bytes=self.size_bytes + more.size_bytes)
+        return replace(
+            later_work, drained=drained, size_bytes=self.size_bytes + later_work.size_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +220,10 @@ class CommitRound:
         return Work(tasks, drained, outputs, offsets, progress, start_s, size_bytes)
 
     def _await_seals(self, tasks: Iterable[Task]) -> None:
-        seals = [task.request_seals() for task in tasks]
+        barriers = [task.request_seals() for task in tasks]
         until_s = time.monotonic() + _SEAL_S
-        for seal in seals:
-            seal.wait(until_s - time.monotonic())
+        for barrier in barriers:
+            barrier.wait(until_s - time.monotonic())
 
     def prepare(self, work: Work, background: Background = run_now, *, opens: bool = False) -> None:
         """Send work as a commit; with `opens`, `extend` may add later work."""
@@ -232,20 +234,20 @@ class CommitRound:
         for task in work.tasks:
             task.stage(work.drained[task.task_id])
 
-    def extend(self, more: Work) -> bool:
+    def extend(self, later_work: Work) -> bool:
         """Add later work to the early commit; return False if it is closed already."""
         prepared = self._prepared
         assert prepared is not None, "no commit is in progress"
-        if not self.committer.extend(self._commit_of(more)):
+        if not self.committer.extend(self._commit_of(later_work)):
             return False
         try:
-            whole = prepared.work.merge(more)
+            whole = prepared.work.merge(later_work)
             self._prepared = _Prepared(whole, prepared.commit, is_early=False)
-            cached = {task.task_id: task.stores.cached_stores for task in more.tasks}
+            cached = {task.task_id: task.stores.cached_stores for task in later_work.tasks}
             self.forwarded = whole.count_keys(cached)
-            parts = prepared.work.count_keys(cached) + more.count_keys(cached)
+            parts = prepared.work.count_keys(cached) + later_work.count_keys(cached)
             self.twice = parts - self.forwarded
-            for task in more.tasks:
+            for task in later_work.tasks:
                 joins = task.task_id in prepared.work.drained
                 task.stage(whole.drained[task.task_id], joins=joins)
         except BaseException:
@@ -328,12 +330,12 @@ class CommitRound:
         now_ms = self._clock.now_ms()
         for task in work.tasks:
             stores = task.stores
-            reached = {at: positions[at] for at in positions if at in stores.changelogs}
-            reached |= {
+            written = {at: positions[at] for at in positions if at in stores.changelogs}
+            written |= {
                 at: commit.offsets[at].offset for at in stores.sources if at in commit.offsets
             }
             with stores.trusted():
-                stores.apply(work.drained[task.task_id], reached, now_ms=now_ms)
+                stores.apply(work.drained[task.task_id], written, now_ms=now_ms)
             task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
@@ -351,7 +353,7 @@ class CommitRound:
     def finish(self, tasks: Sequence[Task], admin: Admin) -> None:
         """Commit for the last time, and store positions so the next start restores nothing."""
         self._commit(tasks)
-        ends = self._settled_ends(tasks, admin)
+        ends = self._stable_ends(tasks, admin)
         if not ends:
             return
         # If this commit succeeds, no other worker had written before `ends` was read. So the
@@ -367,24 +369,24 @@ class CommitRound:
             self.prepare(work)
             self.complete()
 
-    def _settled_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
+    def _stable_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
         """Return the stable offset of each changelog, past the marker of our last transaction.
 
         Brokers write the marker shortly after they answer the commit. While another program has an
         open transaction there, the positions stay: its records must not be skipped.
         """
-        reached: dict[TopicPartition, int] = {}
+        positions: dict[TopicPartition, int] = {}
         for task in tasks:
-            reached |= changelog_positions(task)
-        give_up_s = self._clock.monotonic_s() + _MARKERS_S
-        while reached:
-            ends = admin.stable_offsets(list(reached))
-            if all(ends[partition] >= offset for partition, offset in reached.items()):
+            positions |= changelog_positions(task)
+        until_s = self._clock.monotonic_s() + _MARKERS_S
+        while positions:
+            ends = admin.stable_offsets(list(positions))
+            if all(ends[partition] >= offset for partition, offset in positions.items()):
                 return ends
-            if self._clock.monotonic_s() >= give_up_s:
+            if self._clock.monotonic_s() >= until_s:
                 break
             threading.Event().wait(_MARKERS_POLL_S)
-        return reached
+        return positions
 
 
 def changelog_positions(task: Task) -> dict[TopicPartition, int]:

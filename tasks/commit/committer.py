@@ -117,12 +117,12 @@ class Commit:
     def empty(self) -> bool:
         return not (self.outputs or self.changelogs or self.offsets)
 
-    def add(self, more: "Commit") -> None:
+    def add(self, later: "Commit") -> None:
         """Append later work; its offsets replace those of this commit."""
-        self.outputs.extend(more.outputs)
-        for partition, changes in more.changelogs.items():
+        self.outputs.extend(later.outputs)
+        for partition, changes in later.changelogs.items():
             self.changelogs.setdefault(partition, []).extend(changes)
-        self.offsets = more.offsets
+        self.offsets = later.offsets
 
 
 class RolledBackError(Exception):
@@ -130,11 +130,11 @@ class RolledBackError(Exception):
 
 
 class _InFlight:
-    __slots__ = ("attempt", "commit", "failure", "give_up_s", "is_open", "lock", "whole")
+    __slots__ = ("attempt", "commit", "failure", "is_open", "lock", "until_s", "whole")
 
-    def __init__(self, commit: Commit, give_up_s: float, *, is_open: bool) -> None:
+    def __init__(self, commit: Commit, until_s: float, *, is_open: bool) -> None:
         self.commit = commit
-        self.give_up_s = give_up_s
+        self.until_s = until_s
         self.attempt: Future[Positions] = Future()
         #: Held by the thread that uses the producer of an open commit.
         self.lock = threading.Lock()
@@ -204,7 +204,7 @@ class Committer:
         if self._collector.sink_producer is not None:
             commit.meanwhile()
         # Before the transaction: sink retries may outlast its time-out.
-        self._flush_sinks(in_flight.give_up_s)
+        self._flush_sinks(in_flight.until_s)
         try:
             self._produce(commit)
         except (TransactionAbortedError, CommitOutcomeUnknownError) as error:
@@ -237,7 +237,7 @@ class Committer:
                     raise
         in_flight.whole.wait(_OPEN_S)
 
-    def extend(self, more: Commit) -> bool:
+    def extend(self, later: Commit) -> bool:
         """Add work to the open commit, then close it; return False if closed or `OPENING`.
 
         Raises `FencedError` or `StreamsError`; errors that need a retry surface in `complete`.
@@ -250,9 +250,9 @@ class Committer:
             if not in_flight.is_open:
                 return False
             in_flight.is_open = False
-            in_flight.commit.add(more)
+            in_flight.commit.add(later)
             try:
-                self._hand_over(more)
+                self._produce_records(later)
             except BaseException as error:
                 in_flight.failure = error  # any error: half of a commit must not be committed
                 if not isinstance(error, TransactionAbortedError | CommitOutcomeUnknownError):
@@ -273,22 +273,22 @@ class Committer:
         in_flight, self._in_flight = self._in_flight, None
         assert in_flight is not None, "prepare a commit before completing it"
         in_flight.whole.set()
-        commit, give_up_s = in_flight.commit, in_flight.give_up_s
-        attempt: Callable[[], Positions] = partial(self._answer_of, in_flight.attempt)
+        commit, until_s = in_flight.commit, in_flight.until_s
+        attempt: Callable[[], Positions] = partial(self._result_of, in_flight.attempt)
         while True:
             try:
                 try:
                     return attempt()
                 except TransactionAbortedError as error:
-                    self._check_time(give_up_s, error)
+                    self._check_time(until_s, error)
                     self.producer.abort()
                     self._after_abort(commit, error)
             except TransactionAbortedError as error:
                 _log.warning("cannot find the refused records, trying again: %s", error)
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:
-                return self._find_out(commit, error, give_up_s)
-            self._flush_sinks(give_up_s)
+                return self._find_outcome(commit, error, until_s)
+            self._flush_sinks(until_s)
             attempt = partial(self._transact, commit)
 
     def abandon(self, *, find_out: bool) -> Positions | None:
@@ -303,20 +303,20 @@ class Committer:
             return None
         in_flight.whole.set()
         try:
-            return self._answer_of(in_flight.attempt)
+            return self._result_of(in_flight.attempt)
         except TransactionAbortedError as error:
             _log.info("the last commit of the closed tasks was aborted: %s", error)
         except CommitOutcomeUnknownError as error:
             if find_out:
                 try:
-                    return self._find_out(in_flight.commit, error, in_flight.give_up_s)
+                    return self._find_outcome(in_flight.commit, error, in_flight.until_s)
                 except RolledBackError:
                     _log.debug("the last commit of the closed tasks had not happened")
             else:
                 _log.warning("outcome of the last transaction is unknown: %s", error)
         return None
 
-    def _answer_of(self, attempt: Future[Positions]) -> Positions:
+    def _result_of(self, attempt: Future[Positions]) -> Positions:
         for _ in range(round(_STUCK_S / _TICK_S)):
             try:
                 return attempt.result(_TICK_S)
@@ -328,8 +328,8 @@ class Committer:
             f"a commit of {self.producer.transactional_id} is stuck in the client for {_STUCK_S:.0f} s; replacing the producer"
         )
 
-    def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
-        if self._clock.monotonic_s() > give_up_s:
+    def _check_time(self, until_s: float, error: TransactionAbortedError) -> None:
+        if self._clock.monotonic_s() > until_s:
             raise StreamsError(
                 f"a transaction of {self.producer.transactional_id} was aborted repeatedly for "
                 f"{_RETRY_LIMIT_S:.0f} s: {error}; check the brokers' health and logs"
@@ -341,10 +341,10 @@ class Committer:
 
     def _produce(self, commit: Commit) -> None:
         self.producer.begin()
-        self._hand_over(commit)
+        self._produce_records(commit)
         commit.meanwhile()
 
-    def _hand_over(self, commit: Commit) -> None:
+    def _produce_records(self, commit: Commit) -> None:
         for columns in commit.outputs:
             if columns.values:
                 self.producer.produce(columns)
@@ -389,15 +389,17 @@ class Committer:
         """Raise for a refused changelog row: skipped, it would be lost at the next restore."""
         origin = self._origin_of(changelog)
         partitions = [
-            each
-            for each in commit.offsets
-            if (each in origin.inputs if origin else each.partition == changelog.partition)
+            partition
+            for partition in commit.offsets
+            if (
+                partition in origin.inputs if origin else partition.partition == changelog.partition
+            )
         ]
         before = self._committed_before(partitions)
         ranges = {
-            each: (before.get(each, 0), commit.offsets[each].offset)
-            for each in partitions
-            if before.get(each, 0) < commit.offsets[each].offset
+            partition: (before.get(partition, 0), commit.offsets[partition].offset)
+            for partition in partitions
+            if before.get(partition, 0) < commit.offsets[partition].offset
         }
         raise refused_row(changelog, failure, origin, ranges, self._collector) from failure.error
 
@@ -406,7 +408,7 @@ class Committer:
             committed = self._admin.committed(self._group_id, partitions, stable=False)
         except StreamsError:
             return {}
-        return {each: found.offset for each, found in committed.items()}
+        return {partition: offset.offset for partition, offset in committed.items()}
 
     def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Raise if a changelog is gone: the client only reports a time-out then."""
@@ -421,8 +423,8 @@ class Committer:
                 "Bring the topic back, or run `tidewheel reset` to process the input again"
             ) from error
 
-    def _find_out(
-        self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
+    def _find_outcome(
+        self, commit: Commit, error: CommitOutcomeUnknownError, until_s: float
     ) -> Positions:
         """Read the committed offsets with a new producer, to learn if the transaction committed.
 
@@ -433,43 +435,47 @@ class Committer:
         )
         retired_id, acknowledged = self.producer.transactional_id, self.producer.acknowledged
         self.producer.close()
-        self.producer = self._answered(self._make_producer, give_up_s)
+        self.producer = self._retry_unanswered(self._make_producer, until_s)
         if self.producer.transactional_id != retired_id:
-            self._answered(lambda: self._admin.fence([retired_id]), give_up_s)
+            self._retry_unanswered(lambda: self._admin.fence([retired_id]), until_s)
         if not commit.offsets:
             raise RolledBackError("a transaction without offsets has an unknown outcome") from error
         partitions = list(commit.offsets)
-        stored = self._answered(
-            lambda: self._admin.committed(self._group_id, partitions, stable=True), give_up_s
+        stored = self._retry_unanswered(
+            lambda: self._admin.committed(self._group_id, partitions, stable=True), until_s
         )
         if any(stored.get(partition) != sent for partition, sent in commit.offsets.items()):
             _log.info("the transaction had not committed; restarting from the committed offsets")
             raise RolledBackError(str(error)) from error
         _log.info("the transaction had committed")
         # Positions of acknowledged records; a log's end may include another worker's records.
-        return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
+        return {
+            partition: at
+            for partition, at in acknowledged.items()
+            if partition in commit.changelogs
+        }
 
-    def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
-        """Retry `ask` until brokers answer; after `give_up_s`, raise their error."""
+    def _retry_unanswered(self, request: Callable[[], Answer], until_s: float) -> Answer:
+        """Retry `request` until brokers answer; after `until_s`, raise their error."""
         while True:
             try:
-                return ask()
+                return request()
             except UnansweredError as error:
-                if self._clock.monotonic_s() > give_up_s:
+                if self._clock.monotonic_s() > until_s:
                     raise
                 _log.warning("asking again: %s", error)
                 self._wait(_PAUSE_S)
 
-    def _flush_sinks(self, give_up_s: float) -> None:
-        """Wait for all sink records; records that timed out are sent again until `give_up_s`."""
+    def _flush_sinks(self, until_s: float) -> None:
+        """Wait for all sink records; records that timed out are sent again until `until_s`."""
         sinks = self._collector.sink_producer
         if sinks is None:
             return
         while failures := sinks.flush():
-            in_time = self._clock.monotonic_s() <= give_up_s
+            in_time = self._clock.monotonic_s() <= until_s
             for failure in failures:
                 if (failure.retriable and in_time) or not self._skips(failure):
-                    sinks.produce(_one(failure.columns, failure.index))
+                    sinks.produce(_single_record(failure.columns, failure.index))
 
     def _skips(self, failure: FailedDelivery) -> bool:
         answer = self._collector.refuse(
@@ -503,7 +509,7 @@ def _changelogs(commit: Commit) -> list[tuple[TopicPartition, OutputColumns]]:
     ]
 
 
-def _one(columns: OutputColumns, index: int) -> OutputColumns:
+def _single_record(columns: OutputColumns, index: int) -> OutputColumns:
     partitions = columns.partitions
     topic, partition, offset = columns.input_of(index)
     return OutputColumns(

@@ -22,7 +22,7 @@ _POLL_S: Final = 0.1
 _RECORDS: Final = 1_000
 
 #: Seconds without rereads after a time-out, else each of many failing records would wait.
-_REST_S: Final = 60.0
+_PAUSE_S: Final = 60.0
 
 
 class InputRecord(NamedTuple):
@@ -31,7 +31,7 @@ class InputRecord(NamedTuple):
     headers: Headers
 
 
-class InputAgain:
+class InputReread:
     """Reader of consumed input records; creates its client when first needed."""
 
     def __init__(
@@ -42,34 +42,34 @@ class InputAgain:
         self._reader: RecordSource | None = None
         self._runs: Sequence[SourceRecords] = ()
         self._next = 0
-        self._known: set[str] = set()
-        self._rests_until_s = monotonic_s()
+        self._prepared_topics: set[str] = set()
+        self._paused_until_s = monotonic_s()
 
     def find(self, partition: TopicPartition, offset: int) -> InputRecord | None:
         """Return a consumed record; None, with a warning, if it can't be read."""
-        found = _found(self._runs, partition, offset)
-        if found is not None or self._monotonic_s() < self._rests_until_s:
-            return found
+        record = _find_record(self._runs, partition, offset)
+        if record is not None or self._monotonic_s() < self._paused_until_s:
+            return record
         why = "it is not in the log any more"
         try:
             if self._read(partition, offset):
-                found = _found(self._runs, partition, offset)
+                record = _find_record(self._runs, partition, offset)
             else:
                 why = f"the cluster has not given it within {_POLLS * _POLL_S:g} s"
-                self._give_up()
+                self._pause()
         except OffsetOutOfRangeError:
-            self._drop()
+            self._discard()
         except StreamsError as error:
             why = str(error)
-            self._give_up()
-        if found is None:
+            self._pause()
+        if record is None:
             _log.warning(
                 "the input record of a failed output, %s offset %d, can't be read again: %s",
                 partition,
                 offset,
                 why,
             )
-        return found
+        return record
 
     def find_last(
         self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
@@ -83,31 +83,31 @@ class InputAgain:
             while start < end and self._read(partition, start):
                 for run in self._runs:
                     if (run.topic, run.partition) == partition:
-                        found = [
+                        offsets = [
                             offset
                             for offset, key in zip(run.offsets, run.raw_keys, strict=True)
                             if key in keys and offset < end
                         ]
-                        last = found[-1] if found else last
+                        last = offsets[-1] if offsets else last
                 start = self._next
         except (OffsetOutOfRangeError, StreamsError) as error:
             _log.warning("can't search the input of a row in %s again: %s", partition, error)
-            self._drop()
+            self._discard()
         return last
 
     def close(self) -> None:
-        self._drop()
+        self._discard()
 
     def _read(self, partition: TopicPartition, offset: int) -> bool:
         """Fetch records from an offset; return False at a time-out."""
         self._runs = ()
         if self._reader is None:
             self._reader = self._make()
-            self._known.clear()
+            self._prepared_topics.clear()
         reader = self._reader
-        if partition.topic not in self._known:
+        if partition.topic not in self._prepared_topics:
             reader.prepare([partition.topic])
-            self._known.add(partition.topic)
+            self._prepared_topics.add(partition.topic)
         reader.assign({partition: offset})
         for _ in range(_POLLS):
             self._runs = reader.poll(_RECORDS, _POLL_S)
@@ -117,18 +117,18 @@ class InputAgain:
                 return True
         return False
 
-    def _give_up(self) -> None:
-        self._rests_until_s = self._monotonic_s() + _REST_S
-        self._drop()
+    def _pause(self) -> None:
+        self._paused_until_s = self._monotonic_s() + _PAUSE_S
+        self._discard()
 
-    def _drop(self) -> None:
+    def _discard(self) -> None:
         self._runs = ()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
 
-def _found(
+def _find_record(
     runs: Sequence[SourceRecords], partition: TopicPartition, offset: int
 ) -> InputRecord | None:
     for run in runs:

@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.rows import column_bytes
 from tidewheel.state_stores.layout.stored_values import described_key
-from tidewheel.tasks.commit.input_reread import InputAgain, InputRecord
+from tidewheel.tasks.commit.input_reread import InputRecord, InputReread
 from tidewheel.tasks.errors import RecordFailedError, RecordTooLargeError
 from tidewheel.tasks.kafka.internal_topics import configure_command
 from tidewheel.tasks.kafka.ports import RecordSource, SinkProducer
@@ -56,7 +56,7 @@ class OutputCollector:
         make_input_reader: Callable[[], RecordSource] | None = None,
     ) -> None:
         self._topics = topics
-        self._inputs = None if make_input_reader is None else InputAgain(make_input_reader)
+        self._inputs = None if make_input_reader is None else InputReread(make_input_reader)
         #: None in exactly_once, where all outputs are transactional.
         self.sink_producer = sink_producer
         self.staged: list[OutputColumns] = []
@@ -208,30 +208,30 @@ def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
     """Yield the end index of each run of records that fits a batch, or of one larger record."""
     size = 0
     for index in range(len(columns)):
-        more = record_bytes(columns, index)
-        if size and size + more > batch_bytes:
+        record_size = record_bytes(columns, index)
+        if size and size + record_size > batch_bytes:
             yield index
             size = 0
-        size += more
+        size += record_size
     if size:
         yield len(columns)
 
 
 def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
     left_out = set(indices)
-    kept = [index for index in range(len(columns)) if index not in left_out]
-    columns.keys = [columns.keys[i] for i in kept]
-    columns.values = [columns.values[i] for i in kept]
-    columns.timestamps = [columns.timestamps[i] for i in kept]
+    remaining = [index for index in range(len(columns)) if index not in left_out]
+    columns.keys = [columns.keys[i] for i in remaining]
+    columns.values = [columns.values[i] for i in remaining]
+    columns.timestamps = [columns.timestamps[i] for i in remaining]
     if isinstance(columns.partitions, list):
-        columns.partitions = [columns.partitions[i] for i in kept]
+        columns.partitions = [columns.partitions[i] for i in remaining]
     if columns.headers is not None:
-        columns.headers = [columns.headers[i] for i in kept]
+        columns.headers = [columns.headers[i] for i in remaining]
     if columns.source_offsets is not None:
-        columns.source_offsets = [columns.source_offsets[i] for i in kept]
+        columns.source_offsets = [columns.source_offsets[i] for i in remaining]
     inputs = columns.inputs
     if inputs is not None:
-        columns.inputs = lambda index: inputs(kept[index])
+        columns.inputs = lambda index: inputs(remaining[index])
 
 
 Emit = Callable[[OutputColumns], None]

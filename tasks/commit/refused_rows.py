@@ -77,7 +77,7 @@ def refused_row(
     """
     columns, index = failure.columns, failure.index
     key, value = columns.keys[index] or b"", columns.values[index] or b""
-    places = _only(ranges) or _found(record_keys(key), ranges, finder)
+    places = _only(ranges) or _last_inputs(record_keys(key), ranges, finder)
     place = places[0] if len(places) == 1 else None
     store, writers = ("", ()) if origin is None else (f" of store {origin.store}", origin.writers)
     wrote = f", written by {' or '.join(writers)}" if writers else ""
@@ -96,7 +96,7 @@ def _only(ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[tuple[TopicP
     return alone if len(ranges) == 1 else []
 
 
-def _found(
+def _last_inputs(
     keys: Collection[bytes], ranges: Mapping[TopicPartition, tuple[int, int]], finder: KeyFinder
 ) -> list[tuple[TopicPartition, int]]:
     offsets = {
@@ -111,11 +111,15 @@ def _cause(
     ranges: Mapping[TopicPartition, tuple[int, int]],
 ) -> str:
     if places:
-        return "at input " + " or ".join(f"{each} offset {offset}" for each, offset in places)
+        return "at input " + " or ".join(
+            f"{partition} offset {offset}" for partition, offset in places
+        )
     if not ranges:
         return "without input: in a scheduled callback"
     read = ", ".join(
-        f"{each} offset {start}" if end == start + 1 else f"{each} offsets {start} to {end - 1}"
-        for each, (start, end) in ranges.items()
+        f"{partition} offset {start}"
+        if end == start + 1
+        else f"{partition} offsets {start} to {end - 1}"
+        for partition, (start, end) in ranges.items()
     )
     return f"in a scheduled callback or for a record with another key, among {read}"

@@ -118,7 +118,7 @@ def plan_application(
     topic, and `StreamsError` if an internal topic has the wrong partition count.
     """
     if factor > 1:
-        spec = _kept_for_slow_ranges(spec)
+        spec = _with_longer_retention(spec)
     prefix = internal_prefix(application_id)
     matchable = {name for name in topics if not is_internal(name, application_id)}
     missing = sorted(missing_source_topics(spec, topics))
@@ -162,7 +162,7 @@ def plan_application(
         repartition_topics=repartition_topics,
         changelog_topics=changelogs,
         global_stores=spec.global_stores,
-        global_partitions={each.topic: topics[each.topic] for each in spec.global_stores},
+        global_partitions={store.topic: topics[store.topic] for store in spec.global_stores},
     )
 
 
@@ -185,12 +185,12 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
         if not source.internal
         for topic in source.topics
     }
-    return (wanted | {each.topic for each in spec.global_stores}).difference(topics)
+    return (wanted | {store.topic for store in spec.global_stores}).difference(topics)
 
 
 def is_matched(plan: ApplicationPlan, topic: str) -> bool:
     """Return True if a pattern selects the topic: other tasks continue after its deletion."""
-    sources = (source for each in plan.subtopologies.values() for source in each.spec.sources)
+    sources = (source for planned in plan.subtopologies.values() for source in planned.spec.sources)
     return any(source.pattern is not None and source.pattern.fullmatch(topic) for source in sources)
 
 
@@ -222,38 +222,43 @@ def _repartition_counts(
     """
     counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
     pending = set(spec.repartition_topics).difference(counts)
-    groups = [group for each in spec.subtopologies for group in each.copartition_groups]
+    groups = [
+        group for subtopology in spec.subtopologies for group in subtopology.copartition_groups
+    ]
     while pending:
-        known = (topics, matchable, counts)
-        found = _counts_of_partners(groups, {**topics, **counts}, pending)
+        counts_so_far = (topics, matchable, counts)
+        derived = _counts_of_partners(groups, {**topics, **counts}, pending)
         for partly in (False, True):
-            found = found or _levelled(
-                groups, _next_counts(spec, *known, pending, partly=partly), pending, partly=partly
+            derived = derived or _levelled(
+                groups,
+                _next_counts(spec, *counts_so_far, pending, partly=partly),
+                pending,
+                partly=partly,
             )
-        if not found:
+        if not derived:
             raise StreamsError(
                 f"the partition counts of {', '.join(sorted(pending))} depend on each other; "
                 "give one of them partitions=... in repartition()"
             )
-        counts.update(found)
-        pending.difference_update(found)
+        counts.update(derived)
+        pending.difference_update(derived)
     return counts
 
 
 def _counts_of_partners(
-    groups: Iterable[frozenset[str]], known: Mapping[str, int], pending: AbstractSet[str]
+    groups: Iterable[frozenset[str]], counts_so_far: Mapping[str, int], pending: AbstractSet[str]
 ) -> dict[str, int]:
-    found: dict[str, int] = {}
+    derived: dict[str, int] = {}
     for group in groups:
-        counts = [known[topic] for topic in group - pending if topic in known]
+        counts = [counts_so_far[topic] for topic in group - pending if topic in counts_so_far]
         if counts:
-            found.update(dict.fromkeys(group & pending, max(counts)))
-    return found
+            derived.update(dict.fromkeys(group & pending, max(counts)))
+    return derived
 
 
 def _levelled(
     groups: Iterable[frozenset[str]],
-    found: dict[str, int],
+    derived: dict[str, int],
     pending: AbstractSet[str],
     *,
     partly: bool,
@@ -264,12 +269,12 @@ def _levelled(
     """
     for group in groups:
         partners = group & pending
-        if partly or partners <= found.keys():
-            largest = max((found[topic] for topic in partners if topic in found), default=0)
-            found.update(dict.fromkeys(partners & found.keys(), largest))
+        if partly or partners <= derived.keys():
+            largest = max((derived[topic] for topic in partners if topic in derived), default=0)
+            derived.update(dict.fromkeys(partners & derived.keys(), largest))
         else:
-            found = {topic: count for topic, count in found.items() if topic not in partners}
-    return found
+            derived = {topic: count for topic, count in derived.items() if topic not in partners}
+    return derived
 
 
 def _next_counts(
@@ -282,7 +287,7 @@ def _next_counts(
     partly: bool,
 ) -> dict[str, int]:
     """Return counts derived from known sources; `partly`: other sources may be unknown."""
-    found: dict[str, int] = {}
+    derived: dict[str, int] = {}
     for subtopology in spec.subtopologies:
         written = {
             sink.topic
@@ -294,11 +299,11 @@ def _next_counts(
             for source in subtopology.sources
             for topic in (source.topics or _matching((), source.pattern, matchable))
         ]
-        known = [size for size in sizes if size is not None]
-        if written and ((partly and known) or len(known) == len(sizes)):
-            largest = max(known, default=1)
-            found.update({topic: max(largest, found.get(topic, 0)) for topic in written})
-    return found
+        known_sizes = [size for size in sizes if size is not None]
+        if written and ((partly and known_sizes) or len(known_sizes) == len(sizes)):
+            largest = max(known_sizes, default=1)
+            derived.update({topic: max(largest, derived.get(topic, 0)) for topic in written})
+    return derived
 
 
 def _check_copartitioning(
@@ -314,7 +319,7 @@ def _check_copartitioning(
             )
 
 
-def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
+def _with_longer_retention(spec: TopologySpec) -> TopologySpec:
     """Return the spec with expired window and session rows kept as long as in changelogs.
 
     The slowest key range may need rows that expired for faster ranges. Copies of the task know its

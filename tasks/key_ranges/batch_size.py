@@ -16,10 +16,10 @@ _NEWEST: Final = 0.25
 _BATCH_S: Final = 0.02
 _BATCH_RECORDS: Final = 64
 #: A larger unit pays off if a record costs less than this part of its cost at half the size.
-_PAYS: Final = 3 / 4
+_CHEAPER_SHARE: Final = 3 / 4
 
 
-class Pace:
+class UnitSize:
     """Number of `records` in the next unit of work, from the duration of earlier units.
 
     If `slow`, the range seals (hands over finished work for a commit) more often.
@@ -30,7 +30,7 @@ class Pace:
         self.slow = False
         self.mean_s = 0.0
 
-    def note(self, done: int, elapsed_s: float) -> None:
+    def adapt(self, done: int, elapsed_s: float) -> None:
         """Adapt the size to a finished unit: grow at most twofold, shrink immediately."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
@@ -44,27 +44,27 @@ class Pace:
         return mean_s
 
 
-class BatchPace(Pace):
+class BatchUnitSize(UnitSize):
     def __init__(self) -> None:
         super().__init__()
         self.records = _BATCH_RECORDS
         #: Seconds per record in units of 1, 2-3, 4-7, … records, by the number of bits.
         self._means: dict[int, float] = {}
 
-    def note(self, done: int, elapsed_s: float) -> None:
+    def adapt(self, done: int, elapsed_s: float) -> None:
         mean_s = self._mean(done, elapsed_s)
         self.slow = elapsed_s >= UNIT_S
         size = done.bit_length()
         self._means[size] = mean_s
-        if elapsed_s < _BATCH_S or self._pays(size, mean_s):
+        if elapsed_s < _BATCH_S or self._is_cheaper(size, mean_s):
             self.records = max(self.records, min(2 * done, _UNIT_RECORDS_MAX))
         else:
             self.records = max(min(self.records, done) // 2, 1)
 
-    def _pays(self, size: int, mean_s: float) -> bool:
+    def _is_cheaper(self, size: int, mean_s: float) -> bool:
         smaller_s, larger_s = self._means.get(size - 1), self._means.get(size + 1)
         if size == 1:
-            return larger_s is None or larger_s < _PAYS * mean_s
-        if larger_s is not None and larger_s < _PAYS * mean_s:
+            return larger_s is None or larger_s < _CHEAPER_SHARE * mean_s
+        if larger_s is not None and larger_s < _CHEAPER_SHARE * mean_s:
             return True
-        return smaller_s is not None and mean_s < _PAYS * smaller_s
+        return smaller_s is not None and mean_s < _CHEAPER_SHARE * smaller_s

@@ -76,10 +76,10 @@ class Dealer:
         positions = times
         if self.clock is not None:
             positions = self.clock.times(source, records, _rebased(batch, rows, records))
-            _note(positions, batch.source or records, first)
+            _store_position_times(positions, batch.source or records, first)
         self._chunks += 1
         # Arrays save memory: a range keeps these columns until its last row is sealed.
-        packed = {id(each): array("q", each) for each in (partition_times, times, positions)}
+        packed = {id(column): array("q", column) for column in (partition_times, times, positions)}
         chunk = Chunk(
             partition=TopicPartition(records.topic, records.partition),
             offsets=array("q", records.offsets),
@@ -112,13 +112,15 @@ class Dealer:
             chosen = {0: range(len(batch))}
         else:
             chosen = self._chosen(records, rows, old)
-        whole = len(chosen) == 1 and all(len(mine) == len(batch) for mine in chosen.values())
+        whole = len(chosen) == 1 and all(
+            len(chosen_indexes) == len(batch) for chosen_indexes in chosen.values()
+        )
         # Copy each range's records: a stuck range must not keep others' in memory.
         alone = whole and batch.source is records
         parts = [batch] if alone else batch.apart(list(chosen.values()))
         shares: list[Share] = []
-        for (index, mine), part in zip(chosen.items(), parts, strict=True):
-            my_rows = rows if whole else [rows[each] for each in mine]
+        for (index, chosen_indexes), part in zip(chosen.items(), parts, strict=True):
+            my_rows = rows if whole else [rows[row] for row in chosen_indexes]
             item = WorkItem(
                 source=source,
                 batch=part,
@@ -141,11 +143,11 @@ class Dealer:
         indexes = self.ranges.indexes_of(hashes)
         by_range: dict[int, list[int]] = {}
         if old is None:
-            for each, index in enumerate(indexes):
-                by_range.setdefault(index, []).append(each)
+            for position, index in enumerate(indexes):
+                by_range.setdefault(index, []).append(position)
         else:
-            for each in old.to_do(hashes, offsets):
-                by_range.setdefault(indexes[each], []).append(each)
+            for position in old.to_do(hashes, offsets):
+                by_range.setdefault(indexes[position], []).append(position)
         return dict[int, Sequence[int]](by_range)
 
     def _with_letters(
@@ -178,7 +180,7 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
     )
 
 
-def noting_passed(
+def with_passed_row(
     item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
 ) -> WorkItem:
     if old is None:
@@ -191,15 +193,15 @@ def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
     parted: list[Share] = []
     for share in shares:
         item = share.item
-        cut = bisect_left(item.rows, row)
-        if share.index != index or item.batch is None or not 0 < cut < len(item.rows):
+        split = bisect_left(item.rows, row)
+        if share.index != index or item.batch is None or not 0 < split < len(item.rows):
             parted.append(share)
             continue
-        for part, end in ((range(cut), row), (range(cut, len(item.rows)), item.end)):
+        for part, end in ((range(split), row), (range(split, len(item.rows)), item.end)):
             half = msgspec.structs.replace(
                 item,
                 batch=item.batch.take(part),
-                rows=[item.rows[each] for each in part],
+                rows=[item.rows[index_in_batch] for index_in_batch in part],
                 end=end,
                 # Both parts share the records: the last one counts the memory.
                 size_bytes=item.size_bytes if end == item.end else 0,
@@ -218,13 +220,13 @@ def _rebased(batch: RecordBatch, rows: Sequence[int], records: SourceRecords) ->
     return RecordBatch(batch.keys, batch.values, batch.timestamps, batch.headers, rows, records)
 
 
-def _note(positions: list[int], source: SourceRecords, first: int) -> None:
+def _store_position_times(positions: list[int], source: SourceRecords, first: int) -> None:
     if len(positions) == len(source):
         source.position_times = positions
         return
-    noted = list(source.position_times or [-1] * len(source))
-    noted[first : first + len(positions)] = positions
-    source.position_times = noted
+    times = list(source.position_times or [-1] * len(source))
+    times[first : first + len(positions)] = positions
+    source.position_times = times
 
 
 def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[int]:

@@ -30,7 +30,7 @@ class OldMap(msgspec.Struct, frozen=True):
         return max(entry.offset for entry in self.ranges)
 
     @property
-    def cut(self) -> KeyRanges:
+    def key_ranges(self) -> KeyRanges:
         """Return the former ranges; raise ValueError for gaps or overlaps."""
         return KeyRanges(tuple(entry.first_hash for entry in self.ranges))
 
@@ -41,14 +41,14 @@ class OldMap(msgspec.Struct, frozen=True):
         >>> old.done_below(1 << 31, 1 << 32), old.done_below(7, 1 << 32)
         (13, 10)
         """
-        first, last = self.cut.index_of(first_hash), self.cut.index_of(end_hash - 1)
+        first, last = self.key_ranges.index_of(first_hash), self.key_ranges.index_of(end_hash - 1)
         return min(entry.offset for entry in self.ranges[first : last + 1])
 
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> list[int]:
         if not offsets or min(offsets) >= self.highest:
             return list(range(len(offsets)))
         done_below = [entry.offset for entry in self.ranges]
-        indices = self.cut.indexes_of(hashes)
+        indices = self.key_ranges.indexes_of(hashes)
         rows = enumerate(zip(indices, offsets, strict=True))
         return [row for row, (index, offset) in rows if offset >= done_below[index]]
 

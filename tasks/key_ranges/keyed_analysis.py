@@ -31,21 +31,21 @@ _ANY: Final = "any"
 
 def only_awaits(subtopology: SubtopologySpec) -> bool:
     """Return True if every user function is a processor's `async def process`."""
-    processors = [each for each in subtopology.nodes if isinstance(each, ProcessorSpec)]
-    sinks = [each for each in subtopology.nodes if isinstance(each, SinkSpec)]
+    processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
+    sinks = [node for node in subtopology.nodes if isinstance(node, SinkSpec)]
     return (
         bool(processors)
-        and all(each.partitioner is None and isinstance(each.topic, str) for each in sinks)
-        and all(each.wrap is None for each in processors)
-        and not any(isinstance(each.supplier, OperatorSupplier) for each in processors)
-        and all(awaits(each.supplier) for each in processors)
+        and all(node.partitioner is None and isinstance(node.topic, str) for node in sinks)
+        and all(node.wrap is None for node in processors)
+        and not any(isinstance(node.supplier, OperatorSupplier) for node in processors)
+        and all(awaits(node.supplier) for node in processors)
     )
 
 
-class Cutting(msgspec.Struct, frozen=True):
+class Keyedness(msgspec.Struct, frozen=True):
     """First reason against key ranges of a sub-topology; empty if its tasks can have them.
 
-    >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
+    >>> str(Keyedness()), str(Keyedness("KTABLE-SUPPRESS-4: it holds rows back"))
     ('keyed', 'free: KTABLE-SUPPRESS-4: it holds rows back')
     """
 
@@ -59,10 +59,10 @@ class Cutting(msgspec.Struct, frozen=True):
         return "keyed" if self.keyed else f"free: {self.reason}"
 
 
-def keyedness(subtopology: SubtopologySpec) -> Cutting:
+def keyedness(subtopology: SubtopologySpec) -> Keyedness:
     """Return the reason against key ranges. Creates operators and processors, initialises none."""
     flows = _flows(subtopology)
-    return Cutting(next(_reasons(subtopology, flows), ""))
+    return Keyedness(next(_reasons(subtopology, flows), ""))
 
 
 def counted(subtopology: SubtopologySpec) -> Counted | None:
@@ -77,12 +77,12 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
     Such a scan sees only the rows of its key range (`OwnKeys`).
     """
     names = {store.name for store in subtopology.stores if not _expires(store)}
-    found: dict[str, tuple[str, ...]] = {}
+    nodes: dict[str, tuple[str, ...]] = {}
     for flow in _flows(subtopology):
         if flow.is_users:
             for store in names.intersection(flow.node.stores):
-                found[store] = (*found.get(store, ()), flow.node.name)
-    return found
+                nodes[store] = (*nodes.get(store, ()), flow.node.name)
+    return nodes
 
 
 def runs_users_objects(subtopology: SubtopologySpec) -> bool:

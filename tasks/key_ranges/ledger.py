@@ -16,7 +16,7 @@ _ROW_BYTES = 3 * 8
 _RUN_BYTES = 1_000
 
 
-class _Run(msgspec.Struct):
+class _DistributedRun(msgspec.Struct):
     size_bytes: int
     holders: int
 
@@ -26,7 +26,7 @@ class RunMemory:
 
     def __init__(self, ranges: int) -> None:
         self.bytes = 0
-        self._waiting: list[deque[_Run]] = [deque() for _ in range(ranges)]
+        self._waiting: list[deque[_DistributedRun]] = [deque() for _ in range(ranges)]
         self._done = [0] * ranges
 
     def give(self, rows: int, indexes: Iterable[int]) -> None:
@@ -34,20 +34,20 @@ class RunMemory:
         holders = list(indexes)
         if not holders:
             return
-        run = _Run(rows * _ROW_BYTES + _RUN_BYTES, len(holders))
+        run = _DistributedRun(rows * _ROW_BYTES + _RUN_BYTES, len(holders))
         self.bytes += run.size_bytes
         for index in holders:
             self._waiting[index].append(run)
 
-    def let_go(self, index: int, items_done: int) -> None:
+    def release(self, index: int, items_done: int) -> None:
         """Release runs; `items_done` is the total of work items that range `index` finished.
 
         >>> memory = RunMemory(2)
         >>> memory.give(10, [0, 1])
-        >>> memory.let_go(0, 1)
+        >>> memory.release(0, 1)
         >>> memory.bytes
         1240
-        >>> memory.let_go(1, 1)
+        >>> memory.release(1, 1)
         >>> memory.bytes
         0
         """
@@ -172,11 +172,11 @@ class Ledger:
 
 
 def first_open(ledgers: Iterable[Ledger]) -> Open | None:
-    opened = (each.open_row() for each in ledgers)
-    return min(filter(None, opened), key=lambda each: each.order, default=None)
+    open_rows = (row.open_row() for row in ledgers)
+    return min(filter(None, open_rows), key=lambda row: row.order, default=None)
 
 
 def offsets_of(ledgers: Iterable[Ledger], partition: TopicPartition, end: int) -> list[int]:
     """Return the restart offset of each range; `end` where everything is sealed."""
-    opened = (each.open_row() for each in ledgers)
-    return [end if each is None else each.offset_of(partition) for each in opened]
+    open_rows = (row.open_row() for row in ledgers)
+    return [end if row is None else row.offset_of(partition) for row in open_rows]

@@ -30,9 +30,9 @@ class LoopWatch:
         self._loop = loop
         self.thread = thread
         self._mark: threading.Event | None = None
-        self._seen: LoopStep | None = None
+        self._last_step: LoopStep | None = None
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         step = self.step()
         if step is not None or self._loop.is_closed():
             return
@@ -40,16 +40,16 @@ class LoopWatch:
             self._mark = threading.Event()
             self._loop.call_soon_threadsafe(self._mark.set)
         task = asyncio.current_task(self._loop)
-        self._seen = None if task is None else LoopStep(task, now_s)
+        self._last_step = None if task is None else LoopStep(task, now_s)
 
     def step(self) -> LoopStep | None:
         """Return the recorded step if the loop is still in it."""
-        seen, mark = self._seen, self._mark
-        if seen is None or mark is None:
+        last_step, mark = self._last_step, self._mark
+        if last_step is None or mark is None:
             return None
         # Read the task first: a mark unset afterwards proves that its step was not over.
-        is_there = asyncio.current_task(self._loop) is seen.task
-        return seen if is_there and not mark.is_set() else None
+        is_running = asyncio.current_task(self._loop) is last_step.task
+        return last_step if is_running and not mark.is_set() else None
 
     def place(self, step: LoopStep) -> str:
         """Return the step's user code, as "Shop.process (shop.py:12)"; empty after its end."""

@@ -6,7 +6,7 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
-def first_cut(
+def starting_ranges(
     wanted: KeyRanges, before: Sequence[KeyRanges], fitting: int, *, as_before: bool
 ) -> KeyRanges:
     """Return the key ranges with which a task starts.
@@ -18,17 +18,17 @@ def first_cut(
             callbacks must have run for all keys of one range.
 
     >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
-    >>> first_cut(thirds, [], 10, as_before=True) == first_cut(thirds, [halves], 10, as_before=False) == thirds
+    >>> starting_ranges(thirds, [], 10, as_before=True) == starting_ranges(thirds, [halves], 10, as_before=False) == thirds
     True
-    >>> first_cut(thirds, [halves], 10, as_before=True) == first_cut(thirds, [halves], 3, as_before=False) == halves
+    >>> starting_ranges(thirds, [halves], 10, as_before=True) == starting_ranges(thirds, [halves], 3, as_before=False) == halves
     True
     """
-    for each in before:
-        if len({*wanted.first_hashes, *each.first_hashes}) > fitting:
-            return each
+    for ranges in before:
+        if len({*wanted.first_hashes, *ranges.first_hashes}) > fitting:
+            return ranges
     if not before or not as_before:
         return wanted
-    return KeyRanges(tuple(sorted({hash_ for each in before for hash_ in each.first_hashes})))
+    return KeyRanges(tuple(sorted({hash_ for ranges in before for hash_ in ranges.first_hashes})))
 
 
 def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
@@ -38,7 +38,9 @@ def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
     (RangeProgress(first_hash=0, offset=7),)
     """
     offset = vector[0].offset
-    return (RangeProgress(0, offset),) if all(each.offset == offset for each in vector) else vector
+    return (
+        (RangeProgress(0, offset),) if all(entry.offset == offset for entry in vector) else vector
+    )
 
 
 def together(

@@ -56,9 +56,9 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
     >>> ranges_that_fit("shop" * 60, 32)
     241
     """
-    room = METADATA_CHARACTERS_MAX // 4 * 3 - _FRAME_BYTES - _WIDE_RANGES
-    room -= len(transactional_id.encode()) + operator_times * _TIME_BYTES + facts_bytes
-    return max(1, min(room // _RANGE_BYTES, RANGES_MAX))
+    free_bytes = METADATA_CHARACTERS_MAX // 4 * 3 - _FRAME_BYTES - _WIDE_RANGES
+    free_bytes -= len(transactional_id.encode()) + operator_times * _TIME_BYTES + facts_bytes
+    return max(1, min(free_bytes // _RANGE_BYTES, RANGES_MAX))
 
 
 class RangeProgress(msgspec.Struct, frozen=True):
@@ -127,23 +127,23 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """
         base = self.committed_offset
         body = bytearray((_MAGIC, _VERSION))
-        _put(body, self.sequence)
-        _put(body, self.task_epoch)
-        _put_text(body, self.transactional_id)
+        _append_number(body, self.sequence)
+        _append_number(body, self.task_epoch)
+        _append_text(body, self.transactional_id)
         body += self.topic_id
         body += self.topology_hash
-        _put_text(body, self.key_hash)
-        _put(body, len(self.ranges))
+        _append_text(body, self.key_hash)
+        _append_number(body, len(self.ranges))
         previous = 0
         for entry in self.ranges:
-            _put(body, entry.first_hash - previous)
-            _put(body, entry.offset - base)
+            _append_number(body, entry.first_hash - previous)
+            _append_number(body, entry.offset - base)
             previous = entry.first_hash
-        _put(body, self.stream_time_ms + 1)
-        _put(body, len(self.operator_times_ms))
+        _append_number(body, self.stream_time_ms + 1)
+        _append_number(body, len(self.operator_times_ms))
         for time_ms in self.operator_times_ms:
-            _put(body, time_ms + 1)
-        _put(body, len(self.facts))
+            _append_number(body, time_ms + 1)
+        _append_number(body, len(self.facts))
         body += self.facts
         body += _checksum(body, base).to_bytes(_CHECKSUM_BYTES, "big")
         text = base64.b64encode(body).decode("ascii")
@@ -160,7 +160,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         if content is None:
             return None
         has_facts = content[1] == _VERSION
-        reader = _Reader(content, 2)
+        reader = _MetadataReader(content, 2)
         try:
             progress = cls._read(reader, committed_offset, has_facts=has_facts)
         except (IndexError, UnicodeDecodeError):
@@ -172,12 +172,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
 
     @classmethod
-    def _read(cls, reader: "_Reader", committed_offset: int, *, has_facts: bool) -> Self:
+    def _read(cls, reader: "_MetadataReader", committed_offset: int, *, has_facts: bool) -> Self:
         sequence = reader.number()
         task_epoch = reader.number()
         transactional_id = reader.text()
-        topic_id = reader.take(_TOPIC_ID_BYTES)
-        topology_hash = reader.take(TOPOLOGY_HASH_BYTES)
+        topic_id = reader.read(_TOPIC_ID_BYTES)
+        topology_hash = reader.read(TOPOLOGY_HASH_BYTES)
         key_hash = reader.text()
         ranges: list[RangeProgress] = []
         first_hash = 0
@@ -196,7 +196,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             operator_times_ms=operator_times_ms,
             key_hash=key_hash,
             sequence=sequence,
-            facts=reader.take(reader.number()) if has_facts else b"",
+            facts=reader.read(reader.number()) if has_facts else b"",
         )
 
 
@@ -255,22 +255,26 @@ def slowest_position_ms(
     the time is unknown: no commit, or another topology. `may_part`: never None, because ranges now
     at one offset may differ when the restore reads the changelog.
     """
-    known = [progress for progress in committed if progress is not None]
-    level = all(progress.highest_offset == progress.committed_offset for progress in known)
+    progress_of_inputs = [progress for progress in committed if progress is not None]
+    level = all(
+        progress.highest_offset == progress.committed_offset for progress in progress_of_inputs
+    )
     if level and not may_part:
         return None
-    if any(progress.topology_hash != topology_hash for progress in known):
+    if any(progress.topology_hash != topology_hash for progress in progress_of_inputs):
         return -1
     # With key ranges, all operators commit one time: that of the slowest range's position. Stores
     # commit -1.
-    return max((time for progress in known for time in progress.operator_times_ms), default=-1)
+    return max(
+        (time for progress in progress_of_inputs for time in progress.operator_times_ms), default=-1
+    )
 
 
 def _checksum(body: bytes | bytearray, committed_offset: int) -> int:
     return zlib.crc32(body, zlib.crc32(committed_offset.to_bytes(8, "big")))
 
 
-def _put(body: bytearray, number: int) -> None:
+def _append_number(body: bytearray, number: int) -> None:
     """Append an unsigned varint (LEB128)."""
     assert number >= 0, "only differences to a minimum are written"
     while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
@@ -279,13 +283,13 @@ def _put(body: bytearray, number: int) -> None:
     body.append(number)
 
 
-def _put_text(body: bytearray, text: str) -> None:
+def _append_text(body: bytearray, text: str) -> None:
     data = text.encode()
-    _put(body, len(data))
+    _append_number(body, len(data))
     body += data
 
 
-class _Reader:
+class _MetadataReader:
     """Reader of varints, texts and bytes; IndexError past the end."""
 
     def __init__(self, body: bytes, position: int) -> None:
@@ -308,7 +312,7 @@ class _Reader:
             if shift > _SHIFTS_MAX:
                 raise IndexError(shift)
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         end = self._position + count
         if end > len(self._body):
             raise IndexError(count)
@@ -317,4 +321,4 @@ class _Reader:
         return data
 
     def text(self) -> str:
-        return self.take(self.number()).decode()
+        return self.read(self.number()).decode()

@@ -4,7 +4,7 @@ Threads that share no task share no store. So **whole tasks** come first: the he
 idlest thread. **While the load is uneven**, the busiest thread then gives the idlest a whole task
 or range, or part of its heaviest task.
 
-The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
+The previous placement stays while it is as even as a new one within `TOLERANCE` and needs no more
 ranges. Load counts as even within a range.
 """
 
@@ -77,7 +77,7 @@ def assign_ranges(
     """Return the ranges of each task and their threads.
 
     Args:
-        previous: Last answer; it may name tasks and threads that no longer exist.
+        previous: Last placement; it may name tasks and threads that no longer exist.
         capacity: Maximum load of one thread, 0 if unlimited. A quarter of all threads' capacity is
             added evenly to the tasks' loads, so chance differences of idle threads move nothing.
 
@@ -87,24 +87,24 @@ def assign_ranges(
     """
     if not tasks:
         return {}
-    loads = _weighted(sorted(tasks, key=lambda each: each.task), threads * capacity)
+    loads = _weighted(sorted(tasks, key=lambda load: load.task), threads * capacity)
     fresh = _Draft(loads, threads)
-    fresh.place_rest()
-    fresh.even_out(TOLERANCE / 2)
+    fresh.place_unplaced()
+    fresh.balance(TOLERANCE / 2)
     if previous is None:
-        return fresh.answer()
-    kept = _Draft(loads, threads)
-    kept.take_over(previous)
-    changed = kept.place_rest()
-    if not changed and kept.is_as_good_as(fresh):
-        return kept.answer()
-    changed = kept.even_out(TOLERANCE) or changed
+        return fresh.placement()
+    previous_draft = _Draft(loads, threads)
+    previous_draft.place_previous(previous)
+    changed = previous_draft.place_unplaced()
+    if not changed and previous_draft.is_as_good_as(fresh):
+        return previous_draft.placement()
+    changed = previous_draft.balance(TOLERANCE) or changed
     if changed:
-        kept.even_out(TOLERANCE / 2)
-    if kept.is_as_good_as(fresh):
-        return kept.answer()
+        previous_draft.balance(TOLERANCE / 2)
+    if previous_draft.is_as_good_as(fresh):
+        return previous_draft.placement()
     fresh.rename_threads(previous)
-    return fresh.answer()
+    return fresh.placement()
 
 
 class _Weights:
@@ -112,15 +112,15 @@ class _Weights:
 
     def __init__(self, task: TaskLoad, floor: int) -> None:
         self.task = task
-        self._firsts = [each.first_hash for each in task.ranges]
+        self._firsts = [key_range.first_hash for key_range in task.ranges]
         self._ends = [*self._firsts[1:], HASH_END]
         self._below: list[int] = []
         self._inside: list[int] = []
         below = 0
-        for each, end in zip(task.ranges, self._ends, strict=True):
+        for key_range, end in zip(task.ranges, self._ends, strict=True):
             self._below.append(below)
-            width = end - each.first_hash
-            self._inside.append(each.load * _UNITS + max(floor * width // HASH_END, 1))
+            size = end - key_range.first_hash
+            self._inside.append(key_range.load * _UNITS + max(floor * size // HASH_END, 1))
             below += self._inside[-1]
         self.total = below
 
@@ -136,7 +136,7 @@ class _Weights:
 
 
 def _weighted(tasks: Sequence[TaskLoad], capacity: int) -> dict[TaskId, _Weights]:
-    total = sum(each.load for task in tasks for each in task.ranges)
+    total = sum(key_range.load for task in tasks for key_range in task.ranges)
     evenly = max(total // _IDLE_SHARE, capacity // _EVEN_SHARE, 1)
     floor = evenly * _UNITS // len(tasks)
     return {task.task: _Weights(task, floor) for task in tasks}
@@ -165,10 +165,10 @@ class _Draft:
         self._busy = [0] * threads
         self._by_thread: dict[int, list[_Piece]] | None = None
         self._pieces = {
-            name: _pieces_of(name, [each.first_hash for each in of.task.ranges])
-            if of.task.fixed
+            name: _pieces_of(name, [key_range.first_hash for key_range in weight.task.ranges])
+            if weight.task.fixed
             else _pieces_of(name, [0])
-            for name, of in weights.items()
+            for name, weight in weights.items()
         }
 
     @property
@@ -186,7 +186,7 @@ class _Draft:
     def is_as_good_as(self, other: "_Draft") -> bool:
         return self.count <= other.count and self.gap <= other.gap + other.mean * TOLERANCE
 
-    def answer(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
+    def placement(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
         return {
             name: tuple(PlacedRange(piece.first, piece.thread) for piece in pieces)
             for name, pieces in self._pieces.items()
@@ -198,25 +198,27 @@ class _Draft:
     def _weight(self, piece: _Piece) -> int:
         return self._weights[piece.task].between(piece.first, piece.end)
 
-    def take_over(self, previous: Placement) -> None:
+    def place_previous(self, previous: Placement) -> None:
         for name, pieces in self._pieces.items():
-            before = {each.first_hash: each.thread for each in previous.get(name, ())}
+            before = {placed.first_hash: placed.thread for placed in previous.get(name, ())}
             if not self._weights[name].task.fixed and before:
                 pieces[:] = _pieces_of(name, sorted(before))
             for piece in pieces:
                 thread = before.get(piece.first, _NOWHERE)
                 if thread in self._threads:
                     self._place(piece, thread)
-            self._join(name)
+            self._merge_neighbours(name)
             self._limit(name)
 
-    def place_rest(self) -> bool:
-        rest = [piece for piece in self._all() if piece.thread == _NOWHERE]
-        for piece in sorted(rest, key=lambda each: (-self._weight(each), each.task, each.first)):
+    def place_unplaced(self) -> bool:
+        unplaced = [piece for piece in self._all() if piece.thread == _NOWHERE]
+        for piece in sorted(
+            unplaced, key=lambda piece: (-self._weight(piece), piece.task, piece.first)
+        ):
             self._place(piece, self._idlest(self._threads))
         for name in self._pieces:
-            self._join(name)
-        return bool(rest)
+            self._merge_neighbours(name)
+        return bool(unplaced)
 
     def rename_threads(self, previous: Placement) -> None:
         """Renumber the threads to keep as much load as possible on its previous thread."""
@@ -224,11 +226,11 @@ class _Draft:
         for piece in self._all():
             weights = self._weights[piece.task]
             before = previous.get(piece.task, ())
-            ends = [*(each.first_hash for each in before[1:]), HASH_END]
-            for each, upper in zip(before, ends, strict=False):
-                first, end = max(each.first_hash, piece.first), min(upper, piece.end)
-                if first < end and each.thread in self._threads:
-                    common[piece.thread, each.thread] += weights.between(first, end)
+            ends = [*(placed.first_hash for placed in before[1:]), HASH_END]
+            for placed, upper in zip(before, ends, strict=False):
+                first, end = max(placed.first_hash, piece.first), min(upper, piece.end)
+                if first < end and placed.thread in self._threads:
+                    common[piece.thread, placed.thread] += weights.between(first, end)
         names: dict[int, int] = {}
         for now, then in sorted(common, key=lambda pair: (-common[pair], pair)):
             if now not in names and then not in names.values():
@@ -240,7 +242,7 @@ class _Draft:
         for piece in self._all():
             piece.thread = names[piece.thread]
 
-    def even_out(self, tolerance: float) -> bool:
+    def balance(self, tolerance: float) -> bool:
         """Move load until threads differ by `tolerance` x mean at most; True if any moved."""
         changed = False
         #: (Load, thread), idlest first, without threads that can move nothing.
@@ -254,7 +256,7 @@ class _Draft:
             at = bisect_left(active, (most, 0))
             giver = active[at][1]
             gain = max(int(mean * _GAIN), 1)
-            if self._gives_whole(giver, taker, gain) or self._gives_part(giver, taker, mean, gain):
+            if self._move_whole(giver, taker, gain) or self._move_part(giver, taker, mean, gain):
                 active = self._ranked()
                 total = sum(self._busy)
                 changed = True
@@ -266,64 +268,69 @@ class _Draft:
     def _ranked(self) -> list[tuple[int, int]]:
         return sorted(zip(self._busy, self._threads, strict=True))
 
-    def _gives_whole(self, giver: int, taker: int, gain: int) -> bool:
+    def _move_whole(self, giver: int, taker: int, gain: int) -> bool:
         busy, idle = self._busy[giver], self._busy[taker]
         best: tuple[tuple[int, bool, TaskId, int], _Piece] | None = None
         for piece in self._of(giver):
             weight = self._weight(piece)
             after = max(busy - weight, idle + weight)
-            rank = (after, not self._neighbours(piece, taker), piece.task, piece.first)
+            rank = (after, not self._has_neighbour_on(piece, taker), piece.task, piece.first)
             if after <= busy - gain and (best is None or rank < best[0]):
                 best = (rank, piece)
         if best is None:
             return False
         self._place(best[1], taker)
-        self._join(best[1].task)
+        self._merge_neighbours(best[1].task)
         return True
 
-    def _gives_part(self, giver: int, taker: int, mean: float, gain: int) -> bool:
+    def _move_part(self, giver: int, taker: int, mean: float, gain: int) -> bool:
         busy, idle = self._busy[giver], self._busy[taker]
         wanted = int(min(busy - mean, mean - idle))
         if wanted < gain:
             wanted = (busy - idle) // 2
         candidates = sorted(
-            (not self._neighbours(piece, taker), -self._weight(piece), piece.task, piece.first)
+            (
+                not self._has_neighbour_on(piece, taker),
+                -self._weight(piece),
+                piece.task,
+                piece.first,
+            )
             for piece in self._of(giver)
             if not self._weights[piece.task].task.fixed
         )
-        for needs_cut, _, task, first in candidates:
+        for needs_split, _, task, first in candidates:
             pieces = self._pieces[task]
-            cuts_left = self._limit_of(task) - len(pieces)
-            if needs_cut and cuts_left <= 0:
+            splits_left = self._limit_of(task) - len(pieces)
+            if needs_split and splits_left <= 0:
                 continue
             piece = pieces[_index_of(pieces, first)]
             # The fewer further ranges the task may have, the larger each part must be.
-            part = self._weight(piece) // (max(cuts_left, 0) + 1)
-            if self._part_goes(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
+            part = self._weight(piece) // (max(splits_left, 0) + 1)
+            if self._split_off(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
                 return True
         return False
 
-    def _part_goes(self, piece: _Piece, taker: int, wanted: int) -> bool:
+    def _split_off(self, piece: _Piece, taker: int, wanted: int) -> bool:
         """Move a part of at most `wanted` load to `taker`, next to its own range if possible."""
         below = self._weights[piece.task].below
         inner = range(piece.first + 1, piece.end)
-        if taker in (each.thread for each in self._neighbours_of(piece, below_it=True)):
+        if taker in (neighbour.thread for neighbour in self._neighbours_of(piece, below_it=True)):
             count = bisect_right(inner, below(piece.first) + wanted, key=below)
-            cut = inner[count - 1] if count else piece.first
-            taken = _Piece(piece.task, piece.first, cut, piece.thread)
-            left = _Piece(piece.task, cut, piece.end, piece.thread)
+            boundary = inner[count - 1] if count else piece.first
+            moved = _Piece(piece.task, piece.first, boundary, piece.thread)
+            remaining = _Piece(piece.task, boundary, piece.end, piece.thread)
         else:
             count = bisect_left(inner, below(piece.end) - wanted, key=below)
-            cut = inner[count] if count < len(inner) else piece.end
-            left = _Piece(piece.task, piece.first, cut, piece.thread)
-            taken = _Piece(piece.task, cut, piece.end, piece.thread)
-        if taken.first >= taken.end or self._weight(taken) == 0:
+            boundary = inner[count] if count < len(inner) else piece.end
+            remaining = _Piece(piece.task, piece.first, boundary, piece.thread)
+            moved = _Piece(piece.task, boundary, piece.end, piece.thread)
+        if moved.first >= moved.end or self._weight(moved) == 0:
             return False
         pieces = self._pieces[piece.task]
         at = _index_of(pieces, piece.first)
-        pieces[at : at + 1] = sorted((left, taken), key=lambda each: each.first)
-        self._place(taken, taker)
-        self._join(piece.task)
+        pieces[at : at + 1] = sorted((remaining, moved), key=lambda neighbour: neighbour.first)
+        self._place(moved, taker)
+        self._merge_neighbours(piece.task)
         return True
 
     def _of(self, thread: int) -> list[_Piece]:
@@ -334,7 +341,7 @@ class _Draft:
         return self._by_thread.get(thread, [])
 
     def _idlest(self, threads: Iterable[int]) -> int:
-        return min(threads, key=lambda each: (self._busy[each], each))
+        return min(threads, key=lambda thread: (self._busy[thread], thread))
 
     def _place(self, piece: _Piece, thread: int) -> None:
         weight = self._weight(piece)
@@ -349,14 +356,14 @@ class _Draft:
         at = _index_of(pieces, piece.first) + (-1 if below_it else 1)
         return pieces[at : at + 1] if at >= 0 else []
 
-    def _neighbours(self, piece: _Piece, thread: int) -> bool:
+    def _has_neighbour_on(self, piece: _Piece, thread: int) -> bool:
         return any(
-            each.thread == thread
+            neighbour.thread == thread
             for below_it in (True, False)
-            for each in self._neighbours_of(piece, below_it=below_it)
+            for neighbour in self._neighbours_of(piece, below_it=below_it)
         )
 
-    def _join(self, task: TaskId) -> None:
+    def _merge_neighbours(self, task: TaskId) -> None:
         if self._weights[task].task.fixed:
             return
         joined: list[_Piece] = []
@@ -382,17 +389,17 @@ class _Draft:
             first = min(pairs)[1]
             at = next(index for index, piece in enumerate(pieces) if piece.first == first)
             low, high = pieces[at], pieces[at + 1]
-            stays, goes = sorted((low, high), key=self._weight, reverse=True)
-            if _NOWHERE not in {goes.thread, stays.thread}:
-                self._place(goes, stays.thread)
+            heavier, lighter = sorted((low, high), key=self._weight, reverse=True)
+            if _NOWHERE not in {lighter.thread, heavier.thread}:
+                self._place(lighter, heavier.thread)
             else:
-                self._leave(low)
-                self._leave(high)
-            low.thread, low.end = stays.thread, high.end
+                self._unplace(low)
+                self._unplace(high)
+            low.thread, low.end = heavier.thread, high.end
             del pieces[at + 1]
-            self._join(task)
+            self._merge_neighbours(task)
 
-    def _leave(self, piece: _Piece) -> None:
+    def _unplace(self, piece: _Piece) -> None:
         if piece.thread != _NOWHERE:
             self._busy[piece.thread] -= self._weight(piece)
             piece.thread = _NOWHERE

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit, waited_s
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
-from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
+from tidewheel.tasks.key_ranges.shared_loop import SharedLoop, SharedRunner
 
 #: Seconds between measurements for the concurrency limit.
 _WINDOW_S: Final = 0.05
@@ -25,7 +25,7 @@ _LONG_S: Final = 1.0
 _SAMPLE: Final = 4
 
 
-class _Seen(NamedTuple):
+class _Measurement(NamedTuple):
     at_s: float
     used_s: Mapping[int, float]
     waited_s: Mapping[threading.Thread, float]
@@ -44,23 +44,23 @@ class RangePool:
         self._closed = False
         self._running: dict[RangeWorker, threading.Thread] = {}
         #: Threads in calls of closed ranges. Others replace them; they end after the call.
-        self._left_behind: set[threading.Thread] = set()
+        self._abandoned: set[threading.Thread] = set()
         #: Event loop, created for the first range whose functions only await.
-        self._shared: SharedLoop | None = None
+        self._shared_loop: SharedLoop | None = None
         self._loops: list[SharedLoop] = []
         self._started = 0
         self._concurrency = ConcurrencyLimit(threads)
         self._crowded = threading.Condition(self._lock)
-        self._looks = True
+        self._is_measuring = True
         self._clocks: dict[threading.Thread, int] = {}
-        #: Ranges in calls longer than `_LONG_S`. Closed ranges' threads are in `_left_behind`
+        #: Ranges in calls longer than `_LONG_S`. Closed ranges' threads are in `_abandoned`
         #: instead.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
         if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
             self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
             threading.Thread(
-                target=self._adjust_concurrency, name="tidewheel-width", daemon=True
+                target=self._adjust_concurrency, name="tidewheel-concurrency", daemon=True
             ).start()
         else:  # at most two threads, or no clock to measure them
             self._concurrency.limit = threads
@@ -75,63 +75,67 @@ class RangePool:
 
     def wake(self, ranges: Iterable[RangeWorker]) -> None:
         with self._lock:
-            for each in ranges:
-                if each.scheduling is Scheduling.IDLE and each.has_work and self._queue(each):
-                    self._call()
+            for key_range in ranges:
+                if (
+                    key_range.scheduling is Scheduling.IDLE
+                    and key_range.has_work
+                    and self._queue(key_range)
+                ):
+                    self._wake_thread()
 
-    def _queue(self, each: RangeWorker) -> bool:
+    def _queue(self, key_range: RangeWorker) -> bool:
         """Queue a range; True if a thread, not an event loop, must run it. Needs the lock."""
-        each.scheduling = Scheduling.QUEUED
-        if each.awaits and isinstance(each.waiting, Shared):
-            each.waiting.turns.begin(each)
+        key_range.scheduling = Scheduling.QUEUED
+        if key_range.awaits and isinstance(key_range.waiting, SharedRunner):
+            key_range.waiting.turns.begin(key_range)
             return False
-        self._ready.append(each)
+        self._ready.append(key_range)
         return True
 
-    def _call(self) -> None:
+    def _wake_thread(self) -> None:
         """Wake a thread if the limit allows it. Needs the lock."""
         if self._has_place:
             self._work.notify()
         else:
-            self._look_soon()
+            self._wake_measuring()
 
-    def share(self) -> Shared:
+    def share(self) -> SharedRunner:
         """Return a range's runner of coroutines on the shared event loop. Called in its thread."""
         with self._lock:
-            if self._shared is None:
-                self._shared = SharedLoop(self._turned)
-                self._loops.append(self._shared)
-            return Shared(self._shared)
+            if self._shared_loop is None:
+                self._shared_loop = SharedLoop(self._finish_turn)
+                self._loops.append(self._shared_loop)
+            return SharedRunner(self._shared_loop)
 
-    def leave_behind(self, each: RangeWorker) -> None:
+    def abandon(self, key_range: RangeWorker) -> None:
         """Replace the thread of a closed range that is still in a call."""
-        if isinstance(each.waiting, Shared):
-            self._leave_loop(each.waiting)
+        if isinstance(key_range.waiting, SharedRunner):
+            self._abandon_loop(key_range.waiting)
         with self._lock:
-            thread = self._running.get(each)
-            if thread is None or thread in self._left_behind:
+            thread = self._running.get(key_range)
+            if thread is None or thread in self._abandoned:
                 return
-            self._left_behind.add(thread)
-            self._long.pop(each, None)
+            self._abandoned.add(thread)
+            self._long.pop(key_range, None)
         if not self._closed:
             self._start_thread()
 
-    def is_blocked(self, each: RangeWorker) -> bool:
+    def is_blocked(self, key_range: RangeWorker) -> bool:
         """Return True if a coroutine blocks the event loop that this range must run on."""
-        waiting = each.waiting
-        if not isinstance(waiting, Shared) or each.scheduling is Scheduling.IDLE:
+        waiting = key_range.waiting
+        if not isinstance(waiting, SharedRunner) or key_range.scheduling is Scheduling.IDLE:
             return False
         return not waiting.turns.is_turning()
 
     def watch(self, now_s: float) -> None:
-        for each in list(self._loops):
-            each.watch.look(now_s)
+        for loop in list(self._loops):
+            loop.watch.check(now_s)
 
-    def _leave_loop(self, waiting: Shared) -> None:
+    def _abandon_loop(self, waiting: SharedRunner) -> None:
         """Cancel a range's coroutine; if it blocks the event loop, later ranges get a new one."""
         waiting.cancel()
-        if waiting.turns is self._shared and not waiting.turns.is_turning():
-            self._shared = None  # ranges of the blocked loop stay on it
+        if waiting.turns is self._shared_loop and not waiting.turns.is_turning():
+            self._shared_loop = None  # ranges of the blocked loop stay on it
 
     @property
     def has_free_threads(self) -> bool:
@@ -147,8 +151,8 @@ class RangePool:
             self._closed = True
             self._work.notify_all()
             self._crowded.notify_all()
-            for each in self._loops:
-                each.close()
+            for loop in self._loops:
+                loop.close()
 
     def _run(self) -> None:
         clock = time.pthread_getcpuclockid(threading.get_ident()) if self._loop_clock else 0
@@ -164,45 +168,45 @@ class RangePool:
         while True:
             with self._lock:
                 while not self._ready or not self._has_place:
-                    if not self._ready and (self._closed or me in self._left_behind):
+                    if not self._ready and (self._closed or me in self._abandoned):
                         return
                     self._waiting += 1
                     self._work.wait()
                     self._waiting -= 1
-                mine = self._next(before)
-                mine.scheduling = Scheduling.RUNNING
-                self._running[mine] = me
+                key_range = self._next(before)
+                key_range.scheduling = Scheduling.RUNNING
+                self._running[key_range] = me
                 if self._is_crowded:
-                    self._look_soon()
-            mine.turn(others_wait=self._others_wait, alone=self._is_alone)
-            before = None if mine.ended else mine
+                    self._wake_measuring()
+            key_range.turn(others_wait=self._others_wait, alone=self._is_alone)
+            before = None if key_range.ended else key_range
             with self._lock:
-                del self._running[mine]
-                self._long.pop(mine, None)
-                left_behind = me in self._left_behind
-                self._left_behind.discard(me)
+                del self._running[key_range]
+                self._long.pop(key_range, None)
+                is_abandoned = me in self._abandoned
+                self._abandoned.discard(me)
                 # A thread left behind ends here: another must run the range's remaining work.
-                if self._goes_on(mine) and left_behind:
-                    self._call()
-            if left_behind:
+                if self._requeue(key_range) and is_abandoned:
+                    self._wake_thread()
+            if is_abandoned:
                 return
 
-    def _turned(self, mine: RangeWorker) -> None:
+    def _finish_turn(self, key_range: RangeWorker) -> None:
         with self._lock:
-            if self._goes_on(mine):
-                self._call()
+            if self._requeue(key_range):
+                self._wake_thread()
 
-    def _goes_on(self, mine: RangeWorker) -> bool:
-        mine.scheduling = Scheduling.IDLE
-        return mine.has_work and self._queue(mine)
+    def _requeue(self, key_range: RangeWorker) -> bool:
+        key_range.scheduling = Scheduling.IDLE
+        return key_range.has_work and self._queue(key_range)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
         """Return the thread's last range if other threads can run the rest, else the first queued.
 
         The last one's (`before`) objects are still in the processor's cache. Needs the lock.
         """
-        others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
-        if before is not None and len(self._ready) - 1 <= others:
+        free_threads = min(self._waiting, self._concurrency.limit - self._at_work - 1)
+        if before is not None and len(self._ready) - 1 <= free_threads:
             with suppress(ValueError):  # `before` has no work
                 self._ready.remove(before)
                 return before
@@ -216,7 +220,7 @@ class RangePool:
 
     @property
     def _at_work(self) -> int:
-        return len(self._running) - len(self._left_behind) - len(self._long)
+        return len(self._running) - len(self._abandoned) - len(self._long)
 
     @property
     def _has_place(self) -> bool:
@@ -230,37 +234,37 @@ class RangePool:
     def _is_crowded(self) -> bool:
         return self._at_work > MIN_CONCURRENCY or (len(self._ready) > 0 and not self._has_place)
 
-    def _look_soon(self) -> None:
-        if not self._looks:
+    def _wake_measuring(self) -> None:
+        if not self._is_measuring:
             self._crowded.notify()
 
     def _adjust_concurrency(self) -> None:
-        seen: _Seen | None = None
+        last: _Measurement | None = None
         with self._lock:
             while not self._closed:
                 if not self._is_crowded:
-                    self._looks, seen = False, None
+                    self._is_measuring, last = False, None
                     self._crowded.wait()
-                    self._looks = True
+                    self._is_measuring = True
                     continue
-                if seen is None:
+                if last is None:
                     in_queue_s = _waited_s(self._some_running)
-                    seen = _Seen(time.monotonic(), self._used_s(), in_queue_s, self._at_work)
+                    last = _Measurement(time.monotonic(), self._used_s(), in_queue_s, self._at_work)
                 self._crowded.wait(_WINDOW_S)
-                seen = self._look_at_width(seen)
+                last = self._measure(last)
 
     def long_turns(self) -> list[int]:
         now_s = time.monotonic()
         return [
             thread.ident or 0
-            for each, thread in list(self._running.items())
-            if each.processing is None
-            or (each.unit_since_s is not None and now_s - each.unit_since_s >= _LONG_S)
+            for key_range, thread in list(self._running.items())
+            if key_range.processing is None
+            or (key_range.unit_since_s is not None and now_s - key_range.unit_since_s >= _LONG_S)
         ]
 
     def is_inside(self) -> bool:
         me = threading.current_thread()
-        return me in self._clocks or any(each.watch.thread is me for each in self._loops)
+        return me in self._clocks or any(loop.watch.thread is me for loop in self._loops)
 
     @property
     def _some_running(self) -> list[threading.Thread]:
@@ -273,9 +277,9 @@ class RangePool:
                 used_s[clock] = time.clock_gettime(clock)
         return used_s
 
-    def _look_at_width(self, before: _Seen) -> _Seen:
+    def _measure(self, before: _Measurement) -> _Measurement:
         """Measure processor use since `before`, adapt the limit. Needs the lock."""
-        self._note_long()
+        self._find_long_calls()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s
         share = {
@@ -284,7 +288,7 @@ class RangePool:
             if clock in before.used_s
         }
         loop = share.pop(self._loop_clock, 0.0)
-        for thread in (*self._left_behind, *self._long.values()):
+        for thread in (*self._abandoned, *self._long.values()):
             share.pop(self._clocks[thread], None)
         of_thread = {
             thread: share[clock] for thread, clock in self._clocks.items() if share.get(clock)
@@ -297,7 +301,7 @@ class RangePool:
             if thread in of_thread and thread in in_queue_s
         }
         ranges, sampled = sum(share.values()), sum(of_thread[thread] for thread in waited)
-        self._concurrency.note(
+        self._concurrency.adapt(
             elapsed_s,
             ranges=ranges,
             waited=sum(waited.values()) * ranges / sampled if sampled else 0.0,
@@ -306,20 +310,20 @@ class RangePool:
             more_wait=len(self._ready) > self._free,
         )
         self._work.notify(min(len(self._ready), max(self._free, 0)))
-        of_sample_s = {each: in_queue_s[each] for each in sample if each in in_queue_s}
-        return _Seen(at_s, used_s, of_sample_s, self._at_work)
+        of_sample_s = {thread: in_queue_s[thread] for thread in sample if thread in in_queue_s}
+        return _Measurement(at_s, used_s, of_sample_s, self._at_work)
 
-    def _note_long(self) -> None:
+    def _find_long_calls(self) -> None:
         since_s = time.monotonic() - _LONG_S
         self._long = {
-            each: thread
-            for each, thread in self._running.items()
-            if thread not in self._left_behind
-            and (begun_s := each.unit_since_s) is not None
-            and begun_s < since_s
+            key_range: thread
+            for key_range, thread in self._running.items()
+            if thread not in self._abandoned
+            and (unit_since_s := key_range.unit_since_s) is not None
+            and unit_since_s < since_s
         }
 
 
 def _waited_s(threads: Iterable[threading.Thread]) -> dict[threading.Thread, float]:
-    known = ((each, waited_s(each.native_id)) for each in threads if each.native_id)
-    return {each: seconds for each, seconds in known if seconds is not None}
+    waits = ((thread, waited_s(thread.native_id)) for thread in threads if thread.native_id)
+    return {thread: seconds for thread, seconds in waits if seconds is not None}

@@ -19,11 +19,11 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
 from tidewheel.state_stores.buffers.query_sources import UncommittedRows, not_running
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
-from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
+from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchUnitSize, UnitSize
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
-from tidewheel.tasks.key_ranges.sealed_work import AtHand, Seal, WorkItem
-from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.key_ranges.sealed_work import CurrentRecord, Seal, WorkItem
+from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.coroutines import CoroutineRunner, PrivateLoop
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
@@ -36,7 +36,7 @@ from tidewheel.tasks.question import Question
 #: keeps at most this much from being committed. Half the value slows records of 10 ms by 10 %.
 _SEAL_S: Final = 0.1
 #: Seconds that a record may occupy the shared event loop; more time counts as blocking it.
-_KEPT_S: Final = 0.002
+_OCCUPY_MAX_S: Final = 0.002
 #: Approximate bytes of a staged output besides key and value.
 _STAGED_OVERHEAD_BYTES: Final = 150
 
@@ -105,10 +105,10 @@ class RangeWorker:
         unit_since_s: Start of the current unit of work (`time.monotonic`); None between units.
     """
 
-    kept_s = 0.0
+    loop_blocked_s = 0.0
     busy_percent = 0
     items_done = 0
-    _given_up = False
+    _is_cancelled = False
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class RangeWorker:
         *,
         collector: RangeCollector,
         trusted: Callable[[], AbstractContextManager[None]],
-        share: Callable[[], Shared],
+        share: Callable[[], SharedRunner],
     ) -> None:
         self.setting = setting
         self.scheduling = Scheduling.IDLE
@@ -143,17 +143,17 @@ class RangeWorker:
         self._trusted = trusted
         self.waiting: CoroutineRunner = PrivateLoop()
         self._share = share
-        self._shared: Shared | None = None
+        self._shared: SharedRunner | None = None
         self._stores: Mapping[str, Store] = {}
         self._databases: Sequence[StagedDatabase] = ()
         self._item: WorkItem | None = None
         #: Number of processed rows of `_item`: the index of the row in progress.
-        self._begun = 0
+        self._rows_processed = 0
         #: Stream time per row of the current run (records distributed together).
         self._run_times: Sequence[int] = ()
         #: First row of the run whose time was not checked for due callbacks.
         self._timed = 0
-        self._pace = Pace()
+        self._unit_size = UnitSize()
         self._sealed = 0
         self._sealed_busy_s = -_SEAL_S
         # Requests: the worker's own thread sets these attributes for the range's thread.
@@ -161,8 +161,8 @@ class RangeWorker:
         self._punctuate_ms: int | None = None
         self._halted = False
         self._closing = False
-        self._over = SealBarrier(())
-        self._asked: deque[Question | Erasure] = deque()
+        self._closed_barrier = SealBarrier(())
+        self._requests: deque[Question | Erasure] = deque()
 
     @property
     def has_work(self) -> bool:
@@ -171,7 +171,7 @@ class RangeWorker:
             return not self.ended
         if self.error is not None:
             return False
-        if self._seal_barrier is not None or self.processing is None or self._asked:
+        if self._seal_barrier is not None or self.processing is None or self._requests:
             return True
         waits = self._item is not None or bool(self.queue)
         return not self._halted and (waits or self._punctuate_ms is not None)
@@ -179,11 +179,11 @@ class RangeWorker:
     @property
     def slow(self) -> bool:
         """Return True if units of work may take long: slow records, or calls for whole batches."""
-        return self._pace.slow
+        return self._unit_size.slow
 
     @property
     def mean_s(self) -> float:
-        return self._pace.mean_s
+        return self._unit_size.mean_s
 
     @property
     def awaits(self) -> bool:
@@ -198,30 +198,30 @@ class RangeWorker:
 
     @property
     def is_quiet(self) -> bool:
-        waits = self._item is not None or bool(self.queue) or bool(self._asked)
+        waits = self._item is not None or bool(self.queue) or bool(self._requests)
         return self.scheduling is Scheduling.IDLE and not waits
 
     @property
-    def goes_by_time(self) -> bool:
+    def needs_all_times(self) -> bool:
         """Return True if the range needs the time of other ranges' records, for callbacks."""
         return self.processing is None or len(self.processing.stream_schedules) > 0
 
     def request_seal(self, barrier: SealBarrier) -> None:
         self._seal_barrier = barrier
 
-    def ask(self, question: Question) -> None:
-        self._asked.append(question)
+    def add_question(self, question: Question) -> None:
+        self._requests.append(question)
         if self._closing or self.error is not None:
-            self._refuse()
+            self._fail_questions()
 
     def erase(self, erasure: Erasure) -> None:
-        self._asked.append(erasure)
+        self._requests.append(erasure)
 
-    def _refuse(self) -> None:
-        while self._asked:
-            asked = self._asked.popleft()
-            if isinstance(asked, Question):
-                asked.fail(not_running(asked.store))
+    def _fail_questions(self) -> None:
+        while self._requests:
+            request = self._requests.popleft()
+            if isinstance(request, Question):
+                request.fail(not_running(request.store))
 
     def punctuate(self, now_ms: int) -> None:
         self.next_wall_clock_ms = None
@@ -231,7 +231,7 @@ class RangeWorker:
         self._halted = True
 
     def cancel(self) -> None:
-        self._given_up = True
+        self._is_cancelled = True
         self.waiting.cancel()
 
     def resume(self) -> None:
@@ -239,25 +239,25 @@ class RangeWorker:
 
     def close(self, over: SealBarrier) -> None:
         """Close the processors as the last work and signal `over`; later results are ignored."""
-        self._over = over
+        self._closed_barrier = over
         self._closing = True
         for database in self._databases:
             database.close()
-        self._refuse()
+        self._fail_questions()
 
     def applied(self, number: int) -> None:
         """Record that the database contains all seals up to `number`."""
         for database in self._databases:
             database.applied = number
 
-    def at_hand(self) -> AtHand | None:
+    def current_record(self) -> CurrentRecord | None:
         item = self._item
         if item is None or item.batch is None or item.batch.source is None:
             return None
-        index = min(self._begun, len(item.batch) - 1)
+        index = min(self._rows_processed, len(item.batch) - 1)
         source, row = item.batch.source, item.batch.rows[index]
         offset = source.offsets[row]
-        return AtHand(
+        return CurrentRecord(
             key_hash(source.raw_keys[row], offset), offset, source.topic, source.partition
         )
 
@@ -274,7 +274,7 @@ class RangeWorker:
     async def turn_on_loop(self) -> None:
         with self._ending(), self._trusted():
             assert self._shared is not None, "it shares the loop that calls it"
-            await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
+            await await_steps(self._turn(_never, _never, on_loop=True), self._shared)
 
     @contextmanager
     def _ending(self) -> Generator[None]:
@@ -319,7 +319,7 @@ class RangeWorker:
     def _work(self, others_wait: Callable[[], bool], *, on_loop: bool) -> Steps[None]:
         while self.has_work and not self._closing and self.awaits is on_loop:
             if self.processing is None:
-                self._begin()
+                self._start()
                 if self._shared is not None:
                     break  # the shared loop runs the rest
             elif self._seal_barrier is not None:
@@ -327,8 +327,8 @@ class RangeWorker:
                     self._seal()
                 barrier, self._seal_barrier = self._seal_barrier, None
                 barrier.sealed(self)
-            elif self._asked:
-                self._answer(self.processing, self._asked.popleft())
+            elif self._requests:
+                self._answer(self.processing, self._requests.popleft())
             else:
                 waited = 0 if self._shared is None else self._shared.waits
                 yield from self._next(self.processing)
@@ -339,16 +339,16 @@ class RangeWorker:
         if self._halted and self._can_seal:
             self._seal()
 
-    def _answer(self, processing: TaskProcessing, asked: Question | Erasure) -> None:
-        if isinstance(asked, Erasure):
-            self._erase(processing, asked)
+    def _answer(self, processing: TaskProcessing, request: Question | Erasure) -> None:
+        if isinstance(request, Erasure):
+            self._erase(processing, request)
             return
-        (database,) = (each for each in self._databases if asked.store in each.families)
-        buffer = self._stores[asked.store].buffer
+        (database,) = (staged for staged in self._databases if request.store in staged.families)
+        buffer = self._stores[request.store].buffer
         assert isinstance(buffer, CommitBuffer), (
             "custom stores are refused where there are key ranges"
         )
-        asked.answer(UncommittedRows(buffer, database))
+        request.answer(UncommittedRows(buffer, database))
 
     def _erase(self, processing: TaskProcessing, erasure: Erasure) -> None:
         inner = Erasure(erasure.store, erasure.key, erasure.tail)
@@ -366,7 +366,7 @@ class RangeWorker:
             self._seal()
             self.commit_requested = True
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         processing, self._stores, self._databases = self._make_parts(self._collector)
         # `close` ran before these databases existed: no processor may use them.
         if self._closing:
@@ -375,11 +375,11 @@ class RangeWorker:
         self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
         self.processing = processing
         if processing.graph.calls_batches:
-            self._pace = BatchPace()
+            self._unit_size = BatchUnitSize()
         self._shared = self._share() if processing.graph.awaits else None
         if self._shared is not None:
             self.waiting = self._shared
-            if self._given_up:
+            if self._is_cancelled:
                 self.waiting.cancel()
 
     def _unit(self, processing: TaskProcessing) -> Steps[None]:
@@ -392,9 +392,9 @@ class RangeWorker:
             done = yield from self._records(processing, begin_s + UNIT_S)
             elapsed_s = time.monotonic() - begin_s
             self.busy_s += elapsed_s
-            self._pace.note(done, elapsed_s)
+            self._unit_size.adapt(done, elapsed_s)
             if self._shared is not None:
-                self._note_kept(self._shared, done)
+                self._count_blocking(self._shared, done)
         self.unit_since_s = None
         if len(processing.wall_clock_schedules):
             self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
@@ -406,22 +406,22 @@ class RangeWorker:
                 store.buffer.uncommitted_bytes for store in self._stores.values()
             )
 
-    def _note_kept(self, shared: Shared, done: int) -> None:
-        kept_s, shared.worked_s = shared.worked_s, 0.0
-        self.kept_s = max(0.0, self.kept_s + kept_s - done * _KEPT_S)
+    def _count_blocking(self, shared: SharedRunner, done: int) -> None:
+        worked_s, shared.worked_s = shared.worked_s, 0.0
+        self.loop_blocked_s = max(0.0, self.loop_blocked_s + worked_s - done * _OCCUPY_MAX_S)
 
     def _records(self, processing: TaskProcessing, until_s: float) -> Steps[int]:
         item = self._item
         if item is None:
             item = self._item = self.queue.popleft()
-            self._begun = 0
+            self._rows_processed = 0
             if item.times_ms is not self._run_times:
                 self._run_times, self._timed = item.times_ms, 0
         if item.batch is None:
             for letter in item.letters:
                 self._collector.add(letter, internal=letter.internal)
             done = len(item.rows)
-            self._begun = done
+            self._rows_processed = done
         elif processing.graph.batched:
             done = yield from self._batch(processing, item, item.batch)
         else:
@@ -429,7 +429,7 @@ class RangeWorker:
         if item.only_time:
             self.passes_done += done
         self.rows_done += done
-        if self._begun >= len(item.rows):
+        if self._rows_processed >= len(item.rows):
             if len(processing.stream_schedules):
                 self._pass_time(processing, item, self._timed, item.end)
             self._timed = item.end
@@ -439,15 +439,15 @@ class RangeWorker:
         return 0 if item.only_time else done
 
     def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:
-        begin = self._begun
-        stop = min(begin + self._pace.records, len(batch))
+        begin = self._rows_processed
+        stop = min(begin + self._unit_size.records, len(batch))
         part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
         processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
         if processing.graph.awaits:
             yield from processing.graph.steps(item.source, part)
         else:
             processing.graph.run(item.source, part)
-        self._begun = stop
+        self._rows_processed = stop
         processing.counters.processed += stop - begin
         return stop - begin
 
@@ -455,8 +455,8 @@ class RangeWorker:
         self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch, until_s: float
     ) -> Steps[int]:
         done = 0
-        while self._begun < len(batch):
-            index = self._begun
+        while self._rows_processed < len(batch):
+            index = self._rows_processed
             row = item.rows[index]
             if len(processing.stream_schedules):
                 self._pass_time(processing, item, self._timed, row)
@@ -468,14 +468,14 @@ class RangeWorker:
                 processing.graph.run(item.source, record)
             processing.punctuate_stream_time()
             self._timed = row + 1
-            self._begun += 1
+            self._rows_processed += 1
             done += 1
             processing.counters.processed += 1
             if (
                 processing.commit_requested
                 or self._halted
                 or self._closing
-                or done >= self._pace.records
+                or done >= self._unit_size.records
                 or time.monotonic() > until_s
             ):
                 break
@@ -526,10 +526,18 @@ class RangeWorker:
 
     def _stage(self, number: int, drained: Mapping[str, Drained]) -> None:
         for database in self._databases:
-            mine = {name: each for name, each in drained.items() if name in database.families}
-            notes = {key: note for each in mine.values() for key, note in each.notes.items()}
-            if mine:
-                database.stage(number, {name: each.stored for name, each in mine.items()}, notes)
+            drained_here = {
+                name: changes for name, changes in drained.items() if name in database.families
+            }
+            notes = {
+                key: note
+                for changes in drained_here.values()
+                for key, note in changes.notes.items()
+            }
+            if drained_here:
+                database.stage(
+                    number, {name: changes.stored for name, changes in drained_here.items()}, notes
+                )
 
     def _end(self) -> None:
         if self.ended:
@@ -543,8 +551,8 @@ class RangeWorker:
             self.closing_error = error
         finally:
             self.ended = True
-            self._over.sealed(self)
+            self._closed_barrier.sealed(self)
 
 
-def _nobody() -> bool:
+def _never() -> bool:
     return False

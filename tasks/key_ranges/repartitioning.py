@@ -13,14 +13,14 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 #: A range's queue is short if it needs at most this many seconds, or has one record.
 _SHORT_S: Final = 0.05
 #: Maximum seconds that distribution pauses to let queues run empty; doubled each time they don't.
-_HELD_S: Final = 0.2
-_HELD_MAX_S: Final = 1.0
+_DRAIN_S: Final = 0.2
+_DRAIN_MAX_S: Final = 1.0
 #: Seconds between two such pauses; doubled likewise.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
 #: While a change of ranges waits, each distributed row lowers the allowed length of full queues by
 #: this part of a row.
-_LESS: Final = 1 / 4
+_LIMIT_DECREASE: Final = 1 / 4
 #: Mean rows per range down to which that length falls while all queues are short. With fewer rows,
 #: ranges would idle.
 _ROWS_MIN: Final = 8
@@ -30,20 +30,20 @@ class Repartitioning:
     """Requested change of a task's ranges; until then, queues fill only to `part` of the limit."""
 
     def __init__(self) -> None:
-        self.wish: KeyRanges | None = None
+        self.requested: KeyRanges | None = None
         self.part = 1.0
-        self._held_since_s: float | None = None
+        self._paused_since_s: float | None = None
         self._failed = 0
         self._not_before_s = 0.0
 
     @property
-    def holds(self) -> bool:
-        return self._held_since_s is not None
+    def is_paused(self) -> bool:
+        return self._paused_since_s is not None
 
-    def ask(self, cut: KeyRanges | None) -> None:
-        self.wish = cut
-        if cut is None:
-            self._held_since_s = None
+    def request(self, ranges: KeyRanges | None) -> None:
+        self.requested = ranges
+        if ranges is None:
+            self._paused_since_s = None
             self.part = 1.0
 
     def is_due(self, backlogs: Iterable[tuple[int, float]], *, quiet: bool, now_s: float) -> bool:
@@ -51,27 +51,27 @@ class Repartitioning:
 
         `backlogs`: unfinished rows and seconds per row of each range. `quiet`: no range has rows.
         """
-        if self.wish is None or quiet:
-            return quiet and self.wish is not None
-        if self._held_since_s is None:
-            if now_s >= self._not_before_s and all(_is_short(*each) for each in backlogs):
-                self._held_since_s = now_s
-        elif now_s - self._held_since_s >= min(_HELD_S * 2**self._failed, _HELD_MAX_S):
-            self._held_since_s = None
+        if self.requested is None or quiet:
+            return quiet and self.requested is not None
+        if self._paused_since_s is None:
+            if now_s >= self._not_before_s and all(_is_short(*backlog) for backlog in backlogs):
+                self._paused_since_s = now_s
+        elif now_s - self._paused_since_s >= min(_DRAIN_S * 2**self._failed, _DRAIN_MAX_S):
+            self._paused_since_s = None
             self._not_before_s = now_s + min(_PAUSE_S * 2**self._failed, _PAUSE_MAX_S)
             self._failed = min(self._failed + 1, 10)
         return False
 
-    def take(self) -> KeyRanges:
-        assert self.wish is not None, "it is due"
-        wish = self.wish
-        self.ask(None)
+    def pop(self) -> KeyRanges:
+        assert self.requested is not None, "it is due"
+        requested = self.requested
+        self.request(None)
         self._failed, self._not_before_s = 0, 0.0
-        return wish
+        return requested
 
-    def given(self, rows: int, waiting: int, *, full: bool) -> None:
-        if full and self.wish is not None:
-            self.part *= max(1 - _LESS * rows / max(waiting, 1), 1 / 2)
+    def record_rows(self, rows: int, waiting: int, *, full: bool) -> None:
+        if full and self.requested is not None:
+            self.part *= max(1 - _LIMIT_DECREASE * rows / max(waiting, 1), 1 / 2)
 
     def rows_max(self, limit: int, waiting: int, ranges: int) -> int:
         if self.part == 1.0:
@@ -83,7 +83,7 @@ class Repartitioning:
     ) -> bool:
         """Return True if no more rows may queue; `used`: the queues' part of their usual limit."""
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
-        if few and all(_is_short(*each) for each in backlogs):
+        if few and all(_is_short(*backlog) for backlog in backlogs):
             return used >= 1.0
         return used >= self.part
 

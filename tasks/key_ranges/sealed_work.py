@@ -34,7 +34,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     passed: int = 0
 
 
-class AtHand(NamedTuple):
+class CurrentRecord(NamedTuple):
     key_hash: int
     offset: int
     topic: str
@@ -57,8 +57,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
-    found: dict[str, list[Drained]] = {}
+    by_name: dict[str, list[Drained]] = {}
     for seal in seals:
         for store, drained in seal.drained.items():
-            found.setdefault(store, []).append(drained)
-    return found
+            by_name.setdefault(store, []).append(drained)
+    return by_name

@@ -40,10 +40,10 @@ class StagedDatabase(DatabaseView):
     """
 
     def __init__(
-        self, below: Database, families: Collection[str], own: OwnKeys | None = None
+        self, below: Database, families: Collection[str], own_keys: OwnKeys | None = None
     ) -> None:
         super().__init__(below)
-        self._own = own
+        self._own_keys = own_keys
         self.families = frozenset(families)
         self.applied = 0
         self.closed = False
@@ -58,8 +58,8 @@ class StagedDatabase(DatabaseView):
         """Add the rows of seal `number`, and drop rows that the database below contains."""
         applied = self.applied
         for family, rows in changes.items():
-            if self._own is not None:
-                self._own.check(family, rows.keys)
+            if self._own_keys is not None:
+                self._own_keys.check(family, rows.keys)
             layers = self._layers.setdefault(family, deque())
             while layers and layers[0].number <= applied:
                 layers.popleft()
@@ -73,39 +73,39 @@ class StagedDatabase(DatabaseView):
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
-        found: Mapping[bytes, bytes | None] = {}
+        staged: Mapping[bytes, bytes | None] = {}
         for layer in self._layers.get(family, ()):
             if not layer.rows.keys().isdisjoint(keys):
-                mine = {key: layer.rows[key] for key in keys if key in layer.rows}
-                found = {**found, **mine}
-        if not found:
+                layer_rows = {key: layer.rows[key] for key in keys if key in layer.rows}
+                staged = {**staged, **layer_rows}
+        if not staged:
             return self._below.get_many(family, keys)
-        missing = [key for key in keys if key not in found]
+        missing = [key for key in keys if key not in staged]
         below = dict(zip(missing, self._below.get_many(family, missing), strict=True))
-        return [found[key] if key in found else below[key] for key in keys]
+        return [staged[key] if key in staged else below[key] for key in keys]
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
-        mine = self.rows_on_top(family)
+        staged = self.rows_on_top(family)
         below = self._below.iterate(family, lower, upper, reverse=reverse)
-        own = self._own
-        if own is not None and own.limits(family):
-            below = (row for row in below if own.holds(family, row[0]))
-        return below if mine is None else on_top(mine, below, lower, upper, reverse=reverse)
+        own_keys = self._own_keys
+        if own_keys is not None and own_keys.limits(family):
+            below = (row for row in below if own_keys.holds(family, row[0]))
+        return below if staged is None else on_top(staged, below, lower, upper, reverse=reverse)
 
     def rows_on_top(self, family: str) -> OrderedRows | None:
         layers = self._layers.get(family)
         if not layers:
             return None
-        known = self._ordered.get(family)
-        if known is None:
+        ordered = self._ordered.get(family)
+        if ordered is None:
             rows: dict[bytes, bytes | None] = {}
             for layer in layers:
                 rows.update(layer.rows)
-            known = self._ordered[family] = (sorted(rows), rows)
-        return known
+            ordered = self._ordered[family] = (sorted(rows), rows)
+        return ordered
 
     def position(self, name: str) -> bytes | None:
         self._check_open()

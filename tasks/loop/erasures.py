@@ -12,7 +12,7 @@ from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.task.task import Task
 
 #: Maximum answers kept for repeated orders.
-_ANSWERS_MAX: Final = 100
+_REPEATABLE_ANSWERS_MAX: Final = 100
 #: Maximum orders that wait for key ranges; others are dropped, and the group sends them again.
 _PENDING_MAX: Final = 100
 
@@ -87,15 +87,15 @@ class Erasures:
     def end(self) -> None:
         if not self._pending:
             return
-        for request, each in list(self._pending.items()):
-            if self._running.get(each.task.task_id) is not each.task:
+        for request, pending in list(self._pending.items()):
+            if self._running.get(pending.task.task_id) is not pending.task:
                 del self._pending[request]  # the task's next owner answers
-        over = [each for each in self._pending.values() if each.erasure.is_over]
-        if any(each.erasure.rows for each in over):
+        ended = [pending for pending in self._pending.values() if pending.erasure.is_over]
+        if any(pending.erasure.rows for pending in ended):
             self._commit()
-        for each in over:
-            del self._pending[each.order.request]
-            self._answer(each)
+        for pending in ended:
+            del self._pending[pending.order.request]
+            self._answer(pending)
 
     def _answer(self, done: _Pending) -> None:
         first = last = -1
@@ -116,7 +116,7 @@ class Erasures:
             problem=done.erasure.problem,
         )
         self._answers[answer.request] = answer
-        while len(self._answers) > _ANSWERS_MAX:
+        while len(self._answers) > _REPEATABLE_ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._report(answer)
 

@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds for the group to log another transactional id; without one a worker can't commit.
 _LIMIT_S: Final = 30.0
-_ASK_AGAIN_S: Final = 1.0
-_LOOK_S: Final = 0.005
+_REPEAT_S: Final = 1.0
+_POLL_S: Final = 0.005
 
 
 class GroupProducers:
@@ -51,57 +51,59 @@ class GroupProducers:
         self._first = first
         self._clock = clock
         self._wait = wait
-        self._made = 0
+        self._producers = 0
         self.early: list[AnyOrder] = []
 
     def __call__(self) -> TransactionalProducer:
         """Return the next producer, initialised; raise `FencedError` if its id is not permitted."""
-        number = self._made
+        number = self._producers
         if number == 0:
             producer = self._first or started(self._make(self._first_id))
-            self._made = 1
+            self._producers = 1
             return producer
-        own_id = f"{self._first_id.removesuffix('-0')}-{number}"
-        producer = started(self._make(own_id))
-        self._made += 1  # only after success: an id that no broker initialised is tried again
+        transactional_id = f"{self._first_id.removesuffix('-0')}-{number}"
+        producer = started(self._make(transactional_id))
+        self._producers += 1  # only after success: an id that no broker initialised is tried again
         try:
             permitted = self._id_of(number)
         except BaseException:
             producer.close()
             raise
-        assert permitted == own_id, "the member names ids as the worker does"
+        assert permitted == transactional_id, "the member names ids as the worker does"
         return producer
 
     def _id_of(self, number: int) -> str:
         begin_s = self._clock.monotonic_s()
-        ask_s = begin_s
+        send_s = begin_s
         while (now_s := self._clock.monotonic_s()) < begin_s + _LIMIT_S:
-            if now_s >= ask_s:
+            if now_s >= send_s:
                 self._membership.send(WantTransactionalId(number=number))
-                ask_s = now_s + _ASK_AGAIN_S
+                send_s = now_s + _REPEAT_S
             self._membership.progress()
-            found = self._look(number)
-            if found is not None:
-                _log.info("the group has given transactional id %s", found)
-                return found
-            self._wait(_LOOK_S)
+            transactional_id = self._find_id(number)
+            if transactional_id is not None:
+                _log.info("the group has given transactional id %s", transactional_id)
+                return transactional_id
+            self._wait(_POLL_S)
         raise FencedError(
             f"the group has not given this worker another transactional id within {_LIMIT_S:.0f} s; it can't commit any "
             "more, and joins again as a new one"
         )
 
-    def _look(self, number: int) -> str | None:
+    def _find_id(self, number: int) -> str | None:
         """Return the id if an order permits its use; keep other orders in `early`."""
-        found: str | None = None
+        transactional_id: str | None = None
         for order in self._membership.take():
             match order:
                 case UseTransactionalId():
-                    found = order.transactional_id if order.number == number else found
+                    transactional_id = (
+                        order.transactional_id if order.number == number else transactional_id
+                    )
                 case EndIncarnation():
                     raise ended(order)
                 case _:
                     self.early.append(order)
-        return found
+        return transactional_id
 
 
 def started(producer: TransactionalProducer) -> TransactionalProducer:

@@ -23,7 +23,7 @@ _LATELY_S: Final = 1.0
 T = TypeVar("T")
 
 
-class AnswersQuestions(Protocol):
+class QuestionReceiver(Protocol):
     def answer(self, question: Question) -> None: ...
 
 
@@ -78,9 +78,9 @@ class Questions:
 
     def _late(self, store: str, timeout_s: float) -> QueryTimeoutError:
         pool = self._pool()
-        others = [] if pool is None else pool.long_turns()
-        calls = [call_of(thread) for thread in (*others, self._loop)]
-        call = next((each for each in calls if each is not None), None)
+        range_threads = [] if pool is None else pool.long_turns()
+        calls = [call_of(thread) for thread in (*range_threads, self._loop)]
+        call = next((running_call for running_call in calls if running_call is not None), None)
         busy = (
             "it waits for a commit or for the brokers" if call is None else f"it is in {call.text}"
         )
@@ -101,7 +101,7 @@ class Questions:
         """Return True if a question came recently: another is likely."""
         return time.monotonic() - self._came_s < _LATELY_S
 
-    def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
+    def pass_on(self, running: Mapping[TaskId, QuestionReceiver]) -> None:
         if not self.waiting:
             return
         self._came_s = time.monotonic()

@@ -9,7 +9,7 @@ from tidewheel.tasks.kafka.ports import Clock
 _SIBLINGS_START_S: Final = 60.0
 #: Maximum fences of this worker by one other worker that starts: to abort our open transaction, by
 #: a retry of its client, and to abort a transaction that we began meanwhile.
-_FENCED_BY_ONE: Final = 3
+_FENCES_PER_SIBLING: Final = 3
 
 
 class RestartPolicy:
@@ -30,7 +30,7 @@ class RestartPolicy:
         """
         self._fenced += 1
         is_young = self._clock.monotonic_s() - self._born_s < _SIBLINGS_START_S
-        return is_young and self._fenced <= _FENCED_BY_ONE * self._siblings
+        return is_young and self._fenced <= _FENCES_PER_SIBLING * self._siblings
 
     def may_wipe(self, task_id: TaskId, commits: int) -> bool:
         """Return False if the worker has not committed since the last wipe: the disk is damaged."""

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.kafka.ports import Clock, OnRecord
-from tidewheel.tasks.key_ranges.batch_size import BatchPace
+from tidewheel.tasks.key_ranges.batch_size import BatchUnitSize
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.task import Task
 
@@ -43,17 +43,17 @@ class Slices:
         self._on_record = on_record
         self._careful_until_s: float | None = None
         #: Slice sizes of tasks whose functions take batches.
-        self._paces: WeakKeyDictionary[Task, BatchPace] = WeakKeyDictionary()
+        self._batch_sizes: WeakKeyDictionary[Task, BatchUnitSize] = WeakKeyDictionary()
 
     def process(self, task: Task) -> int:
         begin_s = self._clock.monotonic_s()
         until_s = begin_s + 2 * _SLICE_S
         late = lambda: self._clock.monotonic_s() > until_s  # noqa: E731 - handed on by every branch
         with task.stores.trusted():
-            if self._on_record is not None and self._goes_carefully(begin_s):
-                done = self._carefully(task, late, self._on_record)
+            if self._on_record is not None and self._is_careful(begin_s):
+                done = self._process_singly(task, late, self._on_record)
             elif task.calls_batches:
-                return self._in_batches(task, begin_s, late)
+                return self._process_batches(task, begin_s, late)
             else:
                 done = task.process(self.records, late)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
@@ -62,14 +62,14 @@ class Slices:
         self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
         return done
 
-    def _in_batches(self, task: Task, begin_s: float, late: Callable[[], bool]) -> int:
-        pace = self._paces.setdefault(task, BatchPace())
-        done = task.process(pace.records, late)
+    def _process_batches(self, task: Task, begin_s: float, late: Callable[[], bool]) -> int:
+        batch_size = self._batch_sizes.setdefault(task, BatchUnitSize())
+        done = task.process(batch_size.records, late)
         if done:
-            pace.note(done, self._clock.monotonic_s() - begin_s)
+            batch_size.adapt(done, self._clock.monotonic_s() - begin_s)
         return done
 
-    def _goes_carefully(self, now_s: float) -> bool:
+    def _is_careful(self, now_s: float) -> bool:
         if self._is_restoring():
             return False
         if self._careful_until_s is None:
@@ -81,23 +81,23 @@ class Slices:
         self._on_record = None
         return False
 
-    def _carefully(self, task: Task, late: Callable[[], bool], tell: OnRecord) -> int:
+    def _process_singly(self, task: Task, late: Callable[[], bool], report: OnRecord) -> int:
         assert isinstance(task, ActiveTask), "key ranges have no careful mode"
         done = 0
-        # With several inputs, `take` may decode other records, and a serde may crash in one. Report
+        # With several inputs, `pop` may decode other records, and a serde may crash in one. Report
         # no record before, or the previous one gets the blame.
         merges = len(task.inputs) > 1
         try:
             while done < self.records and task.ready(self._clock.now_ms()):
                 if merges and done:
-                    tell(None, -1)
-                records = task.group.take(1)
+                    report(None, -1)
+                records = task.group.pop(1)
                 if records is None:
                     break
-                tell(TopicPartition(records.topic, records.partition), records.offsets[0])
-                done += task.process_taken(records)
+                report(TopicPartition(records.topic, records.partition), records.offsets[0])
+                done += task.process_records(records)
                 if task.commit_requested or late():
                     break
         finally:
-            tell(None, -1)
+            report(None, -1)
         return done

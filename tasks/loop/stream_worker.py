@@ -28,7 +28,7 @@ from tidewheel.tasks.loop.range_threads import RangeThreads
 from tidewheel.tasks.loop.restart_policy import RestartPolicy
 from tidewheel.tasks.loop.slices import Slices
 from tidewheel.tasks.loop.task_loop import TaskLoop
-from tidewheel.tasks.loop.task_manager import HeldTasks, TaskManager
+from tidewheel.tasks.loop.task_manager import AssignedTasks, TaskManager
 from tidewheel.tasks.loop.worker_committer import WorkerCommitter
 from tidewheel.tasks.loop.worker_ports import Membership, WorkerHooks, WorkerPorts
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
@@ -38,7 +38,7 @@ from tidewheel.tasks.restore.start_positions import Grant, appeared_in, find_sta
 from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
+from tidewheel.tasks.task.worker_input import DeletedTopics, WorkerInput
 from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class StreamWorker:
         self.copies: dict[TaskId, LearnerTask] = {}
         self._new_plan: ApplicationPlan | None = None
         self.updater: StateUpdater | None = None
-        self._held = HeldTasks(owned=dict.fromkeys(sorted(assigned), Grant()))
+        self._assigned = AssignedTasks(owned=dict.fromkeys(sorted(assigned), Grant()))
         self._committer = WorkerCommitter(
             settings, ports, lambda: self.plan, membership, first_producer
         )
@@ -187,7 +187,7 @@ class StreamWorker:
         if self._orders.membership is None:
             starts, topic_ids = find_starts(
                 self.plan,
-                self._held.owned,
+                self._assigned.owned,
                 admin=ports.admin,
                 rules=start_rules(settings),
                 transactional_id=committer.producer.transactional_id,
@@ -231,9 +231,11 @@ class StreamWorker:
             return False
         before, self.plan = self.plan, plan
         self.appeared |= appeared_in(plan, before)
-        self._held.keep_inputs_of(before)
-        own = [*self.tasks, *self.copies]
-        changed = [task_id for task_id in own if before.inputs(task_id) != plan.inputs(task_id)]
+        self._assigned.drop_missing_inputs(before)
+        own_tasks = [*self.tasks, *self.copies]
+        changed = [
+            task_id for task_id in own_tasks if before.inputs(task_id) != plan.inputs(task_id)
+        ]
         if changed:
             _log.info("inputs of %s have changed: all tasks restart", ", ".join(map(str, changed)))
             self._loop.commits.commit()
@@ -269,7 +271,7 @@ class StreamWorker:
             orders=self._orders,
             manager=self._make_manager(running, collector, policy, work, commits, stack),
             work=work,
-            gone=GoneTopics(work, self.plan, clock, self._hooks.check_topics),
+            deleted_topics=DeletedTopics(work, self.plan, clock, self._hooks.check_topics),
             commits=commits,
             ranges=self._ranges,
             slices=self._slices,
@@ -318,9 +320,9 @@ class StreamWorker:
         )
         manager = TaskManager(
             settings,
-            self._held,
+            self._assigned,
             running,
-            known=lambda task_id: task_id in self.plan.tasks,
+            is_known_task=lambda task_id: task_id in self.plan.tasks,
             make_task=lambda task_id, stores: self._hooks.make_task(
                 task_id, collector, policy, stores
             ),

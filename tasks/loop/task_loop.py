@@ -18,7 +18,7 @@ from tidewheel.tasks.loop.range_threads import RangeThreads
 from tidewheel.tasks.loop.slices import Slices
 from tidewheel.tasks.loop.task_manager import TaskManager
 from tidewheel.tasks.task.task import Task
-from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
+from tidewheel.tasks.task.worker_input import DeletedTopics, WorkerInput
 from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 #: Longest poll without input; a wake-up takes effect at its end.
@@ -46,7 +46,7 @@ class TaskLoop:
     orders: GroupOrders
     manager: TaskManager
     work: WorkerInput
-    gone: GoneTopics
+    deleted_topics: DeletedTopics
     commits: CommitDriver
     ranges: RangeThreads
     slices: Slices
@@ -125,7 +125,7 @@ class TaskLoop:
     # -- input -----------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
-        self.gone.check()
+        self.deleted_topics.check()
         if not self.work.owners:
             self.wake.wait(self.idle_s())
             self.wake.clear()
@@ -134,13 +134,13 @@ class TaskLoop:
         running = self.manager.running.values()
         ready = [task for task in running if not self.is_paused(task) and task.ready(now_ms)]
         gather_s = self.work.gather_s(ready)
-        if gather_s > 0 and self.wake.wait(min(gather_s, self._rest_s())):
+        if gather_s > 0 and self.wake.wait(min(gather_s, self._idle_limit_s())):
             self.wake.clear()
             return
-        self.metrics.consumed += self.gone.fetch(ready, self.idle_s)
+        self.metrics.consumed += self.deleted_topics.fetch(ready, self.idle_s)
 
     def idle_s(self) -> float:
-        waits = [_IDLE_S, self._rest_s()]
+        waits = [_IDLE_S, self._idle_limit_s()]
         if self.orders.membership is not None:
             restoring = self.manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
@@ -151,7 +151,7 @@ class TaskLoop:
             waits.append(_IDLE_IN_COMMIT_S)
         return min(waits)
 
-    def _rest_s(self) -> float:
+    def _idle_limit_s(self) -> float:
         """Return the seconds in which only input, orders or brokers can cause work."""
         now_ms = self.clock.now_ms()
         waits = [self.commits.wait_s()]

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 _IN_PROGRESS_S: Final = 0.1
 
 
-class HeldTasks(msgspec.Struct):
+class AssignedTasks(msgspec.Struct):
     """Tasks assigned to one worker; kept when it restarts them.
 
     Attributes:
@@ -69,12 +69,16 @@ class HeldTasks(msgspec.Struct):
     released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
-    def keep_inputs_of(self, plan: ApplicationPlan) -> None:
+    def drop_missing_inputs(self, plan: ApplicationPlan) -> None:
         """Drop start positions of inputs missing in `plan`: a later topic needs new ones."""
         for task_id, grant in self.owned.items():
             inputs = plan.inputs(task_id)
-            kept = {each: offset for each, offset in grant.input.items() if each in inputs}
-            self.owned[task_id] = msgspec.structs.replace(grant, input=kept)
+            remaining = {
+                partition: offset
+                for partition, offset in grant.input.items()
+                if partition in inputs
+            }
+            self.owned[task_id] = msgspec.structs.replace(grant, input=remaining)
 
 
 class TaskManager:
@@ -87,10 +91,10 @@ class TaskManager:
     def __init__(
         self,
         settings: WorkerSettings,
-        held: HeldTasks,
+        assigned_tasks: AssignedTasks,
         running: dict[TaskId, Task],
         *,
-        known: Callable[[TaskId], bool],
+        is_known_task: Callable[[TaskId], bool],
         make_task: Callable[[TaskId, StateManager | None], Task],
         updater: StateUpdater,
         work: WorkerInput,
@@ -101,8 +105,8 @@ class TaskManager:
         before_start: Callable[[Task], None] = lambda _task: None,
     ) -> None:
         self._settings = settings
-        self._held = held
-        self._known = known
+        self._assigned = assigned_tasks
+        self._is_known_task = is_known_task
         self._make_task = make_task
         self._updater = updater
         self._work = work
@@ -111,7 +115,7 @@ class TaskManager:
         self._send = send
         self._on_running = on_running
         self._before_start = before_start
-        self._told: bool | None = None
+        self._reported_running: bool | None = None
         #: True once a task has run since the tasks' last start.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
@@ -119,7 +123,9 @@ class TaskManager:
         self.copies: dict[TaskId, LearnerTask] = {}
         #: Closed tasks; the updater closes their databases.
         self._leaving: dict[Task, None] = {}
-        self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
+        self._erasures = Erasures(
+            assigned_tasks.erased, self.running, commits, commit, self._report
+        )
 
     @property
     def is_restoring(self) -> bool:
@@ -140,32 +146,39 @@ class TaskManager:
         self._forget_unknown()
         created = {
             task_id: (self._create(task_id), grant)
-            for task_id, grant in sorted(self._held.owned.items())
+            for task_id, grant in sorted(self._assigned.owned.items())
         }
         self.tasks.update({task_id: task for task_id, (task, _) in created.items()})
-        self._tell_running()
+        self._report_running()
         if created:
             self._updater.restore(created, starts, topic_ids)
         self._follow(
-            [(self._create(task_id), order) for task_id, order in sorted(self._held.copies.items())]
+            [
+                (self._create(task_id), order)
+                for task_id, order in sorted(self._assigned.copies.items())
+            ]
         )
 
     def _forget_unknown(self) -> None:
-        held = self._held
-        for task_id in [each for each in (*held.owned, *held.copies) if not self._known(each)]:
-            held.owned.pop(task_id, None)
-            held.releasing.pop(task_id, None)
-            held.copies.pop(task_id, None)
+        assigned = self._assigned
+        for task_id in [
+            task_id
+            for task_id in (*assigned.owned, *assigned.copies)
+            if not self._is_known_task(task_id)
+        ]:
+            assigned.owned.pop(task_id, None)
+            assigned.releasing.pop(task_id, None)
+            assigned.copies.pop(task_id, None)
 
     def _create(self, task_id: TaskId, stores: StateManager | None = None) -> Task:
         task = self._make_task(task_id, stores)
         task.move_to(TaskState.RESTORING)
         return task
 
-    def _tell_running(self) -> None:
+    def _report_running(self) -> None:
         running = not self.is_restoring
-        if running is not self._told:
-            self._told = running
+        if running is not self._reported_running:
+            self._reported_running = running
             self._on_running(running)
 
     def close(
@@ -176,7 +189,7 @@ class TaskManager:
     ) -> None:
         """Close all tasks despite errors: the error that ended them matters more."""
         if self._send is not None:
-            self._hold_what_runs()
+            self._store_running_positions()
         self.running.clear()
         failed: Exception | None = None
         copies = [copy.task for copy in self.copies.values()]
@@ -190,7 +203,7 @@ class TaskManager:
         if failed is not None and kind is None:
             raise failed
 
-    def _hold_what_runs(self) -> None:
+    def _store_running_positions(self) -> None:
         """Store running tasks' positions as their next start; those of the grant are outdated.
 
         No other worker has written meanwhile. The cluster may still report ends before our last
@@ -198,17 +211,17 @@ class TaskManager:
         """
         commits = self._commits
         for task_id, task in self.running.items():
-            held = self._held.owned[task_id]
+            grant = self._assigned.owned[task_id]
             committed = commits.offsets_of(task)
-            reached = {
-                each: commits.reached[each]
-                for each in task.stores.changelogs
-                if each in commits.reached
+            changelog_ends = {
+                changelog: commits.reached[changelog]
+                for changelog in task.stores.changelogs
+                if changelog in commits.reached
             }
-            self._held.owned[task_id] = Grant(
-                task_epoch=held.task_epoch,
-                input={**held.input, **committed},
-                changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
+            self._assigned.owned[task_id] = Grant(
+                task_epoch=grant.task_epoch,
+                input={**grant.input, **committed},
+                changelog_end=_without(commits.unknown, {**grant.changelog_end, **changelog_ends}),
             )
 
     # -- results of the state updater ------------------------------------------------------------------------------
@@ -236,16 +249,16 @@ class TaskManager:
         if refusal is not None and not (self._has_run or self.tasks or self.copies):
             raise refusal
         if admitted:
-            self._tell_running()
-            self._release([*self._held.releasing.values()])
+            self._report_running()
+            self._release([*self._assigned.releasing.values()])
         return admitted
 
     def _is_current(self, task: Task, grant: Grant) -> bool:
-        held = self._held.owned.get(task.task_id)
+        assigned = self._assigned.owned.get(task.task_id)
         return (
             self.tasks.get(task.task_id) is task
-            and held is not None
-            and held.task_epoch == grant.task_epoch
+            and assigned is not None
+            and assigned.task_epoch == grant.task_epoch
         )
 
     def _start(self, result: RestoredTask) -> None:
@@ -258,7 +271,7 @@ class TaskManager:
             operator_times(starts, self._settings.topology_hash),
             old_maps(starts),
         )
-        grant = self._held.owned[task.task_id]
+        grant = self._assigned.owned[task.task_id]
         self.running[task.task_id] = task
         self._has_run = True
         self._commits.add_task(task, grant.task_epoch, starts, result.topic_ids)
@@ -288,14 +301,14 @@ class TaskManager:
         copy = self.copies.get(task_id)
         if result.grant is None and copy is not None and copy.task is result.task:
             del self.copies[task_id]
-            del self._held.copies[task_id]
+            del self._assigned.copies[task_id]
             self._send_broken(task_id, copy.learn_epoch, copy.role, result.error)
         elif result.grant is not None and self._is_current(result.task, result.grant):
             del self.tasks[task_id]
-            self._held.releasing.pop(task_id, None)
-            grant = self._held.owned.pop(task_id)
+            self._assigned.releasing.pop(task_id, None)
+            grant = self._assigned.owned.pop(task_id)
             self._send_broken(task_id, grant.task_epoch, "active", result.error)
-            self._tell_running()
+            self._report_running()
 
     def _refuse(self, result: RefusedTask) -> StreamsError | None:
         """Release a task that may not start; return the error unless only its grant is outdated.
@@ -309,12 +322,12 @@ class TaskManager:
             _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)
             return None
         del self.tasks[task_id]
-        self._held.releasing.pop(task_id, None)
-        grant = self._held.owned.pop(task_id)
+        self._assigned.releasing.pop(task_id, None)
+        grant = self._assigned.owned.pop(task_id)
         self._send_broken(task_id, grant.task_epoch, "active", result.error)
         self._leaving[task] = None
         self._updater.remove(task)
-        self._tell_running()
+        self._report_running()
         return None if isinstance(result.error, OutdatedGrantError) else result.error
 
     def _send_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
@@ -334,7 +347,7 @@ class TaskManager:
             elif kind is KeepCopy:
                 self._copy([order for order in for_tasks if isinstance(order, KeepCopy)])
             elif kind is EraseRows:
-                self._erasures.begin([each for each in for_tasks if isinstance(each, EraseRows)])
+                self._erasures.begin([order for order in for_tasks if isinstance(order, EraseRows)])
             else:
                 for order in for_tasks:
                     if isinstance(order, DropCopy):
@@ -354,9 +367,9 @@ class TaskManager:
                 input=_partitions(order.input),
                 changelog_end=_partitions(order.changelog_end),
             )
-            self._held.owned[task_id] = grant
-            self._held.released.pop(task_id, None)
-            self._held.copies.pop(task_id, None)
+            self._assigned.owned[task_id] = grant
+            self._assigned.released.pop(task_id, None)
+            self._assigned.copies.pop(task_id, None)
             copy = self.copies.pop(task_id, None)
             if copy is None:
                 self.tasks[task_id] = self._create(task_id)
@@ -366,26 +379,26 @@ class TaskManager:
                 self._updater.promote(copy.task, grant)
         if created:
             self._updater.restore(created)
-        self._tell_running()
+        self._report_running()
 
     def _is_new(self, order: RunTask, task_id: TaskId) -> bool:
         """Return True for a new order to run a task; answer a repeated one again."""
-        held = self._held.owned.get(task_id)
-        released = self._held.released.get(task_id)
-        if held is None:
+        grant = self._assigned.owned.get(task_id)
+        released = self._assigned.released.get(task_id)
+        if grant is None:
             if released is not None and order.task_epoch <= released.task_epoch:
                 # A restarted watchdog, which sends us the group's orders, repeats this old grant
                 # until it reads our release in the group log.
                 self._report(released)
                 return False
-            if self._known(task_id):
+            if self._is_known_task(task_id):
                 return True
             error = StreamsError(f"this program has no task {task_id} on its cluster")
             self._send_broken(task_id, order.task_epoch, "active", error)
             return False
-        if order.task_epoch < held.task_epoch:
+        if order.task_epoch < grant.task_epoch:
             return False
-        if order.task_epoch > held.task_epoch:
+        if order.task_epoch > grant.task_epoch:
             _log.warning("task %s is granted again, and was not released", task_id)
             if task_id not in self.running:
                 # Restore again: the present restore belongs to the earlier grant.
@@ -393,7 +406,7 @@ class TaskManager:
                 self._leaving[restoring] = None
                 self._updater.remove(restoring)
                 return True
-            self._held.owned[task_id] = Grant(task_epoch=order.task_epoch)
+            self._assigned.owned[task_id] = Grant(task_epoch=order.task_epoch)
         task = self.running.get(task_id)
         if task is not None:
             self._commits.epochs[task_id] = order.task_epoch
@@ -409,11 +422,11 @@ class TaskManager:
         running: list[tuple[ReleaseTask, Task]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
-            grant = self._held.owned.get(task_id)
+            grant = self._assigned.owned.get(task_id)
             if grant is None or grant.task_epoch != order.task_epoch:
-                self._answer_again(order, task_id)
+                self._repeat_answer(order, task_id)
             elif task_id in self.running:
-                self._held.releasing[task_id] = order
+                self._assigned.releasing[task_id] = order
                 running.append((order, self.running[task_id]))
             elif task_id in self.tasks:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
@@ -424,13 +437,13 @@ class TaskManager:
             self._commit()
         for order, task in running:
             self._release_running(order, task)
-        self._tell_running()
+        self._report_running()
 
-    def _answer_again(self, order: ReleaseTask, task_id: TaskId) -> None:
-        answer = self._held.released.get(task_id)
+    def _repeat_answer(self, order: ReleaseTask, task_id: TaskId) -> None:
+        answer = self._assigned.released.get(task_id)
         if answer is not None and answer.task_epoch == order.task_epoch:
             self._report(answer)
-        elif task_id not in self._held.owned:
+        elif task_id not in self._assigned.owned:
             # The grant never arrived here, so nothing was written under this epoch.
             self._report(
                 TaskReleased(
@@ -479,9 +492,9 @@ class TaskManager:
             changelog_end=_keyed(ends),
             kept=order.keep > 0,
         )
-        self._held.owned.pop(task_id)
-        self._held.releasing.pop(task_id, None)
-        self._held.released[task_id] = answer
+        self._assigned.owned.pop(task_id)
+        self._assigned.releasing.pop(task_id, None)
+        self._assigned.released[task_id] = answer
         self._report(answer)
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -490,23 +503,23 @@ class TaskManager:
         created: list[tuple[Task, KeepCopy]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
-            held = self._held.copies.get(task_id)
-            if task_id in self._held.owned:
+            present = self._assigned.copies.get(task_id)
+            if task_id in self._assigned.owned:
                 _log.warning("task %s is to be copied here, where it runs", task_id)
-            elif not self._known(task_id):
+            elif not self._is_known_task(task_id):
                 error = StreamsError(f"this program has no task {task_id} on its cluster")
                 self._send_broken(task_id, order.learn_epoch, order.role, error)
-            elif held is None:
-                self._held.copies[task_id] = order
+            elif present is None:
+                self._assigned.copies[task_id] = order
                 created.append((self._create(task_id), order))
             else:
-                self._held.copies[task_id] = order
+                self._assigned.copies[task_id] = order
                 if task_id in self.copies:  # otherwise it is created soon
                     self._updater.appoint(self.copies[task_id], order.role, order.learn_epoch)
         self._follow(created)
 
     def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
-        found = [
+        new_copies = [
             LearnerTask(
                 task,
                 role=order.role,
@@ -515,19 +528,19 @@ class TaskManager:
             )
             for task, order in copies
         ]
-        if not found:
+        if not new_copies:
             return
-        self.copies.update({copy.task_id: copy for copy in found})
-        self._held.copies.update({task.task_id: order for task, order in copies})
-        self._updater.follow(found)
-        topics = {each.topic for copy in found for each in copy.task.inputs}
+        self.copies.update({copy.task_id: copy for copy in new_copies})
+        self._assigned.copies.update({task.task_id: order for task, order in copies})
+        self._updater.follow(new_copies)
+        topics = {partition.topic for copy in new_copies for partition in copy.task.inputs}
         unknown = sorted(topics - {partition.topic for partition in self._work.owners})
         if unknown:
             self._updater.do(partial(self._work.source.prepare, unknown))
 
     def _drop(self, task_id: TaskId) -> None:
         copy = self.copies.pop(task_id, None)
-        self._held.copies.pop(task_id, None)
+        self._assigned.copies.pop(task_id, None)
         if copy is not None:
             self._leaving[copy.task] = None
             self._updater.remove(copy.task)
@@ -540,19 +553,19 @@ class TaskManager:
         """Return the progress of all tasks in all roles; `rates` in records/s."""
         rows: list[TaskStatus] = []
         for task_id, task in sorted(self.tasks.items()):
-            known = [lags[each] for each in task.inputs if each in lags]
+            known_lags = [lags[partition] for partition in task.inputs if partition in lags]
             is_restoring = task.state is TaskState.RESTORING
             counters = task.counters
             rows.append(
                 TaskStatus(
                     task=str(task_id),
                     role="active",
-                    epoch=self._held.owned[task_id].task_epoch,
+                    epoch=self._assigned.owned[task_id].task_epoch,
                     state=task.state.value,
                     input=_keyed(task.next_offsets),
                     committed=_keyed(self._commits.offsets_of(task)),
                     changelog=_keyed(self._updater.reached(task_id)) if is_restoring else {},
-                    lag=sum(known) if len(known) == len(task.inputs) else -1,
+                    lag=sum(known_lags) if len(known_lags) == len(task.inputs) else -1,
                     rate=round(rates.get(task_id, 0.0), 1),
                     ranges=long_running_records(task),
                     range_count=range_count(task),
@@ -568,7 +581,7 @@ class TaskManager:
         waits = self._updater.waits
         return (
             *rows,
-            *(copy.status(waits.get(each, "")) for each, copy in sorted(self.copies.items())),
+            *(copy.status(waits.get(task_id, "")) for task_id, copy in sorted(self.copies.items())),
         )
 
 
@@ -579,7 +592,7 @@ def _copy_of(order: ReleaseTask) -> KeepCopy:
 def _without(
     unknown: AbstractSet[TopicPartition], offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    return {each: offset for each, offset in offsets.items() if each not in unknown}
+    return {partition: offset for partition, offset in offsets.items() if partition not in unknown}
 
 
 def _keyed(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:

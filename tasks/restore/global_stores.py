@@ -38,7 +38,7 @@ from tidewheel.tasks.processing.engine.error_policy import (
     ErrorPolicy,
     input_failure,
     node_failure,
-    not_asked,
+    unhandled_error,
 )
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.processor_node import ProcessorNode
@@ -62,13 +62,13 @@ _READ_AGAIN: Final = (
     "sort_keys=False of the key serde (docs/adr/0014-equal-keys-have-equal-bytes.md)"
 )
 
-_NOT_ASKED: Final = (
+_UNHANDLED: Final = (
     "The processing_exception_handler is not asked about processors of global stores; set "
     "processing_exception_handler_global_enabled=True to have it asked"
 )
 
 #: Bytes of committed entries that a global store with a user's processor caches.
-_KEEP_BYTES: Final = 8 * 1024 * 1024
+_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 
 class GlobalCounters:
@@ -95,15 +95,17 @@ class GlobalStateManager(StateManager):
     ) -> None:
         super().__init__(
             TaskId(-1, -1),
-            tuple(each.store for each in stores),
+            tuple(store.store for store in stores),
             StateSettings(
-                application_id=application_id, cache_enabled=False, keep_bytes_per_store=_KEEP_BYTES
+                application_id=application_id,
+                cache_enabled=False,
+                keep_bytes_per_store=_CACHE_BYTES,
             ),
             open_persistent=open_persistent,
             open_in_memory=open_in_memory,
             now=now,
         )
-        self._topics = {each.store.name: each.topic for each in stores}
+        self._topics = {store.store.name: store.topic for store in stores}
         #: Store of each partition of a global topic.
         self.changelogs = {
             TopicPartition(topic, partition): store
@@ -119,8 +121,8 @@ class GlobalStateManager(StateManager):
         return Position.decode(database.position(position_name(*partition)))
 
     def forget(self, store: str) -> None:
-        mine = [partition for partition, name in self.changelogs.items() if name == store]
-        self.database(store).write({}, {position_name(*each): b"" for each in mine})
+        partitions = [partition for partition, name in self.changelogs.items() if name == store]
+        self.database(store).write({}, {position_name(*partition): b"" for partition in partitions})
         self.stores[store].buffer.discard()
         self.database(store).clear(store)
 
@@ -157,11 +159,12 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
         """Return the values of serialised keys without timestamps; None where absent."""
         with _watched(self.name):
             (database,) = self._opened()
-            found = database.get_many(self.name, keys)
+            stored_values = database.get_many(self.name, keys)
             decode = StoredValues(self._spec.value_serde, self.name).deserialize
             topic = self._topic
             return [
-                None if data is None else decode(topic, unwrap_value(data)[0]) for data in found
+                None if data is None else decode(topic, unwrap_value(data)[0])
+                for data in stored_values
             ]
 
     def _refuse(self, *_arguments: Any) -> NoReturn:
@@ -197,7 +200,7 @@ class GlobalStores:
         now_ms: Callable[[], int],
         app_configs: AppConfigs = NO_CONFIGS,
     ) -> None:
-        self.specs = {each.topic: each for each in stores}
+        self.specs = {spec.topic: spec for spec in stores}
         self.counters = GlobalCounters()
         self.manager = GlobalStateManager(
             stores,
@@ -208,18 +211,18 @@ class GlobalStores:
             now=lambda: max(self._timestamp, 0),
         )
         self.views = {
-            each.store.name: GlobalStoreView(self.manager, each.store.name) for each in stores
+            spec.store.name: GlobalStoreView(self.manager, spec.store.name) for spec in stores
         }
         self.application_id = application_id
         self.state_dir = state_dir
         self.app_configs = app_configs
         self.now_ms = now_ms
         # No dead letters: they would need a producer; Kafka Streams writes none either (KIP-1034).
-        self._asks = handlers.processing_global
+        self._has_handler = handlers.processing_global
         self._policy = ErrorPolicy(replace(handlers, dead_letter_topic=None), _not_written)
         self._timestamp = -1
         self._sources = {
-            each.topic: SourceNode(each.source, self._corrupt, self._dropped) for each in stores
+            spec.topic: SourceNode(spec.source, self._corrupt, self._dropped) for spec in stores
         }
         self._processors: dict[str, ProcessorNode] = {}
 
@@ -237,8 +240,8 @@ class GlobalStores:
         self.manager.reject_unsorted_keys(_READ_AGAIN)
         for spec in self.specs.values():
             if not spec.table:
-                made = checked_processor(spec.processor.supplier(), spec.processor)
-                node = ProcessorNode(made, _Host(self, spec.processor.name), {spec.store.name})
+                processor = checked_processor(spec.processor.supplier(), spec.processor)
+                node = ProcessorNode(processor, _Host(self, spec.processor.name), {spec.store.name})
                 node.connect(partial(_forwarded, spec.processor.name))
                 node.init(_GlobalNodeContext(self, spec.processor.name))
                 self._processors[spec.topic] = node
@@ -304,8 +307,8 @@ class GlobalStores:
             self._dropped(node, len(before) - len(batch), "null key of a table", first)
         keys = batch.key_bytes
         if keys is None:
-            keys, kept = self._serialized(spec, records, batch)
-            batch = batch.take(kept)
+            keys, indices = self._serialized(spec, records, batch)
+            batch = batch.take(indices)
         values = [records.raw_values[row] for row in batch.rows]
         return fold(spec.store, keys, values, batch.timestamps)
 
@@ -313,15 +316,15 @@ class GlobalStores:
         self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
     ) -> tuple[list[bytes | None], list[int]]:
         keys: list[bytes | None] = []
-        kept: list[int] = []
+        indices: list[int] = []
         for index, key in enumerate(batch.keys):
             try:
                 keys.append(spec.store.key_serde.serialize(spec.topic, key))
             except FAILURES as error:
                 self._corrupt(records, batch.rows[index], error)
             else:
-                kept.append(index)
-        return keys, kept
+                indices.append(index)
+        return keys, indices
 
     def commit(
         self, positions: Mapping[TopicPartition, int] | None = None, *, known_ms: int
@@ -337,8 +340,8 @@ class GlobalStores:
 
     def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
         context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
-        if not self._asks:
-            raise not_asked(context, error, _NOT_ASKED) from error
+        if not self._has_handler:
+            raise unhandled_error(context, error, _UNHANDLED) from error
         self._skip(context, record, error)
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:

@@ -19,7 +19,7 @@ from tidewheel.tasks.calls.call_watch import GLOBAL, CallWatch, Limits
 from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tidewheel.tasks.kafka.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.restore.global_stores import GlobalStores
-from tidewheel.tasks.restore.store_changelog_reader import Reach, Stalls, explained
+from tidewheel.tasks.restore.store_changelog_reader import ReadPosition, Stalls, explained
 from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class GlobalUpdater:
         self._on_event = on_event
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        self._settled = threading.Event()
+        self._restored = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="tidewheel-global-updater", daemon=True
         )
@@ -92,7 +92,7 @@ class GlobalUpdater:
 
     def wait(self, stopped: threading.Event) -> bool:
         """Wait until all stores are restored; False if `stopped` is set first."""
-        while not self._settled.wait(0.05):
+        while not self._restored.wait(0.05):
             if stopped.is_set():
                 return False
         self.check()
@@ -114,8 +114,8 @@ class GlobalUpdater:
     def _run(self) -> None:
         self.watch = watch = CallWatch(
             lambda: self._turns,
-            others=lambda: (),
-            shows=None,
+            range_threads=lambda: (),
+            receiver=None,
             limits=self._limits,
             effect=GLOBAL,
         )
@@ -131,7 +131,7 @@ class GlobalUpdater:
         except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._error = error
         finally:
-            self._settled.set()
+            self._restored.set()
             watch.close()
 
     def _open(self) -> None:
@@ -151,8 +151,8 @@ class GlobalUpdater:
             for partition, entry in self._wanted.items():
                 self._on_event(entry.event("start", partition))
             while not self._stop.is_set():
-                if not self._wanted and not self._settled.is_set():
-                    self._settled.set()
+                if not self._wanted and not self._restored.is_set():
+                    self._restored.set()
                 self._turn(reader)
         except OffsetOutOfRangeError as error:
             raise GlobalStoreDamagedError(
@@ -253,7 +253,7 @@ class GlobalUpdater:
             return
         self._next_stalls_s = now_s + _STALLS_EVERY_S
         reaches = {
-            partition: Reach(positions.get(partition, entry.start), entry.end)
+            partition: ReadPosition(positions.get(partition, entry.start), entry.end)
             for partition, entry in self._wanted.items()
         }
         stalls = self._stalls.check(reaches, now_s)

@@ -46,11 +46,11 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
     accept_offsets: bool = False
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
 
-    def own(self, found: CommittedOffset | None) -> Progress | None:
+    def own(self, committed: CommittedOffset | None) -> Progress | None:
         """Return the progress in an offset's metadata; None without a commit of ours."""
-        if found is None or found.offset < 0:
+        if committed is None or committed.offset < 0:
             return None
-        progress = Progress.decode(found.metadata, committed_offset=found.offset)
+        progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
         prefix = internal_prefix(self.group_id)
         ours = progress is not None and progress.transactional_id.startswith(prefix)
         return progress if ours else None
@@ -102,16 +102,16 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_new_topic(partition.topic)
 
     def first_partitions(self, topic: str) -> int:
-        known = [
+        counts = [
             facts.first_partitions
             for partition, facts in self.facts.items()
             if partition.topic == topic and facts.first_partitions >= 0
         ]
-        return min(known, default=-1)
+        return min(counts, default=-1)
 
     def partitions(self, topic: str) -> int:
-        counts = (each.topic_partitions for each in self.plan.subtopologies.values())
-        return max(found.get(topic, 0) for found in counts)
+        counts = (subtopology.topic_partitions for subtopology in self.plan.subtopologies.values())
+        return max(topic_partitions.get(topic, 0) for topic_partitions in counts)
 
     def _is_new_topic(self, topic: str) -> bool:
         """Return True if a pattern matched the topic later than others.
@@ -119,7 +119,9 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         One task commits partition 0 of all its topics together. If it did so without this topic,
         the topic appeared later.
         """
-        if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
+        if not is_matched(self.plan, topic) or any(
+            partition.topic == topic for partition in self.facts
+        ):
             return False
         return any(
             TopicPartition(other, 0) in self.facts
@@ -137,9 +139,16 @@ def origin_without_offset(
     rules: StartRules,
 ) -> Origin:
     """Return the origin of an input without an offset; raise `StartRefusedError` if it had one."""
-    digest = inputs_digest(each.topic for each in inputs)
-    others = {each: offsets.facts[each] for each in sorted(inputs) if each in offsets.facts}
-    together = next((each for each, facts in others.items() if facts.inputs == digest), None)
+    digest = inputs_digest(input_partition.topic for input_partition in inputs)
+    others = {
+        input_partition: offsets.facts[input_partition]
+        for input_partition in sorted(inputs)
+        if input_partition in offsets.facts
+    }
+    together = next(
+        (input_partition for input_partition, facts in others.items() if facts.inputs == digest),
+        None,
+    )
     if together is not None and not rules.accept_offsets:
         raise StartRefusedError(
             f"nothing is committed for {partition}, but {together}, which the same task reads, was committed together with it: "
@@ -150,8 +159,12 @@ def origin_without_offset(
     if first < 0 and not is_new:
         first = offsets.partitions(partition.topic)
     elif first < 0:
-        seen = [each.partition for each in offsets.appeared if each.topic == partition.topic]
-        first = min(seen, default=0)
+        appeared_partitions = [
+            input_partition.partition
+            for input_partition in offsets.appeared
+            if input_partition.topic == partition.topic
+        ]
+        first = min(appeared_partitions, default=0)
     return Origin(
         facts=CommitFacts(first_partitions=first, inputs=digest, accepted=rules.accept_offsets),
         has_past=bool(others),
@@ -162,7 +175,7 @@ def origin_without_offset(
 
 def origin_of_foreign(
     partition: TopicPartition,
-    found: CommittedOffset,
+    committed: CommittedOffset,
     inputs: AbstractSet[TopicPartition],
     offsets: GroupOffsets,
     rules: StartRules,
@@ -173,21 +186,23 @@ def origin_of_foreign(
     Acceptable: `accept_offsets` is set, it equals the last owner's offset, or Kafka Streams
     committed it and this application never ran.
     """
-    is_accepted = rules.accept_offsets and found.offset != floor
-    theirs = partition_time_of_kafka_streams(found.metadata) is not None
+    is_accepted = rules.accept_offsets and committed.offset != floor
+    theirs = partition_time_of_kafka_streams(committed.metadata) is not None
     migrates = theirs and floor is None and not offsets.facts
-    if not (is_accepted or found.offset == floor or migrates):
-        left = "" if floor is None else f", and the last owner left it at offset {floor}"
-        whose = "Kafka Streams committed it" if theirs else "another program or tool set it"
+    if not (is_accepted or committed.offset == floor or migrates):
+        last_offset_text = (
+            "" if floor is None else f", and the last owner left it at offset {floor}"
+        )
+        committer = "Kafka Streams committed it" if theirs else "another program or tool set it"
         raise StartRefusedError(
-            f"offset {found.offset} of {partition} was not committed by application {rules.group_id} ({whose}){left}: starting "
+            f"offset {committed.offset} of {partition} was not committed by application {rules.group_id} ({committer}){last_offset_text}: starting "
             f"there would skip or repeat records. {_WAYS_OUT}"
         )
     first = offsets.first_partitions(partition.topic)
     return Origin(
         facts=CommitFacts(
             first_partitions=offsets.partitions(partition.topic) if first < 0 else first,
-            inputs=inputs_digest(each.topic for each in inputs),
+            inputs=inputs_digest(input_partition.topic for input_partition in inputs),
             accepted=is_accepted,
         ),
         has_past=not migrates,
@@ -205,7 +220,7 @@ def origin_of_own(
     first = facts.first_partitions
     if first < 0:  # committed by an earlier version or a bulk load
         first = offsets.partitions(partition.topic)
-    digest = inputs_digest(each.topic for each in inputs)
+    digest = inputs_digest(input_partition.topic for input_partition in inputs)
     return Origin(
         facts=msgspec.structs.replace(facts, first_partitions=first, inputs=digest), has_past=True
     )
@@ -221,11 +236,16 @@ def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) 
     for before, now in (
         (
             decode_operators(committed.operators),
-            {name: each.fingerprint for name, each in operators.items()},
+            {name: operator.fingerprint for name, operator in operators.items()},
         ),
-        (decode_details(committed), {name: each.details for name, each in operators.items()}),
+        (
+            decode_details(committed),
+            {name: operator.details for name, operator in operators.items()},
+        ),
     ):
-        moved = _moved(before, {name_digest(name): each for name, each in sorted(now.items())})
+        moved = _moved(
+            before, {name_digest(name): operator for name, operator in sorted(now.items())}
+        )
         if moved is not None:
             to, left = moved
             old = names.get(left, "another generated name")
@@ -245,10 +265,10 @@ def _moved(before: Mapping[int, int], now: Mapping[int, int]) -> tuple[int, int]
     >>> _moved({1: 10, 2: 20}, {1: 20, 2: 10}), _moved({1: 10, 2: 20}, {1: 30, 2: 20})
     ((1, 2), None)
     """
-    for name, found in now.items():
-        if before.get(name) != found:
-            for other, known in before.items():
-                if known == found and now.get(other) != found:
+    for name, details in now.items():
+        if before.get(name) != details:
+            for other, other_details in before.items():
+                if other_details == details and now.get(other) != details:
                     return name, other
     return None
 
@@ -267,7 +287,7 @@ def check_state(
         committed: Inputs with a committed offset; if it is not ours, it is Kafka Streams'.
         on_disk: Evidence of state on disk; empty if none.
     """
-    if any(each.has_past or each.is_accepted for each in origins.values()):
+    if any(origin.has_past or origin.is_accepted for origin in origins.values()):
         return
     if committed:
         if on_disk:
@@ -276,7 +296,7 @@ def check_state(
                 f"starting there would skip or repeat records. {_WAYS_OUT}"
             )
         return
-    written = [f"changelog {each}" for each, end in sorted(in_changelogs.items()) if end > 0]
+    written = [f"changelog {log}" for log, end in sorted(in_changelogs.items()) if end > 0]
     evidence = on_disk or (f"{written[0]} has records" if written else "")
     if evidence:
         raise StartRefusedError(lost_text(min(origins), f"task {task} has state ({evidence})"))

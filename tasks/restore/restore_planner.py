@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _TOPIC_IDS_AGE_S: Final = 15.0
 
 #: Retries before a log end below a store's position is believed.
-_ENDS_ASKED: Final = 20
+_END_RETRIES: Final = 20
 _ENDS_PAUSE_S: Final = 0.5
 
 
@@ -95,7 +95,7 @@ class RestorePlanner:
         plan = self._plan()
         inputs = inputs_of(plan, grants)
         too_old = self._clock.monotonic_s() - self._topic_ids_read_s > _TOPIC_IDS_AGE_S
-        if too_old or any(each.topic not in self._topic_ids for each in inputs):
+        if too_old or any(partition.topic not in self._topic_ids for partition in inputs):
             self.refresh_topic_ids(inputs)
         return find_granted_starts(
             plan,
@@ -107,9 +107,9 @@ class RestorePlanner:
         )
 
     def refresh_topic_ids(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        known = [TopicPartition(topic, 0) for topic in self._topic_ids]
+        partitions_of_known = [TopicPartition(topic, 0) for topic in self._topic_ids]
         read_s = self._clock.monotonic_s()
-        self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
+        self._topic_ids = topic_ids_of([*partitions_of_known, *partitions], self._admin)
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
@@ -123,11 +123,11 @@ class RestorePlanner:
         )
 
     def refresh_slowest_positions(self, copies: Iterable[Task]) -> None:
-        cut = [task for task in copies if _may_part(task)]
-        inputs = [partition for task in cut for partition in task.inputs]
+        divided = [task for task in copies if _may_part(task)]
+        inputs = [partition for task in divided for partition in task.inputs]
         if inputs:
             self._set_slowest_positions(
-                cut, self._admin.committed(self._group_id, inputs, stable=False)
+                divided, self._admin.committed(self._group_id, inputs, stable=False)
             )
 
     def forget_slowest_position(self, task: Task) -> None:
@@ -146,8 +146,8 @@ class RestorePlanner:
             )
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        found = self._admin.committed(self._group_id, partitions, stable=False)
-        return {partition: offset.offset for partition, offset in found.items()}
+        offsets = self._admin.committed(self._group_id, partitions, stable=False)
+        return {partition: offset.offset for partition, offset in offsets.items()}
 
     def read_log_facts(self, tasks: Iterable[Task]) -> dict[TopicPartition, LogFacts]:
         tasks = list(tasks)
@@ -192,20 +192,22 @@ class RestorePlanner:
             and position.topic_id == topics[partition.topic].topic_id
         }
         ends = self._admin.end_offsets(partitions)
-        for _ in range(_ENDS_ASKED):
-            short = [each for each, offset in positions.items() if offset > ends[each]]
+        for _ in range(_END_RETRIES):
+            short = [
+                partition for partition, offset in positions.items() if offset > ends[partition]
+            ]
             if not short:
                 return ends
             self._pause(_ENDS_PAUSE_S)
             ends |= self._admin.end_offsets(short)
-        for each, offset in positions.items():
-            if offset > ends[each]:
+        for partition, offset in positions.items():
+            if offset > ends[partition]:
                 _log.warning(
                     "%s ends at %d, but this worker's store had come to %d: the brokers have lost records that they had "
                     "acknowledged (an unclean leader election, or a disk). The store is restored from what is left; compare it "
                     "with its input, and see unclean.leader.election.enable and min.insync.replicas",
-                    each,
-                    ends[each],
+                    partition,
+                    ends[partition],
                     offset,
                 )
         return ends
@@ -216,15 +218,19 @@ class RestorePlanner:
         ends: Mapping[TopicPartition, int],
         starts: Mapping[TopicPartition, StartPosition],
     ) -> None:
-        mine = {each: starts[each] for each in task.inputs}
-        if not mine or any(each.origin.has_past for each in mine.values()):
+        task_starts = {partition: starts[partition] for partition in task.inputs}
+        if not task_starts or any(partition.origin.has_past for partition in task_starts.values()):
             return
         check_state(
             task.task_id,
-            {each: start.origin for each, start in mine.items()},
-            {each for each, start in mine.items() if start.committed},
+            {partition: start.origin for partition, start in task_starts.items()},
+            {partition for partition, start in task_starts.items() if start.committed},
             on_disk=_state_on_disk(task),
-            in_changelogs={each: ends[each] for each in task.stores.changelogs if each in ends},
+            in_changelogs={
+                partition: ends[partition]
+                for partition in task.stores.changelogs
+                if partition in ends
+            },
         )
 
     def restores(
@@ -243,7 +249,7 @@ class RestorePlanner:
             complete: The stores were open until now, and agree with their positions.
         """
         self._set_slowest_position(task, starts)
-        found: list[StoreRestore] = []
+        restores: list[StoreRestore] = []
         limits = self._limits(task, starts)
         for partition, store in _backups(task).items():
             about = facts[partition]
@@ -270,7 +276,7 @@ class RestorePlanner:
                 open_before=complete,
             )
             _log.info("task %s store %s: restoring from %s: %s", task.task_id, store, start, reason)
-            found.append(
+            restores.append(
                 StoreRestore(
                     task=task,
                     store=store,
@@ -286,7 +292,7 @@ class RestorePlanner:
                     source=source,
                 )
             )
-        return found
+        return restores
 
     def explain(self, stalls: Sequence[Stall]) -> list[str]:
         return explained(stalls, self._admin)
@@ -302,9 +308,9 @@ class RestorePlanner:
         entries = list(entries)
         limits = self._limits(task, starts)
         unknown = [
-            each.partition
-            for each in entries
-            if each.source is None and each.partition not in grant.changelog_end
+            entry.partition
+            for entry in entries
+            if entry.source is None and entry.partition not in grant.changelog_end
         ]
         ends = self._admin.end_offsets(unknown) if unknown else {}
         now_ms = self._clock.now_ms()
@@ -333,12 +339,13 @@ class RestorePlanner:
     ) -> dict[TopicPartition, int | None]:
         sources = list(_source_stores(task))
         if starts is not None:
-            known = {each: starts[each] for each in sources}
+            source_starts = {partition: starts[partition] for partition in sources}
             return {
-                each: start.offset if start.committed else None for each, start in known.items()
+                partition: start.offset if start.committed else None
+                for partition, start in source_starts.items()
             }
         committed = self.committed(sources) if sources else {}
-        return {each: committed.get(each) for each in sources}
+        return {partition: committed.get(partition) for partition in sources}
 
 
 def _state_on_disk(task: Task) -> str:
@@ -347,7 +354,7 @@ def _state_on_disk(task: Task) -> str:
         if position is not None and position.offset > 0:
             return f"store {store} on this disk is at offset {position.offset} of {partition}"
     for store in task.stores.specs:
-        if task.stores.has_rows_of_its_own(store):
+        if task.stores.has_unrestorable_rows(store):
             return f"store {store}, which has no changelog, has rows on this disk"
     return ""
 

@@ -42,7 +42,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     records: int
 
 
-class RunsMade(msgspec.Struct, frozen=True, kw_only=True):
+class RunsBuilt(msgspec.Struct, frozen=True, kw_only=True):
     """Finished runs; their files exist until `forget`. `records`: number read to build them."""
 
     runs: BuiltRuns
@@ -57,7 +57,7 @@ class RunsFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: A run order gets any number of progress reports, then one result.
-RunReport = RunProgress | RunsMade | RunsFailed
+RunReport = RunProgress | RunsBuilt | RunsFailed
 
 
 class RunMaker(Protocol):

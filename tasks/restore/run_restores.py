@@ -29,9 +29,9 @@ from tidewheel.tasks.restore.run_ports import (
     RunOrder,
     RunProgress,
     RunReport,
+    RunsBuilt,
     RunSettings,
     RunsFailed,
-    RunsMade,
 )
 from tidewheel.tasks.restore.store_restore import (
     LogFacts,
@@ -115,7 +115,9 @@ class RunRestores:
         return behind > 0 and begins and settings.maker.has_snapshots
 
     def stop(self, restoring: RestoringTask) -> None:
-        for build in [each for each in self._builds.values() if each.restoring is restoring]:
+        for build in [
+            candidate for candidate in self._builds.values() if candidate.restoring is restoring
+        ]:
             self._end(build)
 
     def close(self) -> None:
@@ -125,9 +127,9 @@ class RunRestores:
     def _end(self, build: _RunBuild) -> None:
         build.entry.awaits_runs = False
         del self._builds[build.entry]
-        self._drop_order(build)
+        self._forget_order(build)
 
-    def _drop_order(self, build: _RunBuild) -> None:
+    def _forget_order(self, build: _RunBuild) -> None:
         if build.order is not None:
             self._settings.maker.forget(build.order)
             build.order = None
@@ -216,7 +218,7 @@ class RunRestores:
         match report:
             case RunProgress():
                 self._count(build, report.position, report.records)
-            case RunsMade():
+            case RunsBuilt():
                 slow = self._read_too_slowly(build, order)
                 if slow is not None:
                     self._failed(build, RunsFailed(reason=slow))
@@ -227,9 +229,9 @@ class RunRestores:
 
     def _count(self, build: _RunBuild, position: int, records: int) -> None:
         entry = build.entry
-        more = max(records - entry.restored, 0)
+        new_records = max(records - entry.restored, 0)
         entry.built_to, entry.restored = position, records
-        self._on_progress(build.restoring, entry, more)
+        self._on_progress(build.restoring, entry, new_records)
 
     def _read_too_slowly(self, build: _RunBuild, order: RunOrder) -> str | None:
         if order.from_offset == order.to_offset:
@@ -237,7 +239,7 @@ class RunRestores:
         retention_ms = tombstone_retention_ms(build.facts.topic)
         return read_too_slowly(build.facts.now_ms, self._clock.now_ms(), retention_ms)
 
-    def _ingest(self, build: _RunBuild, order: RunOrder, report: RunsMade) -> None:
+    def _ingest(self, build: _RunBuild, order: RunOrder, report: RunsBuilt) -> None:
         entry, facts = build.entry, build.facts
         caught_up_at_ms = facts.now_ms
         if order.snapshot is not None and order.to_offset == order.snapshot.to_offset:
@@ -257,7 +259,7 @@ class RunRestores:
 
     def _failed(self, build: _RunBuild, report: RunsFailed) -> None:
         entry, settings = build.entry, self._settings
-        self._drop_order(build)
+        self._forget_order(build)
         again = report.snapshot or build.attempts < _ATTEMPTS
         _log.warning(
             "task %s store %s: %s; %s",

@@ -127,7 +127,7 @@ def find_granted_starts(
     last owner's.
     """
     inputs = inputs_of(plan, grants)
-    missing = sorted({each.topic for each in inputs}.difference(topic_ids))
+    missing = sorted({partition.topic for partition in inputs}.difference(topic_ids))
     if missing:
         raise MissingSourceTopicError(
             f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
@@ -148,17 +148,20 @@ def find_granted_starts(
     for task, grant in grants.items():
         _check_grant(grant, plan.inputs(task), committed, rules)
     origins = _origins(plan, grants, committed, admin=admin, rules=rules, appeared=appeared)
-    fresh = [each for each in inputs if not is_committed(committed.get(each))]
-    known = {each: offset.offset for each, offset in committed.items()}
+    fresh = [partition for partition in inputs if not is_committed(committed.get(partition))]
+    offsets = {partition: offset.offset for partition, offset in committed.items()}
     starts = admin.beginning_offsets(fresh) if fresh else {}
-    asked = [*fresh, *(each for each in inputs if _is_uneven(committed.get(each)))]
-    ends = admin.end_offsets(asked) if asked else {}
+    without_end = [
+        *fresh,
+        *(partition for partition in inputs if _is_uneven(committed.get(partition))),
+    ]
+    ends = admin.end_offsets(without_end) if without_end else {}
     return _positions(
         plan,
         inputs,
         committed,
-        {**known, **starts},
-        {**known, **ends},
+        {**offsets, **starts},
+        {**offsets, **ends},
         topic_ids,
         origins,
         rules=rules,
@@ -176,40 +179,46 @@ def _origins(
     appeared: AbstractSet[TopicPartition],
 ) -> dict[TopicPartition, Origin]:
     inputs = inputs_of(plan, grants)
-    own = {each: rules.own(committed.get(each)) for each in inputs}
+    progress_by_input = {partition: rules.own(committed.get(partition)) for partition in inputs}
     any_committed = any(map(is_committed, committed.values()))
-    if not all(own.values()):
+    if not all(progress_by_input.values()):
         # Commits of other tasks show that the application ran before.
-        rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
-        others = admin.committed(rules.group_id, rest, stable=False)
-        own |= {each: rules.own(offset) for each, offset in others.items()}
-        any_committed = any_committed or any(map(is_committed, others.values()))
+        other_inputs = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
+        other_offsets = admin.committed(rules.group_id, other_inputs, stable=False)
+        progress_by_input |= {
+            partition: rules.own(offset) for partition, offset in other_offsets.items()
+        }
+        any_committed = any_committed or any(map(is_committed, other_offsets.values()))
     offsets = GroupOffsets(
         plan=plan,
-        facts={each: CommitFacts.decode(found.facts) for each, found in own.items() if found},
+        facts={
+            partition: CommitFacts.decode(offset.facts)
+            for partition, offset in progress_by_input.items()
+            if offset
+        },
         appeared=appeared,
     )
-    lost = [each for each in inputs if not is_committed(committed.get(each))]
+    lost = [partition for partition in inputs if not is_committed(committed.get(partition))]
     if lost and not any_committed and not rules.accept_offsets:
         _check_changelogs(plan, lost[0], admin)
     origins: dict[TopicPartition, Origin] = {}
-    for each in inputs:
-        if each in offsets.facts:
-            check_names(offsets.facts[each], rules.operators)
+    for partition in inputs:
+        if partition in offsets.facts:
+            check_names(offsets.facts[partition], rules.operators)
     for task, grant in grants.items():
-        beside = plan.inputs(task)
-        for partition in sorted(beside):
-            found = committed.get(partition)
-            progress = own[partition]
+        task_inputs = plan.inputs(task)
+        for partition in sorted(task_inputs):
+            offset = committed.get(partition)
+            progress = progress_by_input[partition]
             if progress is not None:
-                origins[partition] = origin_of_own(partition, progress, beside, offsets)
-            elif is_committed(found):
+                origins[partition] = origin_of_own(partition, progress, task_inputs, offsets)
+            elif is_committed(offset):
                 floor = grant.input.get(partition)
                 origins[partition] = origin_of_foreign(
-                    partition, found, beside, offsets, rules, floor
+                    partition, offset, task_inputs, offsets, rules, floor
                 )
             else:
-                origins[partition] = origin_without_offset(partition, beside, offsets, rules)
+                origins[partition] = origin_without_offset(partition, task_inputs, offsets, rules)
     return origins
 
 
@@ -224,7 +233,7 @@ def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin)
         for partition in range(topic.partitions)
     ]
     ends = admin.end_offsets(partitions) if partitions else {}
-    written = next((each for each in partitions if ends[each] > 0), None)
+    written = next((partition for partition in partitions if ends[partition] > 0), None)
     if written is not None:
         raise StartRefusedError(lost_text(lost, f"changelog {written} has records"))
 
@@ -251,8 +260,8 @@ def _check_grant(
         floor = grant.input.get(partition)
         if floor is None:
             continue
-        found = committed.get(partition)
-        progress = rules.own(found)
+        offset = committed.get(partition)
+        progress = rules.own(offset)
         if progress is not None and progress.task_epoch > grant.task_epoch:
             raise OutdatedGrantError(
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
@@ -261,8 +270,8 @@ def _check_grant(
         is_accepted = progress is not None and CommitFacts.decode(progress.facts).accepted
         if is_accepted or rules.accept_offsets:
             continue
-        if not is_committed(found) or found.offset < floor:
-            present = f"offset {found.offset}" if is_committed(found) else "nothing"
+        if not is_committed(offset) or offset.offset < floor:
+            present = f"offset {offset.offset}" if is_committed(offset) else "nothing"
             raise StartRefusedError(
                 f"{partition}: the last owner left it at offset {floor}, but {present} is committed: the offsets of "
                 "this group were changed, the topic was deleted, or the offsets expired while the group was stopped. No "
@@ -272,15 +281,15 @@ def _check_grant(
             )
 
 
-def progress_of(found: CommittedOffset | None) -> Progress | None:
-    if not is_committed(found):
+def progress_of(committed: CommittedOffset | None) -> Progress | None:
+    if not is_committed(committed):
         return None
-    return Progress.decode(found.metadata, committed_offset=found.offset)
+    return Progress.decode(committed.metadata, committed_offset=committed.offset)
 
 
-def _is_uneven(found: CommittedOffset | None) -> bool:
+def _is_uneven(committed: CommittedOffset | None) -> bool:
     """Return True if a key range processed records beyond the committed offset."""
-    progress = progress_of(found)
+    progress = progress_of(committed)
     return progress is not None and progress.highest_offset > progress.committed_offset
 
 
@@ -317,23 +326,27 @@ def _positions(
 
 
 def _log_accepted(positions: Mapping[TopicPartition, StartPosition]) -> None:
-    accepted = {each: start for each, start in positions.items() if start.origin.is_accepted}
+    accepted = {
+        partition: start for partition, start in positions.items() if start.origin.is_accepted
+    }
     if accepted:
         _log.warning(
             "accept_offsets: starting at offsets that this application did not commit: %s%s. Remove the option after this start",
-            ", ".join(f"{each}@{start.offset}" for each, start in [*accepted.items()][:_NAMED]),
+            ", ".join(
+                f"{partition}@{start.offset}" for partition, start in [*accepted.items()][:_NAMED]
+            ),
             f" and {len(accepted) - _NAMED} more" if len(accepted) > _NAMED else "",
         )
 
 
 def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
-    found = [partition for partition, start in positions.items() if start.by_kafka_streams]
-    if found:
+    partitions = [partition for partition, start in positions.items() if start.by_kafka_streams]
+    if partitions:
         _log.info(
             "continuing where Kafka Streams left off, in %s%s: it commits the time of each partition, but not those of "
             "windows and joins, so records may count as on time there that were late before",
-            ", ".join(map(str, found[:_NAMED])),
-            f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "",
+            ", ".join(map(str, partitions[:_NAMED])),
+            f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else "",
         )
 
 
@@ -370,9 +383,9 @@ def _resets(
     return {**resets, **admin.offsets_of_age(ages_ms), **stable}
 
 
-def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
+def is_committed(committed: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
     """Return True for a committed offset; clients report a missing one as None or below 0."""
-    return found is not None and found.offset >= 0
+    return committed is not None and committed.offset >= 0
 
 
 def _reset_of(plan: ApplicationPlan, topic: str) -> OffsetReset | None:
@@ -425,11 +438,11 @@ def start_position(
             "the gap"
         )
     theirs = partition_time_of_kafka_streams(committed.metadata) if progress is None else None
-    known = theirs if progress is None else progress.stream_time_ms
+    stream_time_ms = theirs if progress is None else progress.stream_time_ms
     return StartPosition(
         offset=committed.offset,
         committed=True,
-        partition_time_ms=-1 if known is None else known,
+        partition_time_ms=-1 if stream_time_ms is None else stream_time_ms,
         progress=progress,
         by_kafka_streams=theirs is not None,
     )
@@ -438,27 +451,27 @@ def start_position(
 def earlier_transactional_ids(
     application_id: str,
     committed: Mapping[TopicPartition, CommittedOffset],
-    known: AbstractSet[str],
+    known_ids: AbstractSet[str],
 ) -> list[str]:
     """Return this application's earlier ids in commit metadata: producers to fence before a start.
 
     Their open transactions could still commit. `known`: our own id and those of live siblings,
     which have fenced their predecessors.
     """
-    found = (
+    progress_of_inputs = (
         Progress.decode(offset.metadata, committed_offset=offset.offset)
         for offset in committed.values()
         if offset.offset >= 0
     )
-    named = {progress.transactional_id for progress in found if progress is not None}
-    own = own_ids(application_id, named)
-    if len(own) < len(named):
+    named = {progress.transactional_id for progress in progress_of_inputs if progress is not None}
+    ids = own_ids(application_id, named)
+    if len(ids) < len(named):
         _log.warning(
             "the committed offsets of group %s name %d transactional ids that this application does not use; they are not fenced",
             application_id,
-            len(named) - len(own),
+            len(named) - len(ids),
         )
-    return [each for each in own if each not in known]
+    return [transactional_id for transactional_id in ids if transactional_id not in known_ids]
 
 
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
@@ -467,7 +480,7 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
     Ranges by an unknown hash function are ignored. Records from the lowest offset are then
     processed again, even those that faster ranges had finished.
     """
-    found: dict[TopicPartition, OldMap] = {}
+    maps: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
         progress = start.progress
         if progress is None or progress.highest_offset == progress.committed_offset:
@@ -480,8 +493,8 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
                 progress.key_hash,
             )
             continue
-        found[partition] = OldMap(progress.ranges)
-    return found
+        maps[partition] = OldMap(progress.ranges)
+    return maps
 
 
 def operator_times(
@@ -491,7 +504,7 @@ def operator_times(
 
     Each input's commit has all times. If commits differ, each operator's largest time counts.
     """
-    found: dict[TopicPartition, tuple[int, ...]] = {}
+    times_by_input: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):
         if start.progress is None or not start.progress.operator_times_ms:
             continue
@@ -502,12 +515,12 @@ def operator_times(
                 partition,
             )
             continue
-        found[partition] = start.progress.operator_times_ms
-    if len({len(times) for times in found.values()}) > 1:
+        times_by_input[partition] = start.progress.operator_times_ms
+    if len({len(times) for times in times_by_input.values()}) > 1:
         _log.warning(
             "%s were committed with different numbers of operators' stream times; none is used, so records may count "
             "as on time that were late before",
-            ", ".join(map(str, found)),
+            ", ".join(map(str, times_by_input)),
         )
         return ()
-    return tuple(map(max, zip(*found.values(), strict=True)))
+    return tuple(map(max, zip(*times_by_input.values(), strict=True)))

@@ -24,9 +24,9 @@ from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.run_restores import RunRestores
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.restore.store_changelog_reader import (
-    Reach,
     ReaderOffsets,
     ReadingTurns,
+    ReadPosition,
     Stalls,
     StoreChangelogReader,
 )
@@ -175,8 +175,8 @@ class StateUpdater:
         if restoring is None:
             return {}
         return {
-            each: max(entry.position, entry.built_to)
-            for each, entry in list(restoring.entries.items())
+            changelog: max(entry.position, entry.built_to)
+            for changelog, entry in list(restoring.entries.items())
         }
 
     @property
@@ -238,12 +238,12 @@ class StateUpdater:
                 opened.append(restoring)
         opened = self._find_starts(opened)
         self._planner.refresh_slowest_positions(
-            each.task for each in opened if each.copy is not None
+            item.task for item in opened if item.copy is not None
         )
         facts = self._planner.read_log_facts([restoring.task for restoring in opened])
         # Check all tasks before one may process records: without a group, one failed check ends the
         # worker.
-        ends = {each: about.end for each, about in facts.items()}
+        ends = {item: about.end for item, about in facts.items()}
         opened = [restoring for restoring in opened if self._may_start(restoring, ends)]
         for restoring in opened:
             self._guarded(restoring, partial(self._start_restore, restoring, facts))
@@ -267,7 +267,7 @@ class StateUpdater:
                 self._refuse(restoring, grant, refused[task_id])
             else:
                 restoring.starts, restoring.topic_ids = starts, topic_ids
-        return [each for each in restoring_tasks if not each.refused]
+        return [restoring for restoring in restoring_tasks if not restoring.refused]
 
     def _may_start(self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
         if restoring.grant is None or restoring.starts is None:
@@ -371,7 +371,7 @@ class StateUpdater:
         if not self._find_starts([restoring]):
             return
         assert restoring.starts is not None, "found just now"
-        positions = {each: entry.position for each, entry in restoring.entries.items()}
+        positions = {changelog: entry.position for changelog, entry in restoring.entries.items()}
         if not self._may_start(restoring, positions):
             return
         self._planner.fix_ends(task, restoring.entries.values(), restoring.starts, grant)
@@ -465,7 +465,7 @@ class StateUpdater:
     def _read(self) -> None:
         self._refresh_from_cluster()
         busy = len(self._running_tasks) > 0 or any(
-            each.is_awaited for each in self._restoring.values()
+            restoring.is_awaited for restoring in self._restoring.values()
         )
         self._count_remaining()
         try:
@@ -542,7 +542,10 @@ class StateUpdater:
                 RestoredTask(
                     task=restoring.task,
                     grant=restoring.grant,
-                    starts={each: restoring.starts[each] for each in restoring.task.inputs},
+                    starts={
+                        partition: restoring.starts[partition]
+                        for partition in restoring.task.inputs
+                    },
                     topic_ids=restoring.topic_ids,
                     restored=restoring.restored,
                 )
@@ -597,14 +600,14 @@ class StateUpdater:
 
     def _report_stalls(self, now_s: float) -> None:
         ends = self._reader.offsets().ends if self._reader.tasks else {}
-        reaches: dict[TopicPartition, Reach] = {}
+        reaches: dict[TopicPartition, ReadPosition] = {}
         for partition, restoring in self._reader.tasks.items():
             entry = restoring.entries[partition]
             end = entry.end or ends.get(partition)
             if entry.limit is None and end is not None:
-                reaches[partition] = Reach(entry.position, end)
+                reaches[partition] = ReadPosition(entry.position, end)
         stalls = self._stalls.check(reaches, now_s)
-        known = {
+        waits = {
             task_id: text
             for task_id, text in self.waits.items()
             if (waiting := self._restoring.get(task_id)) is not None
@@ -616,8 +619,8 @@ class StateUpdater:
             if stalled is not None:
                 activity = "restoring" if stalled.copy is None else f"the {stalled.copy.role}"
                 _log.warning("task %s: %s has made %s", stalled.task.task_id, activity, text)
-                known[stalled.task.task_id] = text
-        self.waits = known
+                waits[stalled.task.task_id] = text
+        self.waits = waits
 
     # -- facts of the cluster ----------------------------------------------------------------------
 
@@ -627,7 +630,11 @@ class StateUpdater:
             if now_s >= self._next_committed_s:
                 self._next_committed_s = now_s + _COMMITTED_EVERY_S
                 self._raise_limits()
-            copies = [each.task for each in self._restoring.values() if each.copy is not None]
+            copies = [
+                restoring.task
+                for restoring in self._restoring.values()
+                if restoring.copy is not None
+            ]
             if copies and now_s >= self._next_topics_s:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
                 self._planner.prepare_promotions(copies)

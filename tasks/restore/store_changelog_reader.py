@@ -24,7 +24,7 @@ _SLICE_S: Final = 0.004
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
 #: Reading pauses for a copy with more buffered records beyond the committed offset.
-_HELD_MAX: Final = 20_000
+_BUFFERED_MAX: Final = 20_000
 
 
 #: Longest wait of a poll for records, and of new orders for the poll.
@@ -67,7 +67,7 @@ class ReadingTurns:
         pause = {
             entry.partition
             for entry in entries
-            if (waits and entry.end is None) or entry.held > _HELD_MAX
+            if (waits and entry.end is None) or entry.held > _BUFFERED_MAX
         }
         if pause != self._paused:
             reading = {entry.partition for entry in entries}
@@ -166,18 +166,18 @@ class StoreChangelogReader:
             self._reader = None
 
 
-class Reach(NamedTuple):
+class ReadPosition(NamedTuple):
     position: int
     end: int
 
 
 class Stall(NamedTuple):
     partition: TopicPartition
-    reach: Reach
+    reach: ReadPosition
     for_s: float
 
 
-class _Watched(NamedTuple):
+class _WatchedPosition(NamedTuple):
     position: int
     since_s: float
     due_s: float
@@ -187,17 +187,17 @@ class Stalls:
     """Watches restores; `check` reports each stall once, and again every minute."""
 
     def __init__(self) -> None:
-        self._watched: dict[TopicPartition, _Watched] = {}
+        self._watched: dict[TopicPartition, _WatchedPosition] = {}
 
-    def check(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
-        watched: dict[TopicPartition, _Watched] = {}
+    def check(self, reaches: Mapping[TopicPartition, ReadPosition], now_s: float) -> list[Stall]:
+        watched: dict[TopicPartition, _WatchedPosition] = {}
         due: list[Stall] = []
         for partition, reach in reaches.items():
             if reach.position >= reach.end:
                 continue
             before = self._watched.get(partition)
             if before is None or before.position != reach.position:
-                before = _Watched(reach.position, now_s, now_s + STALL_S)
+                before = _WatchedPosition(reach.position, now_s, now_s + STALL_S)
             if now_s >= before.due_s:
                 due.append(Stall(partition, reach, now_s - before.since_s))
                 before = before._replace(due_s=now_s + _AGAIN_S)
@@ -220,16 +220,16 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
     if not stalls:
         return []
     try:
-        causes = admin.open_transactions([each.partition for each in stalls])
+        causes = admin.open_transactions([stall.partition for stall in stalls])
     except StreamsError as error:
-        return [reason_of(each, None, str(error)) for each in stalls]
-    return [reason_of(each, causes.get(each.partition)) for each in stalls]
+        return [reason_of(stall, None, str(error)) for stall in stalls]
+    return [reason_of(stall, causes.get(stall.partition)) for stall in stalls]
 
 
 def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
     """Return a stall's log text; `problem`: error of the request for its cause.
 
-    >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
+    >>> stall = Stall(TopicPartition("log", 0), ReadPosition(5, 9), 7.2)
     >>> reason_of(stall, None)
     'no progress for 7 s at offset 5 of log-0, which is to be read to offset 9: check the brokers'
     """

@@ -38,7 +38,7 @@ _SAMPLES_MIN: Final = 2
 #: Kafka's default of `delete.retention.ms`.
 DELETE_RETENTION_MS = 86_400_000
 
-_FOR_EVER_MS: Final = 1 << 62
+_UNLIMITED_MS: Final = 1 << 62
 
 EventKind = Literal["start", "batch", "end", "suspended"]
 
@@ -177,7 +177,7 @@ class StoreRestore(msgspec.Struct, eq=False):
     is_announced: bool = False
     #: `restored` at the last event for the listener.
     announced_records: int = 0
-    _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
+    _buffered: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
     @property
     def is_done(self) -> bool:
@@ -191,7 +191,7 @@ class StoreRestore(msgspec.Struct, eq=False):
     @property
     def held(self) -> int:
         """Return the number of buffered records beyond the limit."""
-        return sum(map(len, self._held))
+        return sum(map(len, self._buffered))
 
     @property
     def needs_headers(self) -> bool:
@@ -202,18 +202,18 @@ class StoreRestore(msgspec.Struct, eq=False):
         if self.limit is None:
             self._write(run)
             return len(run.offsets)
-        self._held.append(run)
+        self._buffered.append(run)
         return self.apply_held()
 
     def apply_held(self) -> int:
         applied = 0
-        while self._held and (self.limit is None or self._held[0].offsets[0] < self.limit):
-            run = self._held.popleft()
+        while self._buffered and (self.limit is None or self._buffered[0].offsets[0] < self.limit):
+            run = self._buffered.popleft()
             stop = len(run) if self.limit is None else bisect_left(run.offsets, self.limit)
             self._write(run.slice(0, stop))
             applied += stop
             if stop < len(run):
-                self._held.appendleft(run.slice(stop, len(run)))
+                self._buffered.appendleft(run.slice(stop, len(run)))
                 break
         return applied
 
@@ -226,7 +226,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         with stores.trusted():
             stores.write_restored(
                 {self.store: self._rows(run)},
-                self._position_to_keep(),
+                self._position_to_store(),
                 now_ms=self.reached_ms or 0,
                 times=self._times(run),
             )
@@ -251,7 +251,7 @@ class StoreRestore(msgspec.Struct, eq=False):
             return {}
         return {self.store: StoreTime.of(spec, run.raw_keys, run.timestamps)}
 
-    def _position_to_keep(self) -> dict[TopicPartition, int]:
+    def _position_to_store(self) -> dict[TopicPartition, int]:
         if self.reached_ms is None:
             return {}
         self.stored_position = self.position
@@ -262,8 +262,8 @@ class StoreRestore(msgspec.Struct, eq=False):
 
         `at_end`: it was the end of the log at `now_ms`.
         """
-        if self._held:
-            position = self._held[0].offsets[0]
+        if self._buffered:
+            position = self._buffered[0].offsets[0]
         if self.limit is not None:
             position = min(position, self.limit)
         self.position = max(self.position, position)
@@ -273,7 +273,7 @@ class StoreRestore(msgspec.Struct, eq=False):
             first = self.reached_ms is None
             self.reached_ms = self.known_ms
             if first:
-                self.keep_position()
+                self.store_position()
 
     def finish_runs(self, position: int) -> None:
         self.built_to = 0
@@ -287,9 +287,9 @@ class StoreRestore(msgspec.Struct, eq=False):
         self.known_ms = now_ms
         return self.apply_held()
 
-    def keep_position(self) -> None:
+    def store_position(self) -> None:
         if self.reached_ms is not None and self.stored_position != self.position:
-            self.task.stores.write_restored({}, self._position_to_keep(), now_ms=self.reached_ms)
+            self.task.stores.write_restored({}, self._position_to_store(), now_ms=self.reached_ms)
 
     def event(self, kind: EventKind) -> RestoreEvent:
         return RestoreEvent(
@@ -352,7 +352,7 @@ def start_of(
 
 def tombstone_retention_ms(topic: TopicDescription) -> int:
     if "compact" not in topic.config.get("cleanup.policy", "compact"):
-        return _FOR_EVER_MS
+        return _UNLIMITED_MS
     return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))
 
 
@@ -386,8 +386,8 @@ class RestoringTask(msgspec.Struct, eq=False):
 
     def progress(self, ends: Mapping[TopicPartition, int]) -> CopyProgress:
         return CopyProgress(
-            positions={each: entry.position for each, entry in self.entries.items()},
-            ends={each: _end_of(entry, ends) for each, entry in self.entries.items()},
+            positions={partition: entry.position for partition, entry in self.entries.items()},
+            ends={partition: _end_of(entry, ends) for partition, entry in self.entries.items()},
         )
 
 

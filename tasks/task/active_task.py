@@ -162,10 +162,10 @@ class ActiveTask:
             and not self._is_catching_up
         ):
             return self._process_together(limit)
-        records = self.group.take(limit)
-        return 0 if records is None else self.process_taken(records, late)
+        records = self.group.pop(limit)
+        return 0 if records is None else self.process_records(records, late)
 
-    def process_taken(
+    def process_records(
         self, records: SourceRecords, late: Callable[[], bool] = lambda: False
     ) -> int:
         if self.processing.graph.batched:
@@ -179,7 +179,7 @@ class ActiveTask:
     def _process_together(self, limit: int) -> int:
         runs = self.group.take_together(limit)
         if len(runs) == 1:
-            return self.process_taken(runs[0][0])
+            return self.process_records(runs[0][0])
         decoded: list[tuple[str, RecordBatch, list[int]]] = []
         sources: list[SourceRecords] = []
         for records, places in runs:

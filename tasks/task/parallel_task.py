@@ -20,7 +20,7 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
-from tidewheel.tasks.key_ranges.dealer import Dealer, Share, noting_passed, time_passes
+from tidewheel.tasks.key_ranges.dealer import Dealer, Share, time_passes, with_passed_row
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.keyed_analysis import (
@@ -31,7 +31,7 @@ from tidewheel.tasks.key_ranges.keyed_analysis import (
 )
 from tidewheel.tasks.key_ranges.ledger import Chunk, Ledger, RunMemory, first_open, offsets_of
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
-from tidewheel.tasks.key_ranges.progress_merge import first_cut, level, together
+from tidewheel.tasks.key_ranges.progress_merge import level, starting_ranges, together
 from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import (
@@ -43,7 +43,7 @@ from tidewheel.tasks.key_ranges.range_worker import (
 from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
 from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
-from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
@@ -76,7 +76,7 @@ _TICK_S: Final = 0.01
 
 
 class ParallelTask:
-    """A `Task` with key ranges; call `join` before `start`."""
+    """A `Task` with key ranges; call `set_ranges` before `start`."""
 
     def __init__(self, parts: TaskParts, *, bounds: RangeBounds) -> None:
         self.task_id = parts.task_id
@@ -104,7 +104,7 @@ class ParallelTask:
         self._repartitioning = Repartitioning()
         self._pool: RangePool | None = None
         self._dealer = Dealer(KeyRanges(), None, -1)
-        self._own_counters = TaskCounters()
+        self._task_counters = TaskCounters()
         self._closed_counters = TaskCounters()
         #: Next offset of each input to distribute to key ranges.
         self._distributed_offsets: dict[TopicPartition, int] = {}
@@ -113,7 +113,7 @@ class ParallelTask:
         self._distributed_bytes = 0
         self._runs = RunMemory(0)
         #: By range, number of its last seal (finished work for a commit) that `drain` received.
-        self._drained_seals: list[int] = []
+        self._drained_seal_numbers: list[int] = []
         #: Bytes of all seals that `drain` received; `sealed_bytes` of the ranges includes them.
         self._drained_bytes = 0
         self._operator_times: tuple[int, ...] = ()
@@ -151,11 +151,11 @@ class ParallelTask:
     def _has_time_callbacks(self) -> bool:
         return runs_users_objects(self.plan.spec)
 
-    def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
+    def set_ranges(self, pool: RangePool, key_ranges: KeyRanges, ranges_max: int) -> None:
         """Set pool and key ranges; the progress of at most `fitting` fits into commit metadata."""
         self._pool = pool
-        self._requested_ranges = cut
-        self._ranges_in_metadata = fitting
+        self._requested_ranges = key_ranges
+        self._ranges_in_metadata = ranges_max
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -181,29 +181,29 @@ class ParallelTask:
     def _start_ranges(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self._distributed_offsets = dict(self.next_offsets)
         self._operator_times = operator_times_ms
-        old_cuts = [old.cut for old in self._inputs.old_maps.values()]
-        cut = first_cut(
+        old_ranges = [old.key_ranges for old in self._inputs.old_maps.values()]
+        key_ranges = starting_ranges(
             self._requested_ranges,
-            old_cuts,
+            old_ranges,
             self._ranges_in_metadata,
             as_before=self._has_time_callbacks,
         )
-        self._make_ranges(cut, stream_time_ms, operator_times_ms)
+        self._make_ranges(key_ranges, stream_time_ms, operator_times_ms)
 
     def _make_ranges(
-        self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+        self, key_ranges: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
     ) -> None:
-        self._dealer = Dealer(cut, None, stream_time_ms)
+        self._dealer = Dealer(key_ranges, None, stream_time_ms)
         # A range that does not see all records judges lateness by the task's stream time. A single
         # range misses those that earlier ranges processed.
-        self._is_divided = len(cut) > 1 or bool(self._inputs.old_maps)
+        self._is_divided = len(key_ranges) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
         self.ranges = [
-            self._make_range(cut, index, stream_time_ms, operator_times_ms)
-            for index in range(len(cut))
+            self._make_range(key_ranges, index, stream_time_ms, operator_times_ms)
+            for index in range(len(key_ranges))
         ]
         self._ledgers = [Ledger(by_time=self._has_time_callbacks) for _ in self.ranges]
-        self._drained_seals = [0] * len(self.ranges)
+        self._drained_seal_numbers = [0] * len(self.ranges)
         self._distributed_bytes = self._drained_bytes = 0
         self._runs = RunMemory(len(self.ranges))
         self._expiries = {
@@ -226,42 +226,46 @@ class ParallelTask:
         return True
 
     def _make_range(
-        self, cut: KeyRanges, index: int, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+        self,
+        key_ranges: KeyRanges,
+        index: int,
+        stream_time_ms: int,
+        operator_times_ms: tuple[int, ...],
     ) -> RangeWorker:
         divided = self._is_divided
         return RangeWorker(
             RangeSetting(
                 task=str(self.task_id),
                 index=index,
-                first_hash=cut.first_hashes[index],
-                end_hash=cut.end_of(index),
+                first_hash=key_ranges.first_hashes[index],
+                end_hash=key_ranges.end_of(index),
                 cache_bytes=self.bounds.cache_bytes,
                 stream_time_ms=stream_time_ms,
                 operator_times_ms=operator_times_ms,
             ),
-            lambda collector: self._make_range_parts(collector, cut, index, divided=divided),
+            lambda collector: self._make_range_parts(collector, key_ranges, index, divided=divided),
             collector=RangeCollector(self._parts.collector.partition_count),
             trusted=self.stores.trusted,
             share=self._shared_loop,
         )
 
     def _make_range_parts(
-        self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
+        self, collector: RangeCollector, key_ranges: KeyRanges, index: int, *, divided: bool
     ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
         """Return a range's graph, stores and databases; the range's thread calls it."""
         databases: list[StagedDatabase] = []
-        own = None
-        if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
-            own = OwnKeys(cut.first_hashes[index], cut.end_of(index), users)
+        own_keys = None
+        if len(key_ranges) > 1 and (users := scanned_stores(self.plan.spec)):
+            own_keys = OwnKeys(key_ranges.first_hashes[index], key_ranges.end_of(index), users)
 
         def over(database: Database, families: Sequence[str]) -> Database:
-            databases.append(StagedDatabase(database, families, own))
+            databases.append(StagedDatabase(database, families, own_keys))
             return databases[-1]
 
         stores = self.stores.stores_of_range(
             over,
             lambda: processing.record_timestamp(),  # noqa: PLW0108 - made below
-            ranges=len(cut),
+            ranges=len(key_ranges),
             divided=divided,
         )
         policy = self._parts.policy
@@ -273,7 +277,7 @@ class ParallelTask:
         )
         return processing, stores, databases
 
-    def _shared_loop(self) -> Shared:
+    def _shared_loop(self) -> SharedRunner:
         assert self._pool is not None, "a task joins a pool before it starts"
         return self._pool.share()
 
@@ -300,7 +304,7 @@ class ParallelTask:
                 if not key_range.ended and (
                     key_range.unit_since_s is not None or pool.is_blocked(key_range)
                 ):
-                    pool.leave_behind(key_range)
+                    pool.abandon(key_range)
                     closed.sealed(key_range)
             closed.wait(_CLOSING_S)
         for key_range in self.ranges:
@@ -337,13 +341,13 @@ class ParallelTask:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: int) -> bool:
-        if not self.group.records or not self.group.ready(now_ms) or self._repartitioning.holds:
+        if not self.group.records or not self.group.ready(now_ms) or self._repartitioning.is_paused:
             return False
         return self._has_room() and self._ensure_clock()
 
     def _has_room(self) -> bool:
         waiting = sum(self._queued_rows())
-        used = max(waiting / self.bounds.records, self._bytes_held() / self.bounds.bytes)
+        used = max(waiting / self.bounds.records, self._buffered_bytes() / self.bounds.bytes)
         full = self._repartitioning.is_full(self._backlogs(), waiting, used, len(self.ranges))
         return not full and self._fits_into_metadata()
 
@@ -359,11 +363,13 @@ class ParallelTask:
             self._queued_rows(), (key_range.mean_s for key_range in self.ranges), strict=True
         )
 
-    def _bytes_held(self) -> int:
+    def _buffered_bytes(self) -> int:
         for index, key_range in enumerate(self.ranges):
-            self._runs.let_go(index, key_range.items_done)
-        own = self._distributed_bytes - sum(key_range.bytes_done for key_range in self.ranges)
-        return own + self._runs.bytes
+            self._runs.release(index, key_range.items_done)
+        distributed_bytes = self._distributed_bytes - sum(
+            key_range.bytes_done for key_range in self.ranges
+        )
+        return distributed_bytes + self._runs.bytes
 
     def _fits_into_metadata(self) -> bool:
         """Return False if a range lags by more offsets than commit metadata can encode."""
@@ -395,14 +401,14 @@ class ParallelTask:
         )
         return bool(self._inputs.old_maps) or hangs
 
-    def request_ranges(self, cut: KeyRanges) -> None:
+    def request_ranges(self, key_ranges: KeyRanges) -> None:
         self._warn_of_blocking()
-        self._repartitioning.ask(None if cut == self._dealer.ranges else cut)
+        self._repartitioning.request(None if key_ranges == self._dealer.ranges else key_ranges)
 
     def _warn_of_blocking(self) -> None:
         if (
             not self.has_reported_blocking
-            and sum(key_range.kept_s for key_range in self.ranges) > _BLOCKING_MAX_S
+            and sum(key_range.loop_blocked_s for key_range in self.ranges) > _BLOCKING_MAX_S
         ):
             self.has_reported_blocking = True
             _log.warning(
@@ -413,10 +419,10 @@ class ParallelTask:
 
     @property
     def can_repartition(self) -> bool:
-        if self._repartitioning.wish is None:
+        if self._repartitioning.requested is None:
             return False
         if self.has_fixed_ranges:
-            self._repartitioning.ask(None)
+            self._repartitioning.request(None)
             return False
         quiet = all(key_range.is_quiet for key_range in self.ranges)
         return self._repartitioning.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
@@ -426,22 +432,24 @@ class ParallelTask:
             key_range.is_quiet and not key_range.dirty and not key_range.seals
             for key_range in self.ranges
         )
-        if self._repartitioning.wish is None or not quiet:
+        if self._repartitioning.requested is None or not quiet:
             return
         times, stream_time_ms = self.operator_times_ms(), self.stream_time_ms
-        cut = self._repartitioning.take()
-        _log.info("task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(cut))
+        key_ranges = self._repartitioning.pop()
+        _log.info(
+            "task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(key_ranges)
+        )
         for key_range in self.ranges:
             if key_range.processing is not None:
                 self._closed_counters.add(key_range.processing.counters)
         self._close_ranges()
-        self._make_ranges(cut, stream_time_ms, times)
+        self._make_ranges(key_ranges, stream_time_ms, times)
 
     # -- distribution ----------------------------------------------------------------------------------------------
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - distribution is fast
         waiting = sum(self._queued_rows())
-        records = self.group.take(self._repartitioning.rows_max(limit, waiting, len(self.ranges)))
+        records = self.group.pop(self._repartitioning.rows_max(limit, waiting, len(self.ranges)))
         if records is None:
             return 0
         partition = TopicPartition(records.topic, records.partition)
@@ -465,9 +473,9 @@ class ParallelTask:
         self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
         self._distributed_offsets[partition] = records.offsets[-1] + 1
         self._distribute(chunk, shares, times_ms)
-        if self._repartitioning.wish is not None:
+        if self._repartitioning.requested is not None:
             waiting += len(records)
-            self._repartitioning.given(len(records), waiting, full=not self._has_room())
+            self._repartitioning.record_rows(len(records), waiting, full=not self._has_room())
         return len(records)
 
     def _distribute(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
@@ -475,7 +483,7 @@ class ParallelTask:
         ends: dict[int, int] = {}
         for share in shares:
             index, key_range = share.index, self.ranges[share.index]
-            item = noting_passed(share.item, chunk, old, key_range.setting)
+            item = with_passed_row(share.item, chunk, old, key_range.setting)
             self._ledgers[index].give(chunk, item.rows, max(item.passed, ends.get(index, 0)))
             ends[index] = item.end
             self._distributed_bytes += item.size_bytes
@@ -483,13 +491,13 @@ class ParallelTask:
         passing = [
             index
             for index, key_range in enumerate(self.ranges)
-            if self._has_time_callbacks and index not in ends and key_range.goes_by_time
+            if self._has_time_callbacks and index not in ends and key_range.needs_all_times
         ]
         if passing:
             time_only = time_passes(times_ms)
             for index in passing:
                 key_range = self.ranges[index]
-                item = noting_passed(time_only, chunk, old, key_range.setting)
+                item = with_passed_row(time_only, chunk, old, key_range.setting)
                 self._ledgers[index].give_time(chunk, item.passed)
                 key_range.queue.append(item)
         self._runs.give(len(times_ms), [*(share.index for share in shares), *passing])
@@ -501,12 +509,12 @@ class ParallelTask:
         letters: list[OutputColumns] = []
         self._inputs.refuse(self._parts.policy.emitting(letters.append), records, row, error)
         self._dead_letters[row] = letters
-        self._own_counters.skipped += 1
+        self._task_counters.skipped += 1
 
     def _count_dropped(
         self, node: str, count: int, reason: str, first: RecordMetadata | None
     ) -> None:
-        self.figures.count_drop(self._own_counters, node, count, reason, first)
+        self.figures.count_drop(self._task_counters, node, count, reason, first)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
         due = [
@@ -561,7 +569,7 @@ class ParallelTask:
     def answer(self, question: Question) -> None:
         question.expect(len(self.ranges))
         for key_range in self.ranges:
-            key_range.ask(question)
+            key_range.add_question(question)
         self._wake_ranges(self.ranges)
 
     def request_seals(self) -> SealBarrier:
@@ -594,7 +602,7 @@ class ParallelTask:
                 seal = key_range.seals.popleft()
                 seals.append(seal)
                 self._ledgers[index].seal(seal.rows_done)
-                self._drained_seals[index] = seal.number
+                self._drained_seal_numbers[index] = seal.number
                 self._drained_bytes += seal.size_bytes
                 if len(self.ranges) == 1:
                     self._operator_times = seal.operator_times_ms
@@ -622,7 +630,7 @@ class ParallelTask:
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None: ...
 
     def applied(self) -> None:
-        for key_range, number in zip(self.ranges, self._drained_seals, strict=True):
+        for key_range, number in zip(self.ranges, self._drained_seal_numbers, strict=True):
             key_range.applied(number)
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
@@ -677,7 +685,7 @@ class ParallelTask:
         of_ranges = [
             key_range.processing.counters for key_range in self.ranges if key_range.processing
         ]
-        for part in (self._own_counters, self._closed_counters, *of_ranges):
+        for part in (self._task_counters, self._closed_counters, *of_ranges):
             total.add(part)
         return total
 

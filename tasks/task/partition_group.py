@@ -82,7 +82,7 @@ class PartitionBuffer:
         """Return the ordering timestamps of the first chunk's next records, up to `limit`."""
         return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
-    def take(self, limit: int, before_ms: int | None) -> SourceRecords:
+    def pop(self, limit: int, before_ms: int | None) -> SourceRecords:
         """Remove the first chunk's next record and later ones before `before_ms`, up to `limit`."""
         chunk, size = self._chunks[0]
         stop = min(self._start + limit, len(chunk))
@@ -91,15 +91,15 @@ class PartitionBuffer:
                 lambda timestamp: timestamp < before_ms, _order_ms(chunk)[self._start : stop]
             )
             stop = self._start + max(1, sum(1 for _ in ahead))
-        taken = chunk.slice(self._start, stop)
-        self.records -= len(taken)
+        records = chunk.slice(self._start, stop)
+        self.records -= len(records)
         if stop == len(chunk):
             self._chunks.popleft()
             self._start = 0
             self.bytes -= size
         else:
             self._start = stop
-        return taken
+        return records
 
 
 ArrivalQueue = JavaQueue[PartitionBuffer]
@@ -200,16 +200,16 @@ class PartitionGroup:
         if self.queue is not None and is_empty:
             self.queue.offer(buffer)
 
-    def take(self, limit: int) -> SourceRecords | None:
+    def pop(self, limit: int) -> SourceRecords | None:
         """Remove and return the next run of at most `limit` records.
 
         Of equal head timestamps, the lowest partition's is first: the order is deterministic.
         """
         if self.queue is not None:
-            return self._take_by_arrival(self.queue, limit)
+            return self._pop_by_arrival(self.queue, limit)
         if len(self.buffers) == 1:
             (buffer,) = self.buffers.values()
-            return buffer.take(limit, None) if buffer.records else None
+            return buffer.pop(limit, None) if buffer.records else None
         heads = sorted(
             (timestamp, partition)
             for partition, buffer in self.buffers.items()
@@ -224,24 +224,24 @@ class PartitionGroup:
             # Stops at the next partition's head: the order must not depend on `limit`.
             next_ms, next_partition = heads[1]
             before_ms = next_ms + 1 if partition < next_partition else next_ms
-        return self.buffers[partition].take(limit, before_ms)
+        return self.buffers[partition].pop(limit, before_ms)
 
     def order_by_arrival(self, queue: ArrivalQueue) -> None:
         self.queue = queue
 
-    def _take_by_arrival(self, queue: ArrivalQueue, limit: int) -> SourceRecords | None:
+    def _pop_by_arrival(self, queue: ArrivalQueue, limit: int) -> SourceRecords | None:
         if not queue or self.buffers.get(queue.peek().partition) is not queue.peek():
             return None
         self.enforced += self.enforcing
         buffer = queue.poll()
         before_ms = queue.peek().head_timestamp(limit) if queue else None
-        records = buffer.take(limit, before_ms)
+        records = buffer.pop(limit, before_ms)
         if buffer.records:
             queue.offer(buffer)
         return records
 
-    def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
-        """Remove the records of several `take` calls; return them and their order by partition.
+    def pop_joint(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
+        """Remove the records of several `pop` calls; return them and their order by partition.
 
         Stops where a partition's first chunk ends: there, `ready` may have to wait.
         """
@@ -251,12 +251,12 @@ class PartitionGroup:
             if self.buffers[partition].head_timestamp(limit) is not None
         ]
         if len(buffers) < 2 or self.queue is not None:  # noqa: PLR2004 - one input
-            records = self.take(limit)
+            records = self.pop(limit)
             return [] if records is None else [(records, range(len(records)))]
         self.enforced += self.enforcing
         places_by_buffer = _places([buffer.times(limit) for buffer in buffers], limit)
         return [
-            (buffer.take(len(places), None), places)
+            (buffer.pop(len(places), None), places)
             for buffer, places in zip(buffers, places_by_buffer, strict=True)
             if places
         ]

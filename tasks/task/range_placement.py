@@ -62,7 +62,7 @@ class RangePlacement:
             "a worker with several threads has only parallel tasks"
         )
         self._place(owned)
-        task.join(self._pool, self._cut_of(task), self._ranges_max)
+        task.set_ranges(self._pool, self._ranges_of(task), self._ranges_max)
 
     def update(self, owned: Iterable[Task]) -> None:
         """Request new key ranges of the tasks, every 5 s and when the set of tasks changes."""
@@ -78,7 +78,7 @@ class RangePlacement:
         self._place(tasks)
         for task in tasks:
             if task.ranges:
-                task.request_ranges(self._cut_of(task))
+                task.request_ranges(self._ranges_of(task))
 
     def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
         self._pool.watch(now_s)
@@ -89,7 +89,7 @@ class RangePlacement:
                 task.has_reported_blocking = True
                 _log.warning("%s", _blocking_message(task.task_id, coroutine))
 
-    def _cut_of(self, task: ParallelTask) -> KeyRanges:
+    def _ranges_of(self, task: ParallelTask) -> KeyRanges:
         assert self._placed is not None, "placed before"
         return KeyRanges(tuple(placed.first_hash for placed in self._placed[task.task_id]))
 

@@ -8,7 +8,7 @@ import msgspec
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
@@ -39,7 +39,7 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
         since_s = key_range.unit_since_s
         if since_s is None or now_s - since_s < _LONG_S:
             continue
-        record = key_range.at_hand()
+        record = key_range.current_record()
         if record is not None:
             records.append((record.key_hash, record.offset, int((now_s - since_s) * 1000)))
     return tuple(sorted(records, key=lambda item: -item[2])[:_RECORDS_MAX])
@@ -50,7 +50,7 @@ def blocking(task: Task) -> BlockingCoroutine | None:
     now_s = time.monotonic()
     for key_range in task.ranges:
         shared = key_range.waiting
-        if isinstance(shared, Shared):
+        if isinstance(shared, SharedRunner):
             step = shared.turns.watch.step()
             if step is not None and now_s - step.since_s >= _LONG_S and shared.has(step.task):
                 return _coroutine(key_range, shared.turns.watch, step, now_s)
@@ -60,7 +60,7 @@ def blocking(task: Task) -> BlockingCoroutine | None:
 def _coroutine(
     key_range: RangeWorker, watch: LoopWatch, step: LoopStep, now_s: float
 ) -> BlockingCoroutine | None:
-    record = None if key_range.unit_since_s is None else key_range.at_hand()
+    record = None if key_range.unit_since_s is None else key_range.current_record()
     node = "" if key_range.processing is None else key_range.processing.graph.at_work()
     function = watch.place(step)
     if not function:

@@ -277,7 +277,7 @@ class StateManager:
             return None
         return Position.decode(self.database(store).position(position_name(*partition)))
 
-    def has_rows_of_its_own(self, store: str) -> bool:
+    def has_unrestorable_rows(self, store: str) -> bool:
         """Return True if a store that no topic restores has rows on disk."""
         if store in self._custom_hosts or self._restore_source(store) is not None:
             return False
@@ -377,7 +377,7 @@ class StateManager:
             if changes or stored:
                 write_rows(database, changes, stored, drained)
         for name, host in self._custom_hosts.items():
-            position = self._reached_position(name, positions, now_ms)
+            position = self._restored_position(name, positions, now_ms)
             if name in drained or position is not None:
                 host.commit(position)
         self._is_staged = False
@@ -400,7 +400,7 @@ class StateManager:
         topic_id = self.topic_ids[partition.topic]
         return Position(offset=offset, topic_id=topic_id, written_at_ms=now_ms)
 
-    def _reached_position(
+    def _restored_position(
         self, store: str, positions: Mapping[TopicPartition, int], now_ms: int
     ) -> Position | None:
         partition = self.changelog(store)
@@ -439,7 +439,7 @@ class StateManager:
                 write_rows(database, database_changes, stored, restored)
         for name, host in self._custom_hosts.items():
             host.restore(changes.get(name, ()))
-            position = self._reached_position(name, positions, now_ms)
+            position = self._restored_position(name, positions, now_ms)
             if position is not None:
                 host.commit(position)
 

@@ -17,7 +17,7 @@ from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.state_manager import StateManager
-from tidewheel.tasks.task.task_figures import TaskFigures
+from tidewheel.tasks.task.task_figures import TaskCounts
 from tidewheel.tasks.task.task_life import TaskLife
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Task(Protocol):
     next_offsets: dict[TopicPartition, int]
     partition_times_ms: dict[TopicPartition, int]
     life: TaskLife
-    figures: TaskFigures
+    figures: TaskCounts
 
     @property
     def inputs(self) -> frozenset[TopicPartition]: ...

@@ -9,10 +9,10 @@ from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.task_parts import TaskParts
 
-_EXPIRED_PUT: Final = "put with a time that its store does not keep any more"
+_EXPIRED_PUT_REASON: Final = "put with a time that its store does not keep any more"
 
 
-class TaskFigures:
+class TaskCounts:
     """Counts of one task; `counters` and `expired_puts` return totals of all its key ranges."""
 
     def __init__(
@@ -43,12 +43,14 @@ class TaskFigures:
         expired = self._expired_puts()
         if expired == self._expired_reported:
             return
-        own = expired - self._counters().expired - self._expired_of_processors
+        of_processors = expired - self._counters().expired - self._expired_of_processors
         self._expired_reported = expired
-        if own > 0:
-            self._expired_of_processors += own
-            drop = Drop(own, None)
-            self._policy.drops.add(f"a processor of task {self._task_id}", _EXPIRED_PUT, drop)
+        if of_processors > 0:
+            self._expired_of_processors += of_processors
+            drop = Drop(of_processors, None)
+            self._policy.drops.add(
+                f"a processor of task {self._task_id}", _EXPIRED_PUT_REASON, drop
+            )
 
     def count_drop(
         self,

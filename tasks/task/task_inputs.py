@@ -94,8 +94,8 @@ class TaskInputs:
             return batch
         raw_keys = [source.raw_keys[row] for row in batch.rows]
         offsets = [source.offsets[row] for row in batch.rows]
-        left = old.to_do(key_hashes(raw_keys, offsets), offsets)
-        return batch if len(left) == len(batch) else batch.take(left)
+        unprocessed = old.to_do(key_hashes(raw_keys, offsets), offsets)
+        return batch if len(unprocessed) == len(batch) else batch.take(unprocessed)
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
         old = self.old_maps.get(TopicPartition(records.topic, records.partition))

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
-from tidewheel.tasks.task.task_figures import TaskFigures
+from tidewheel.tasks.task.task_figures import TaskCounts
 from tidewheel.tasks.task.task_inputs import Corrupt, Dropped, TaskInputs
 from tidewheel.tasks.task.task_parts import TaskParts
 
@@ -28,7 +28,7 @@ class TaskLife:
         self.inputs = TaskInputs(parts, corrupt, dropped)
         #: Closed when the task starts or ends.
         self.restore_resources = ExitStack()
-        self.figures = TaskFigures(parts, self.inputs.group, counters, expired_puts)
+        self.figures = TaskCounts(parts, self.inputs.group, counters, expired_puts)
         self.cycle = TaskLifecycle(str(parts.task_id))
         self._close_processing = close_processing
 

@@ -61,13 +61,13 @@ class WorkerInput:
         return self.check.findings({partition.topic for partition in task.inputs})
 
     def remove(self, task: Task) -> None:
-        self._drop(partition for partition in task.inputs if self.owners.get(partition) is task)
+        self._remove(partition for partition in task.inputs if self.owners.get(partition) is task)
 
     def forget(self, topic: str) -> None:
         """Stop reading a deleted topic; its offsets can no longer be committed."""
-        self._drop(partition for partition in self.owners if partition.topic == topic)
+        self._remove(partition for partition in self.owners if partition.topic == topic)
 
-    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+    def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         dropped = sorted(partitions)
         for partition in dropped:
             del self.owners[partition]
@@ -158,7 +158,7 @@ class WorkerInput:
         }
 
 
-class GoneTopics:
+class DeletedTopics:
     """Deleted source topics: the worker reads the others until a plan without them arrives.
 
     `check_topics` requests that plan.

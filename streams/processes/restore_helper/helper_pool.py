@@ -27,7 +27,13 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     SnapshotFound,
 )
 from tidewheel.streams.processes.restore_helper.helper_process import HELPER_COMMAND, HelperProcess
-from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tidewheel.tasks.restore.run_ports import (
+    RunOrder,
+    RunProgress,
+    RunReport,
+    RunsBuilt,
+    RunsFailed,
+)
 
 #: An idle helper ends after this time.
 IDLE_S: Final = 60.0
@@ -239,6 +245,6 @@ def report_of(report: Progressed | Made | Failed) -> RunReport:
             return RunProgress(position=report.position, records=report.records)
         case Made():
             files = tuple(RunFile(Path(file.path), file.run) for file in report.files)
-            return RunsMade(runs=BuiltRuns(files, report.time), records=report.records)
+            return RunsBuilt(runs=BuiltRuns(files, report.time), records=report.records)
         case Failed():
             return RunsFailed(reason=report.reason, snapshot=report.snapshot)

@@ -32,14 +32,14 @@ class AppConfigs(Mapping[str, Any]):
                 f"app_configs_with_prefix takes a str, as in 'consumer.', not {type(prefix).__name__}"
             )
 
-        def cut(table: Mapping[str, Any]) -> dict[str, Any]:
+        def strip(table: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 name.removeprefix(prefix): value
                 for name, value in table.items()
                 if name.startswith(prefix)
             }
 
-        return type(self)(cut(self._values), cut(self._shown))
+        return type(self)(strip(self._values), strip(self._shown))
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

@@ -125,8 +125,8 @@ class FixedKeyRecord(Generic[K_co, V_co]):
         return self.of(replace(self._record, **changes))
 
     def __eq__(self, other: object) -> bool:
-        theirs: Any = other
-        return isinstance(other, FixedKeyRecord) and self._record == theirs._record
+        other_record: Any = other
+        return isinstance(other, FixedKeyRecord) and self._record == other_record._record
 
     def __hash__(self) -> int:
         return hash(self._record)

@@ -20,15 +20,17 @@ _GENERATOR_STEPS: Final = {
 }
 
 
-def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, ...]) -> str | None:
+def fault_of(
+    supplied: object, base: type[Any], method: str, arguments: tuple[str, ...]
+) -> str | None:
     """Return the reason why a user's processor or transformer cannot work; None if it can.
 
     `method` is called for each record; only `process` may be a coroutine function. `base` is the
     library class to subclass.
     """
-    kind: type[Any] = made if inspect.isclass(made) else type(made)
+    kind: type[Any] = supplied if inspect.isclass(supplied) else type(supplied)
     for name in ("init", "close", method):
-        function = _function_of(made, name)
+        function = _function_of(supplied, name)
         called = f"{kind.__name__}.{name}"
         if isgeneratorfunction(function) or isasyncgenfunction(function):
             step = _GENERATOR_STEPS.get(name, "give a plain function")
@@ -36,28 +38,28 @@ def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, .
         if iscoroutinefunction(function) and name != "process":
             return f"{called} is an async function; give a plain one"
     wanted = f"{method}({', '.join(arguments)})"
-    if kind is not base and _is_of(made, method, base):
+    if kind is not base and _is_of(supplied, method, base):
         return f"{kind.__name__} has no {method} of its own; override {wanted}"
-    function = _function_of(made, method)
+    function = _function_of(supplied, method)
     if function is not None and not can_take(function, len(arguments)):
         return f"{kind.__name__}.{method} can't be called as {wanted}; make that its parameters"
     return None
 
 
-def _function_of(made: object, name: str) -> Callable[..., Any] | None:
+def _function_of(supplied: object, name: str) -> Callable[..., Any] | None:
     """Return a method with `self` already bound; None if it can't be determined."""
-    if not inspect.isclass(made):
-        function: Any = getattr(made, name, None)
+    if not inspect.isclass(supplied):
+        function: Any = getattr(supplied, name, None)
         return function if callable(function) else None
-    attribute: Any = inspect.getattr_static(made, name, None)
+    attribute: Any = inspect.getattr_static(supplied, name, None)
     if isinstance(attribute, FunctionType | staticmethod | classmethod):
-        bound: Callable[..., Any] = cast("Any", attribute).__get__(object(), made)
+        bound: Callable[..., Any] = cast("Any", attribute).__get__(object(), supplied)
         return bound
     return None
 
 
-def _is_of(made: object, method: str, base: type[Any]) -> bool:
-    attribute: Any = inspect.getattr_static(made, method, None)
+def _is_of(supplied: object, method: str, base: type[Any]) -> bool:
+    attribute: Any = inspect.getattr_static(supplied, method, None)
     return attribute is inspect.getattr_static(base, method)
 
 
@@ -95,13 +97,13 @@ def _class_of(supplier: Callable[[], object]) -> type[Any]:
     return supplier if inspect.isclass(supplier) else type(supplier())
 
 
-def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:
+def checked_processor(supplied: object, spec: ProcessorSpec) -> AnyProcessor:
     where = f"{spec.name} ({spec.location})" if spec.location else spec.name
-    if not isinstance(made, Processor | FixedKeyProcessor):
+    if not isinstance(supplied, Processor | FixedKeyProcessor):
         raise StreamsError(
-            f"{where}: the supplier made an object of type {type(made).__name__}; it must make a Processor"
+            f"{where}: the supplier made an object of type {type(supplied).__name__}; it must make a Processor"
         )
-    processor: AnyProcessor = cast("Any", made)
+    processor: AnyProcessor = cast("Any", supplied)
     base = FixedKeyProcessor if isinstance(processor, FixedKeyProcessor) else Processor
     fault = fault_of(processor, base, "process", ("record",))
     if fault is not None:

@@ -131,12 +131,16 @@ class TopologySpec:
         Raises:
             InvalidStateStoreError: Unknown store.
         """
-        everywhere = [each.store.name for each in self.global_stores]
+        everywhere = [store_spec.store.name for store_spec in self.global_stores]
         if store in everywhere:
             return None
         for subtopology in self.subtopologies:
-            if any(each.name == store for each in subtopology.stores):
+            if any(store_spec.name == store for store_spec in subtopology.stores):
                 return subtopology
-        stores = [each.name for subtopology in self.subtopologies for each in subtopology.stores]
-        known = ", ".join(sorted(everywhere + stores)) or "none"
-        raise InvalidStateStoreError(f"the topology has no store {store} (stores: {known})")
+        stores = [
+            store_spec.name
+            for subtopology in self.subtopologies
+            for store_spec in subtopology.stores
+        ]
+        names = ", ".join(sorted(everywhere + stores)) or "none"
+        raise InvalidStateStoreError(f"the topology has no store {store} (stores: {names})")

@@ -44,7 +44,7 @@ def shown_drop(node: str, reason: str, drop: Drop) -> str:
 def most_frequent(drops: Drops) -> str:
     if not drops:
         return ""
-    (node, reason), drop = max(drops.items(), key=lambda each: each[1].count)
+    (node, reason), drop = max(drops.items(), key=lambda item: item[1].count)
     return shown_drop(node, reason, drop)
 
 
@@ -60,11 +60,11 @@ class DropLog:
     def add(self, node: str, reason: str, drop: Drop) -> None:
         with self._lock:
             reasons = self._waiting.setdefault(node, {})
-            known = reasons.get(reason)
-            if known is None:
+            counted = reasons.get(reason)
+            if counted is None:
                 reasons[reason] = drop
             else:
-                known.count += drop.count
+                counted.count += drop.count
 
     def report(self, *, at_end: bool = False) -> None:
         if not self._waiting:
@@ -76,8 +76,8 @@ class DropLog:
                 for node in self._waiting
                 if at_end or now_s - self._warned_s.get(node, -WARN_EVERY_S) >= WARN_EVERY_S
             ]
-            told = [(node, self._waiting.pop(node)) for node in due]
+            drops_by_node = [(node, self._waiting.pop(node)) for node in due]
             self._warned_s.update(dict.fromkeys(due, now_s))
-        for node, reasons in told:
+        for node, reasons in drops_by_node:
             for reason, drop in reasons.items():
                 _log.warning("dropped %s", shown_drop(node, reason, drop))

@@ -115,7 +115,7 @@ class ErrorPolicy:
             if context.stage == "production"
             else self._setting(context.stage)
         )
-        response = self._ask(setting, context, record, error, raw)
+        response = self._response(setting, context, record, error, raw)
         for letter in () if dead_letter else response.dead_letter_records:
             self._emit(_columns(letter, context))
             self.dead_letters += 1
@@ -136,7 +136,7 @@ class ErrorPolicy:
             else self._handlers.processing
         )
 
-    def _ask(
+    def _response(
         self,
         setting: ErrorHandlerSetting,
         context: ErrorContext,
@@ -145,13 +145,13 @@ class ErrorPolicy:
         raw: tuple[bytes | None, bytes | None],
     ) -> ErrorResponse:
         if callable(setting):
-            return _answer(setting, context, record, error)
+            return _call_handler(setting, context, record, error)
         topic = self._handlers.dead_letter_topic
         letters = () if topic is None else (dead_letter(topic, context, error, raw),)
         return ErrorResponse(action=setting, dead_letter_records=letters)
 
 
-def _answer(
+def _call_handler(
     handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
 ) -> ErrorResponse:
     failed = describe(context, error, "failed")
@@ -200,8 +200,8 @@ def _fault_of_letter(letter: object, place: str) -> str:
     topic = cast("object", letter.topic)
     if not isinstance(topic, str) or not topic:
         return f"whose {place} has topic={topic!r}: name the topic"
-    given: dict[str, object] = {"key": letter.key, "value": letter.value}
-    for name, data in given.items():
+    parts: dict[str, object] = {"key": letter.key, "value": letter.value}
+    for name, data in parts.items():
         if not isinstance(data, bytes | None):
             return f"whose {place} has a {name} of {type(data).__name__}: give bytes, or None"
     try:
@@ -222,14 +222,14 @@ def exited(error: SystemExit) -> Exception:
     >>> exited(SystemExit(3))
     RuntimeError('it raised SystemExit(3), which ends no worker; raise an exception of your own')
     """
-    made = RuntimeError(
+    failure = RuntimeError(
         f"it raised {error!r}, which ends no worker; raise an exception of your own"
     )
-    made.__cause__ = error
-    return made
+    failure.__cause__ = error
+    return failure
 
 
-def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
+def unhandled_error(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
     """Return the error of a record for which no handler is called; `why` ends its message."""
     return _failure(context, f"{describe(context, error, 'failed')}. {why}")
 

@@ -32,12 +32,12 @@ def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
         if node.supplier.operator.runs_users_object:
             return ExecutionMode(batch=False, reason=f"{node.name} runs a transformer of values")
     for source in subtopology.sources:
-        reached = {source.name}
+        reachable = {source.name}
         users: dict[str, list[ProcessorSpec]] = {}
         for node in processors:
-            if reached.isdisjoint(node.parents):
+            if reachable.isdisjoint(node.parents):
                 continue
-            reached.add(node.name)
+            reachable.add(node.name)
             for store in node.stores:
                 users.setdefault(store, []).append(node)
         for store, nodes in sorted(users.items()):

@@ -77,15 +77,19 @@ class TaskGraph:
             self._add(node_spec, make_sink, host)
         self._turns = _depth_first(self.nodes.values())
         self._order_start = self._number_paths()
-        wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
-        self.takes_joint = self._takes_joint(wrapped=wrapped)
+        wrapped = any(
+            isinstance(node_spec, ProcessorSpec) and node_spec.wrap for node_spec in spec.nodes
+        )
+        self.takes_joint = self._accepts_joint(wrapped=wrapped)
         operators = [node.operator for node in self.nodes.values() if node.operator is not None]
-        self.calls_batches = self.batched and any(each.calls_batches for each in operators)
+        self.calls_batches = self.batched and any(
+            node_spec.calls_batches for node_spec in operators
+        )
         self.awaits = (
             not self.batched
             and not wrapped
-            and any(each.awaits() for each in operators)
-            and not any(each.blocks() for each in operators)
+            and any(node_spec.awaits() for node_spec in operators)
+            and not any(node_spec.blocks() for node_spec in operators)
         )
 
     def _add(
@@ -101,12 +105,12 @@ class TaskGraph:
             case SinkSpec():
                 operator = make_sink(node_spec)
             case ProcessorSpec():
-                made = node_spec.supplier()
+                supplied = node_spec.supplier()
                 operator = (
-                    made
-                    if isinstance(made, Operator)
+                    supplied
+                    if isinstance(supplied, Operator)
                     else ProcessorNode(
-                        checked_processor(made, node_spec),
+                        checked_processor(supplied, node_spec),
                         host,
                         node_spec.stores,
                         node_spec.reads,
@@ -125,10 +129,10 @@ class TaskGraph:
         Others may skip the sort.
         """
         ordered = {
-            each.name
-            for each in self.spec.nodes
-            if (isinstance(each, ProcessorSpec) and each.stores)
-            or (isinstance(each, SinkSpec) and each.internal)
+            node_spec.name
+            for node_spec in self.spec.nodes
+            if (isinstance(node_spec, ProcessorSpec) and node_spec.stores)
+            or (isinstance(node_spec, SinkSpec) and node_spec.internal)
         }
         above: set[str] = set()
         for node in reversed(self._turns):
@@ -138,8 +142,10 @@ class TaskGraph:
             assert node.operator is not None
             node.operator.flushes_in_order = node.name in above
 
-    def _takes_joint(self, *, wrapped: bool) -> bool:
-        topics = [each.topic for each in self.spec.nodes if isinstance(each, SinkSpec)]
+    def _accepts_joint(self, *, wrapped: bool) -> bool:
+        topics = [
+            node_spec.topic for node_spec in self.spec.nodes if isinstance(node_spec, SinkSpec)
+        ]
         named = all(isinstance(topic, str) for topic in topics)
         return (
             self._order_start is not None
@@ -348,12 +354,12 @@ class TaskGraph:
                 key=lambda node: node.operator.cache_size()[1] if node.operator is not None else 0,
             )
             assert fullest.operator is not None
-            keys, held = fullest.operator.cache_size()
+            keys, cached_bytes = fullest.operator.cache_size()
             if not keys:
                 return
-            count = min(keys, keys * excess_bytes // max(held, 1) + 1)
+            count = min(keys, keys * excess_bytes // max(cached_bytes, 1) + 1)
             self._forward_flushed(fullest, fullest.operator.flush(count))
-            excess_bytes -= held - fullest.operator.cache_size()[1]
+            excess_bytes -= cached_bytes - fullest.operator.cache_size()[1]
 
     def _forward_flushed(self, node: Node, output: RecordBatch | None) -> None:
         if output is None or not len(output):
@@ -370,23 +376,23 @@ def _depth_first(nodes: Iterable[Node]) -> list[Node]:
     Sinks then run in the order in which a single record, processed depth first, reaches them.
     """
     done: list[Node] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     stack = [(node, False) for node in nodes if node.operator is None]
     while stack:
         node, is_left = stack.pop()
         if is_left:
             done.append(node)
-        elif node.name not in seen:
-            seen.add(node.name)
+        elif node.name not in visited:
+            visited.add(node.name)
             stack.append((node, True))
             stack.extend((child, False) for child in node.children)
     return done[::-1]
 
 
 def _check_child(node: Node, child: str | None) -> None:
-    if child is None or any(each.name == child for each in node.children):
+    if child is None or any(child_node.name == child for child_node in node.children):
         return
-    names = sorted(each.name for each in node.children)
+    names = sorted(child_node.name for child_node in node.children)
     raise ValueError(
         f"{node.name} has no child {child}; its children are: {', '.join(names) or 'none'}"
     )

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 OPERATOR_TIMES_MAX = 32
 
 
-class KeepsTimes(Protocol):
+class TimeKeeper(Protocol):
     def times(self) -> tuple[int, ...]: ...
 
     def restore_times(self, times: tuple[int, ...]) -> None: ...
@@ -24,8 +24,10 @@ class KeepsTimes(Protocol):
 class OperatorTimes:
     """Stream times in the order of `keepers` (operators, stores): fixed per topology."""
 
-    def __init__(self, keepers: Mapping[str, KeepsTimes]) -> None:
-        self._observers = [each for each in keepers.values() if isinstance(each, ObservesPositions)]
+    def __init__(self, keepers: Mapping[str, TimeKeeper]) -> None:
+        self._observers = [
+            keeper for keeper in keepers.values() if isinstance(keeper, ObservesPositions)
+        ]
         #: Operators and stores with times. Their number of times never changes.
         self._keepers = {name: keeper for name, keeper in keepers.items() if keeper.times()}
 
@@ -58,7 +60,9 @@ class OperatorTimes:
 
         Those that use the clock have the same; if none does, `otherwise_ms` is returned.
         """
-        return max((each.observed_time_ms for each in self._observers), default=otherwise_ms)
+        return max(
+            (observer.observed_time_ms for observer in self._observers), default=otherwise_ms
+        )
 
     def restore(self, times: tuple[int, ...], task_id: str) -> None:
         counts = {name: len(keeper.times()) for name, keeper in self._keepers.items()}

@@ -57,35 +57,35 @@ class OutputColumns:
             source_offsets=None if self.source_offsets is None else list(self.source_offsets),
         )
 
-    def extend(self, more: "OutputColumns") -> bool:
+    def extend(self, other: "OutputColumns") -> bool:
         """Append records if all common attributes are equal; return True if they are."""
         if (
-            self.topic != more.topic
-            or self.node != more.node
-            or self.task_id != more.task_id
-            or self.partitions != more.partitions
-            or self.source_partition != more.source_partition
-            or self.source_topic != more.source_topic
+            self.topic != other.topic
+            or self.node != other.node
+            or self.task_id != other.task_id
+            or self.partitions != other.partitions
+            or self.source_partition != other.source_partition
+            or self.source_topic != other.source_topic
             or self.inputs is not None
-            or more.inputs is not None
-            or self.internal is not more.internal
-            or self.dead_letter is not more.dead_letter
-            or (self.headers is None) is not (more.headers is None)
-            or (self.source_offsets is None) is not (more.source_offsets is None)
+            or other.inputs is not None
+            or self.internal is not other.internal
+            or self.dead_letter is not other.dead_letter
+            or (self.headers is None) is not (other.headers is None)
+            or (self.source_offsets is None) is not (other.source_offsets is None)
         ):
             return False
-        _extend(self.keys, more.keys)
-        _extend(self.values, more.values)
-        _extend(self.timestamps, more.timestamps)
-        _extend(self.headers, more.headers)
-        _extend(self.source_offsets, more.source_offsets)
+        _extend(self.keys, other.keys)
+        _extend(self.values, other.values)
+        _extend(self.timestamps, other.timestamps)
+        _extend(self.headers, other.headers)
+        _extend(self.source_offsets, other.source_offsets)
         return True
 
 
-def _extend(column: Sequence[Any] | None, more: Sequence[Any] | None) -> None:
-    if more is not None:
+def _extend(column: Sequence[Any] | None, other: Sequence[Any] | None) -> None:
+    if other is not None:
         assert isinstance(column, list), "a list of its own"
-        column.extend(more)
+        column.extend(other)
 
 
 class OutputRuns:
@@ -119,13 +119,13 @@ class OutputRuns:
 
 
 def headers_of_changelog(
-    count: int, every: Headers, own: Sequence[Headers] | None
+    count: int, every: Headers, row_headers: Sequence[Headers] | None
 ) -> Sequence[Headers] | None:
     """Return the headers of changelog records: `own`, or `every` repeated for each.
 
     >>> headers_of_changelog(2, (("v", b"2"),), None)
     [(('v', b'2'),), (('v', b'2'),)]
     """
-    if own is not None:
-        return own
+    if row_headers is not None:
+        return row_headers
     return [every] * count if every else None

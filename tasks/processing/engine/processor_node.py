@@ -101,8 +101,8 @@ class ProcessorNode(Operator):
     def init(self, context: NodeContext) -> None:
         self.context = context
         assert self._push is not None, "connect comes first"
-        made = _FixedKeyContext if self._fixed_key else _RecordContext
-        self.user_context = made(context, self._host, self._stores, self._push)
+        context_class = _FixedKeyContext if self._fixed_key else _RecordContext
+        self.user_context = context_class(context, self._host, self._stores, self._push)
         users: Any = self.user_context
         self._processor.init(users)
 
@@ -193,7 +193,7 @@ class ProcessorNode(Operator):
         self._processor.close()
 
 
-class _Context(ProcessingContext):
+class _NodeProcessingContext(ProcessingContext):
     def __init__(
         self, node: NodeContext, host: ProcessorHost, stores: Mapping[str, bool], push: Push
     ) -> None:
@@ -400,12 +400,12 @@ def _check_callback(callback: object, node: str) -> None:
     )
 
 
-class _RecordContext(_Context, ProcessorContext[Any, Any]):
+class _RecordContext(_NodeProcessingContext, ProcessorContext[Any, Any]):
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         self.pass_on(record, child)
 
 
-class _FixedKeyContext(_Context, FixedKeyProcessorContext[Any, Any]):
+class _FixedKeyContext(_NodeProcessingContext, FixedKeyProcessorContext[Any, Any]):
     def forward(self, record: FixedKeyRecord[Any, Any], child: str | None = None) -> None:
         if not isinstance(record, FixedKeyRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise TypeError(

@@ -94,7 +94,9 @@ class PunctuationQueue:
 
     def _forget_cancelled(self) -> None:
         if any(schedule.cancelled for schedule in self._schedules):
-            self._schedules = _by_due_time(each for each in self._schedules if not each.cancelled)
+            self._schedules = _by_due_time(
+                schedule for schedule in self._schedules if not schedule.cancelled
+            )
 
 
 def _by_due_time(schedules: Iterable[Schedule]) -> JavaQueue[Schedule]:

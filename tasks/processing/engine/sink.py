@@ -108,9 +108,12 @@ class Sink(Operator):
         if failed:
             for index in sorted(failed):
                 self._on_unserializable(self.spec.name, batch, index, failed[index])
-            kept = [index for index in range(len(batch)) if index not in failed]
-            keys, values = [keys[i] for i in kept], [values[i] for i in kept]
-            batch = batch.take(kept)
+            remaining = [index for index in range(len(batch)) if index not in failed]
+            keys, values = (
+                [keys[index] for index in remaining],
+                [values[index] for index in remaining],
+            )
+            batch = batch.take(remaining)
         if not values:
             return
         if self.spec.partitioner is not None:
@@ -252,11 +255,15 @@ def _serialize(
     present = [value for value in values if value is not None] if with_nulls else values
     if len(present) > 1:
         try:
-            made = serde.serialize_batch(topic, present)
+            serialized = serde.serialize_batch(topic, present)
         except FAILURES:
             return _serialize_singly(serde, topic, values, failed)
-        each = iter(made)
-        return [None if value is None else next(each) for value in values] if with_nulls else made
+        iterator = iter(serialized)
+        return (
+            [None if value is None else next(iterator) for value in values]
+            if with_nulls
+            else serialized
+        )
     return _serialize_singly(serde, topic, values, failed)
 
 

@@ -114,7 +114,11 @@ class SourceNode:
                 except InvalidTimestampError as error:
                     corrupt[row] = error
                 except RecordFailedError as error:
-                    corrupt = {each: corrupt[each] for each in corrupt if each < row}
+                    corrupt = {
+                        corrupt_row: corrupt[corrupt_row]
+                        for corrupt_row in corrupt
+                        if corrupt_row < row
+                    }
                     corrupt[row] = error
                     count = row + 1
             times.append(time_ms)
@@ -191,14 +195,14 @@ class SourceNode:
         try:
             decoded = serde.deserialize_batch(records.topic, data)
         except FAILURES:
-            decoded = self._one_by_one(serde, records.topic, data, present, failed, on_corrupt)
+            decoded = self._decode_singly(serde, records.topic, data, present, failed, on_corrupt)
         if present is None:
             return decoded
         for row, value in zip(present, decoded, strict=True):
             column[row] = value
         return column
 
-    def _one_by_one(
+    def _decode_singly(
         self,
         serde: SerdePort,
         topic: str,
@@ -277,12 +281,15 @@ class SourceNode:
     def _without_negative(self, batch: RecordBatch) -> RecordBatch:
         if not batch.timestamps or min(batch.timestamps) >= 0:
             return batch
-        kept = batch.select([timestamp >= 0 for timestamp in batch.timestamps])
+        remaining = batch.select([timestamp >= 0 for timestamp in batch.timestamps])
         first = next(index for index, time_ms in enumerate(batch.timestamps) if time_ms < 0)
         self._on_dropped(
-            self.spec.name, len(batch) - len(kept), "negative timestamp", batch.metadata_of(first)
+            self.spec.name,
+            len(batch) - len(remaining),
+            "negative timestamp",
+            batch.metadata_of(first),
         )
-        return kept
+        return remaining
 
     def _refuse(self, batch: RecordBatch, index: int) -> None:
         metadata = batch.metadata_of(index)

@@ -21,11 +21,11 @@ _Ended = tuple[Any, BaseException | None]
 class Owner(Protocol):
     """The owner of the work: a key range on an event loop.
 
-    `given_up`: no more coroutines may start. `worked_s`: seconds that its work occupied the loop.
+    `is_cancelled`: no more coroutines may start. `worked_s`: seconds that its work occupied the loop.
     `waits`: number of its coroutines' suspensions. `awaited`: asyncio task of the current one.
     """
 
-    given_up: bool
+    is_cancelled: bool
     worked_s: float
     waits: int
     awaited: asyncio.Task[Any] | None
@@ -73,7 +73,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             return cast("R", done.value)
         finally:
             owner.worked_s += time.monotonic() - begin_s
-        if owner.given_up:
+        if owner.is_cancelled:
             coroutine.close()
             result, error = (
                 None,
@@ -90,7 +90,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             task.cancel()
             await asyncio.wait((task,))
             result, error = None, asyncio.CancelledError()
-        if isinstance(error, asyncio.CancelledError) and not owner.given_up:
+        if isinstance(error, asyncio.CancelledError) and not owner.is_cancelled:
             error = unexpected_cancellation(error)
 
 

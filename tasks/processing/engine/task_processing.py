@@ -24,7 +24,7 @@ from tidewheel.tasks.processing.engine.drops import Drop, Drops
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, node_failure
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.operator import LateLetter, Operator
-from tidewheel.tasks.processing.engine.operator_times import KeepsTimes, OperatorTimes
+from tidewheel.tasks.processing.engine.operator_times import OperatorTimes, TimeKeeper
 from tidewheel.tasks.processing.engine.processor_node import DownstreamError
 from tidewheel.tasks.processing.engine.punctuation import Punctuated, PunctuationQueue, Schedule
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
@@ -55,8 +55,10 @@ class TaskCounters:
 
     def record_drop(self, node: str, reason: str, drop: Drop) -> None:
         drops = dict(self.drops)
-        known = drops.get((node, reason))
-        drops[node, reason] = drop if known is None else Drop(known.count + drop.count, known.first)
+        counted = drops.get((node, reason))
+        drops[node, reason] = (
+            drop if counted is None else Drop(counted.count + drop.count, counted.first)
+        )
         self.drops = drops
 
 
@@ -127,8 +129,8 @@ class TaskProcessing:
         if operator_times_ms:
             self._operator_times.restore(operator_times_ms, self.task_id)
 
-    def _keepers(self) -> dict[str, KeepsTimes]:
-        keepers: dict[str, KeepsTimes] = {
+    def _keepers(self) -> dict[str, TimeKeeper]:
+        keepers: dict[str, TimeKeeper] = {
             name: node.operator
             for name, node in self.graph.nodes.items()
             if node.operator is not None
@@ -238,8 +240,8 @@ class TaskProcessing:
         return max(self._record_timestamp, 0)
 
     def store(self, name: str) -> Any:
-        found = self._stores.get(name)
-        return self.setting.global_stores[name] if found is None else user_object(found)
+        own_store = self._stores.get(name)
+        return self.setting.global_stores[name] if own_store is None else user_object(own_store)
 
     def failed(
         self,

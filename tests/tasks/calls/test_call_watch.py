@@ -32,8 +32,8 @@ class Stage:
         self.elsewhere: RunningCall | None = None
         self.watch = CallWatch(
             lambda: self.turns,
-            others=lambda: self.others,
-            shows=self,
+            range_threads=lambda: self.others,
+            receiver=self,
             limits=Limits(hang_s, call_s),
             elsewhere=lambda: self.elsewhere,
             find=self.calls.get,

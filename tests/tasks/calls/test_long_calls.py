@@ -309,7 +309,7 @@ def test_a_function_written_in_c_is_found() -> None:
 
 
 def test_waits_inside_the_library_are_no_calls() -> None:
-    watch = CallWatch(lambda: 0, others=list, shows=None, limits=Limits(10.0, None))
+    watch = CallWatch(lambda: 0, range_threads=list, receiver=None, limits=Limits(10.0, None))
     watch.start()
     try:
         assert call_of(watch._thread.ident or 0) is None

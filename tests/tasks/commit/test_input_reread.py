@@ -10,7 +10,7 @@ from tests.fakes.clients import FakeReader
 from tests.fakes.clock import FakeClock
 from tidewheel import StreamsError
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.commit.input_reread import InputAgain
+from tidewheel.tasks.commit.input_reread import InputReread
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
@@ -55,7 +55,7 @@ class CountingReader(FakeReader):
 
 def test_a_reread_record_has_its_headers_and_later_ones_need_no_seek() -> None:
     readers = Readers()
-    inputs = InputAgain(readers)
+    inputs = InputReread(readers)
     assert readers.made == []
     assert inputs.find(IN, 4) == (b"k4", b"v4", (("h", b"4"),))
     assert inputs.find(IN, 7) == (b"k7", b"v7", (("h", b"7"),))
@@ -74,7 +74,7 @@ def test_a_record_that_retention_has_deleted_is_none(caplog: pytest.LogCaptureFi
     assert log is not None
     del log.entries[:5]
     log.start = 5
-    inputs = InputAgain(readers)
+    inputs = InputReread(readers)
     with caplog.at_level(logging.WARNING):
         assert inputs.find(IN, 4) is None
     assert "in-0 offset 4, can't be read again: it is not in the log any more" in caplog.text
@@ -86,13 +86,13 @@ def test_a_record_that_compaction_has_removed_is_none() -> None:
     log = readers.broker.log_of(IN)
     assert log is not None
     del log.entries[4]
-    assert InputAgain(readers).find(IN, 4) is None
+    assert InputReread(readers).find(IN, 4) is None
 
 
 def test_a_deleted_topic_is_no_error() -> None:
     readers = Readers()
     readers.broker.delete_topic("in")
-    assert InputAgain(readers).find(IN, 4) is None
+    assert InputReread(readers).find(IN, 4) is None
     assert readers.made[0].closed
 
 
@@ -100,7 +100,7 @@ def test_a_silent_cluster_is_queried_once_a_minute(caplog: pytest.LogCaptureFixt
     readers = Readers()
     readers.silent = True
     clock = FakeClock()
-    inputs = InputAgain(readers, monotonic_s=clock.monotonic_s)
+    inputs = InputReread(readers, monotonic_s=clock.monotonic_s)
     with caplog.at_level(logging.WARNING):
         assert inputs.find(IN, 4) is None
     assert "has not given it within 5 s" in caplog.text
@@ -115,4 +115,4 @@ def test_a_client_that_cannot_be_created_is_no_error() -> None:
     def make() -> FakeReader:
         raise StreamsError("no such certificate")
 
-    assert InputAgain(make).find(IN, 4) is None
+    assert InputReread(make).find(IN, 4) is None

@@ -61,7 +61,7 @@ def work(task: ParallelTask, key: bytes) -> None:
 def end(task: Task) -> None:
     if isinstance(task, ParallelTask):
         pool = RangePool(2)
-        task.join(pool, HALVES, 10)
+        task.set_ranges(pool, HALVES, 10)
         task.close()
         pool.close()
     else:

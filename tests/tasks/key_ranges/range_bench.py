@@ -239,7 +239,7 @@ class RangeBench:
             self.work(index, len(self.log))
         self.commit()
 
-    def recut(self, count: int) -> None:
+    def repartition(self, count: int) -> None:
         self.finish()
         self.done += [out for each in self.ranges for out in each.out]
         self.begin(count)

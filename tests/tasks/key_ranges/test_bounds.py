@@ -137,9 +137,9 @@ def test_K4_memory_of_records_for_a_stuck_range_is_bounded(schedules: bool) -> N
             }
             alive = 8 * sum(times.values()) + sum(map(memory_bytes, sources.values()))
             assert alive < BOUND * 2
-            assert stall.task._bytes_held() >= BOUND
-            assert alive <= stall.task._bytes_held()
+            assert stall.task._buffered_bytes() >= BOUND
+            assert alive <= stall.task._buffered_bytes()
         finally:
             released.set()
         host.until(lambda: group.committed() == group.end(), "all is done")
-        assert stall.task._bytes_held() == 0
+        assert stall.task._buffered_bytes() == 0

@@ -61,7 +61,7 @@ def run(
         at_work = min(concurrency.limit, ranges)
         narrow += at_work <= MIN_CONCURRENCY
         used = calls.used(at_work, machine)
-        concurrency.note(
+        concurrency.adapt(
             WINDOW_S,
             ranges=used,
             waited=used / machine.part - used,
@@ -103,7 +103,7 @@ def test_all_threads_work_on_waiting_calls_with_a_busy_cpu(
 def test_all_threads_work_on_waiting_calls_that_get_a_cpu_late() -> None:
     concurrency = ConcurrencyLimit(16)
     for _ in range(4):  # each answer takes 10 ms, and so long a thread then waits to compute 0.2 ms
-        concurrency.note(
+        concurrency.adapt(
             WINDOW_S, ranges=0.02, waited=1.0, loop=0, at_work=MIN_CONCURRENCY, more_wait=True
         )
     assert concurrency.limit == 16
@@ -212,7 +212,7 @@ def test_calls_that_never_return_do_not_block_others() -> None:
     run(concurrency, COMPUTES, SETTLED)
     assert concurrency.limit == MIN_CONCURRENCY
     for _ in range(2):
-        concurrency.note(
+        concurrency.adapt(
             WINDOW_S, ranges=0.0, waited=0.0, loop=0.1, at_work=MIN_CONCURRENCY, more_wait=True
         )
     assert concurrency.limit == 16
@@ -222,7 +222,7 @@ def test_few_threads_work_on_computing_calls_that_briefly_got_no_cpu() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, COMPUTES, SETTLED)
     for _ in range(10):
-        concurrency.note(
+        concurrency.adapt(
             WINDOW_S, ranges=0.05, waited=1.0, loop=0.0, at_work=MIN_CONCURRENCY, more_wait=True
         )
         assert concurrency.limit == MIN_CONCURRENCY
@@ -233,7 +233,7 @@ def test_long_calls_delay_a_measurement() -> None:
     concurrency = ConcurrencyLimit(16)
     run(concurrency, WAITS, 4)
     for _ in range(SETTLED):  # all of them compute, and none ends while few are wanted
-        concurrency.note(WINDOW_S, ranges=1.0, waited=0.0, loop=0.0, at_work=16, more_wait=False)
+        concurrency.adapt(WINDOW_S, ranges=1.0, waited=0.0, loop=0.0, at_work=16, more_wait=False)
     assert concurrency.limit == 16
 
 
@@ -254,7 +254,7 @@ def test_the_limit_stays_between_its_minimum_and_maximum(
 ) -> None:
     concurrency = ConcurrencyLimit(most)
     for ranges, waited, more_wait in noted:
-        concurrency.note(
+        concurrency.adapt(
             WINDOW_S,
             ranges=ranges,
             waited=waited,

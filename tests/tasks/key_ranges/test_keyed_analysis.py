@@ -29,7 +29,7 @@ from tidewheel import (
 )
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.wiring import whole_tasks
-from tidewheel.tasks.key_ranges.keyed_analysis import Cutting, counted, keyedness
+from tidewheel.tasks.key_ranges.keyed_analysis import Keyedness, counted, keyedness
 from tidewheel.tasks.processing.engine.operator import Operator
 
 Text = KStream[str, str]
@@ -45,7 +45,7 @@ CONFIG = StreamsConfig(
 )
 
 
-def built(program: Program) -> list[Cutting]:
+def built(program: Program) -> list[Keyedness]:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     other = builder.stream("other", key_serde=str, value_serde=str)
@@ -98,8 +98,8 @@ class KeyedShout(Shout):
 
 def with_store(
     supplier: Callable[[], Any], store: Any = None, *, mapped: bool = False
-) -> Callable[[], Cutting]:
-    def said() -> Cutting:
+) -> Callable[[], Keyedness]:
+    def said() -> Keyedness:
         builder = StreamsBuilder()
         builder.add_state_store(store or Stores.key_value("s", key_serde=str, value_serde=str))
         stream = builder.stream("in", key_serde=str, value_serde=str)
@@ -287,7 +287,7 @@ def test_K4_the_analysis_names_the_inputs_that_advance_time() -> None:
     stream.join(table, joined).to("out")
     stream.group_by_key().windowed_by(SlidingWindows(5)).count()
     (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
-    assert keyedness(spec) == Cutting()
+    assert keyedness(spec) == Keyedness()
     found = counted(spec)
     assert found is not None
     assert (found.sources, found.null_values) == (frozenset({"read"}), False)

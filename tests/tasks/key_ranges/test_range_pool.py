@@ -90,7 +90,7 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 def test_measurements_of_many_threads_do_not_count_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     #: Per limit: another test's pool may measure once more before its thread ends.
     of_each: defaultdict[ConcurrencyLimit, list[int]] = defaultdict(list)
-    let_go = threading.Event()
+    release = threading.Event()
 
     def note(concurrency: ConcurrencyLimit, _elapsed_s: float, **seen: Any) -> None:
         at_work = of_each[concurrency]
@@ -98,16 +98,16 @@ def test_measurements_of_many_threads_do_not_count_for_few(monkeypatch: pytest.M
         concurrency.limit = THREADS
         if THREADS in at_work:  # all are in a call until this window ends
             concurrency.limit = MIN_CONCURRENCY
-            let_go.set()
+            release.set()
 
     def call() -> None:
-        let_go.wait(PATIENCE_S)
+        release.wait(PATIENCE_S)
         time.sleep(0.01)
 
     def mine() -> list[int]:
         return next((each for each in list(of_each.values()) if THREADS in each[:-1]), [])
 
-    monkeypatch.setattr(ConcurrencyLimit, "note", note)
+    monkeypatch.setattr(ConcurrencyLimit, "adapt", note)
     monkeypatch.setattr(range_pool, "_LONG_S", PATIENCE_S)
     with working([call] * THREADS):
         until(lambda: bool(mine()))
@@ -210,7 +210,7 @@ def test_an_abandoned_computing_call_does_not_limit_waiting_calls(
     stuck, ranges = Endless(compute), [Endless(meeting) for _ in range(THREADS)]
     pool.wake(cast("list[RangeWorker]", [stuck]))
     until(lambda: stuck.scheduling is Scheduling.RUNNING)
-    pool.leave_behind(cast("RangeWorker", stuck))
+    pool.abandon(cast("RangeWorker", stuck))
     pool.wake(cast("list[RangeWorker]", ranges))
     until(lambda: meeting.met >= THREADS)
     for each in (stuck, *ranges):
@@ -225,7 +225,7 @@ def test_abandoned_threads_do_not_count_for_the_limit() -> None:
     stuck, other = Endless(forever.wait), Endless(lambda: None)
     pool.wake(cast("list[RangeWorker]", [stuck, other]))
     until(lambda: stuck.scheduling is Scheduling.RUNNING)
-    pool.leave_behind(cast("RangeWorker", stuck))
+    pool.abandon(cast("RangeWorker", stuck))
     until(lambda: other.turns > 10)
     stuck.has_work = other.has_work = False
     forever.set()
@@ -242,7 +242,7 @@ def test_without_thread_clocks_all_threads_work_from_the_start(
     with working([meeting] * THREADS):
         begun = {each.name for each in threading.enumerate() if each not in known}
         assert len(begun) >= THREADS
-        assert "tidewheel-width" not in begun
+        assert "tidewheel-concurrency" not in begun
         until(lambda: meeting.met >= THREADS)
         meeting.end()
 
@@ -266,7 +266,7 @@ def test_a_closed_pool_leaves_no_thread() -> None:
     others = set(threading.enumerate())
     with working([lambda: time.sleep(0.001)] * THREADS) as ranges:
         until(lambda: all(each.turns for each in ranges))
-        names = ("tidewheel-range", "tidewheel-width")
+        names = ("tidewheel-range", "tidewheel-concurrency")
         mine = [each for each in threading.enumerate() if each.name.startswith(names)]
         mine = [each for each in mine if each not in others]
         assert len(mine) > THREADS

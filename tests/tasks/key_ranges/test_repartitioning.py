@@ -22,26 +22,26 @@ LONG: Final = [(3, 0.001), (100, 0.01)]
 
 
 def _wishing() -> Repartitioning:
-    recut = Repartitioning()
-    recut.ask(CUT)
-    return recut
+    repartitioning = Repartitioning()
+    repartitioning.request(CUT)
+    return repartitioning
 
 
 def test_K4_no_records_are_held_while_a_queue_is_long() -> None:
-    recut = _wishing()
+    repartitioning = _wishing()
     for second in range(100):
-        assert not recut.is_due(LONG, quiet=False, now_s=float(second))
-        assert not recut.holds
+        assert not repartitioning.is_due(LONG, quiet=False, now_s=float(second))
+        assert not repartitioning.is_paused
 
 
 def test_K2_short_queues_are_drained_and_then_cut() -> None:
-    recut = _wishing()
-    assert not recut.is_due(SHORT, quiet=False, now_s=1.0)
-    assert recut.holds
-    assert recut.is_due([(0, 0.0)], quiet=True, now_s=1.1)
-    assert recut.take() == CUT
-    assert not recut.holds
-    assert not recut.is_due([(0, 0.0)], quiet=True, now_s=1.2)
+    repartitioning = _wishing()
+    assert not repartitioning.is_due(SHORT, quiet=False, now_s=1.0)
+    assert repartitioning.is_paused
+    assert repartitioning.is_due([(0, 0.0)], quiet=True, now_s=1.1)
+    assert repartitioning.pop() == CUT
+    assert not repartitioning.is_paused
+    assert not repartitioning.is_due([(0, 0.0)], quiet=True, now_s=1.2)
 
 
 @settings(max_examples=50)
@@ -49,58 +49,58 @@ def test_K2_short_queues_are_drained_and_then_cut() -> None:
 def test_K4_queues_that_do_not_drain_are_held_only_briefly(
     steps: list[float],
 ) -> None:
-    recut, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
+    repartitioning, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
     for step_s in steps:
-        before = recut.holds
-        assert not recut.is_due(SHORT, quiet=False, now_s=now_s)
-        tries += recut.holds and not before
+        before = repartitioning.is_paused
+        assert not repartitioning.is_due(SHORT, quiet=False, now_s=now_s)
+        tries += repartitioning.is_paused and not before
         now_s += step_s
-        held_s += step_s if recut.holds else 0.0
+        held_s += step_s if repartitioning.is_paused else 0.0
     assert tries
     assert held_s <= 1.0 + now_s / 10 + 0.5 * tries
 
 
 def test_K2_full_queues_shrink_while_records_are_processed() -> None:
-    recut, waiting, given_rows = _wishing(), 1_000, 0
+    repartitioning, waiting, given_rows = _wishing(), 1_000, 0
 
     def full() -> bool:
-        return recut.is_full([(waiting, 0.001)], waiting, waiting / 1_000, 2)
+        return repartitioning.is_full([(waiting, 0.001)], waiting, waiting / 1_000, 2)
 
     for _ in range(2_000):
         waiting -= 10  # one slow row, and the fast ones with it
         while not full():
-            rows = recut.rows_max(500, waiting, 2)
+            rows = repartitioning.rows_max(500, waiting, 2)
             waiting += rows
             given_rows += rows
-            recut.given(rows, waiting, full=full())
+            repartitioning.record_rows(rows, waiting, full=full())
         if waiting <= 50:
             break
     assert waiting <= 50
     assert given_rows >= 1_000
-    recut.ask(None)
-    assert not recut.is_full(LONG, 999, 0.999, 2)
+    repartitioning.request(None)
+    assert not repartitioning.is_full(LONG, 999, 0.999, 2)
 
 
 @pytest.mark.parametrize("row_ms", [1, 5, 30, 100])
 def test_K2_full_queues_shrink_with_one_slow_queue(
     row_ms: int,
 ) -> None:
-    recut, slow, now_ms = _wishing(), 800, 0
+    repartitioning, slow, now_ms = _wishing(), 800, 0
 
     def backlogs() -> list[tuple[int, float]]:
         return [(slow, row_ms / 1_000), *[(0, 0.001)] * 7]
 
     def full() -> bool:
-        return recut.holds or recut.is_full(backlogs(), slow, slow / 800, 8)
+        return repartitioning.is_paused or repartitioning.is_full(backlogs(), slow, slow / 800, 8)
 
-    while not recut.holds:
+    while not repartitioning.is_paused:
         slow, now_ms = slow - 1, now_ms + row_ms
         assert now_ms < 2_000 * row_ms, f"{slow} rows wait, and the cut is never due"
-        assert not recut.is_due(backlogs(), quiet=False, now_s=now_ms / 1_000)
+        assert not repartitioning.is_due(backlogs(), quiet=False, now_s=now_ms / 1_000)
         while not full():
-            rows = recut.rows_max(100, slow, 8)
+            rows = repartitioning.rows_max(100, slow, 8)
             slow += rows // 4
-            recut.given(rows, slow, full=full())
+            repartitioning.record_rows(rows, slow, full=full())
 
 
 class Hot:
@@ -147,7 +147,7 @@ def test_K4_other_ranges_continue_while_a_cut_waits_for_a_slow_key(
         for _ in range(2_000):
             group.send("hot")
         host.until(
-            lambda: _task(host)._repartitioning.wish is not None, "another cut is wished for"
+            lambda: _task(host)._repartitioning.requested is not None, "another cut is wished for"
         )
         ranges = list(_task(host).ranges)
         first_hashes = [each.setting.first_hash for each in ranges]
@@ -157,7 +157,7 @@ def test_K4_other_ranges_continue_while_a_cut_waits_for_a_slow_key(
         assert len(others) >= 50
         for _ in range(5):
             _do(hot, group, host, others)
-        assert _task(host)._repartitioning.wish is not None
+        assert _task(host)._repartitioning.requested is not None
         assert list(_task(host).ranges) == ranges
         assert ranges[mine].rows_done < 1_500
         hot.over.set()

@@ -405,7 +405,7 @@ def test_gathering_does_not_delay_buffered_records() -> None:
     bench.slice_records = 1
     assert bench.live()
     assert any(gathering > 0.0 for gathering, _ in seen)
-    assert all(at_hand == 0.0 for _, at_hand in seen)
+    assert all(current_record == 0.0 for _, current_record in seen)
 
 
 def test_a_worker_with_buffered_records_does_not_keep_up() -> None:

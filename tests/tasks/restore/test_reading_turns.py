@@ -65,7 +65,7 @@ def test_copies_do_not_wait_for_each_other() -> None:
 def test_a_copy_that_has_read_ahead_waits_for_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidewheel.tasks.restore.store_changelog_reader._HELD_MAX", 3)
+    monkeypatch.setattr("tidewheel.tasks.restore.store_changelog_reader._BUFFERED_MAX", 3)
     turns = Turns()
     early = entry("table", end=None, limit=0)
     records = SourceRecords("table", 0, [0, 1, 2, 3], [b"k"] * 4, [b"v"] * 4, [0] * 4, None)

@@ -10,10 +10,10 @@ from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched, plan_application
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.loop.task_manager import HeldTasks
+from tidewheel.tasks.loop.task_manager import AssignedTasks
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import Grant, find_granted_starts
-from tidewheel.tasks.task.worker_input import GoneTopics
+from tidewheel.tasks.task.worker_input import DeletedTopics
 
 GONE = "orders-b"
 
@@ -58,7 +58,7 @@ class Stage:
         self.clock = Clock()
         self.work = Work(MissingSourceTopicError(f"input {topic}-0 does not exist", topic=topic))
         self.checks = 0
-        self.gone = GoneTopics(
+        self.gone = DeletedTopics(
             self.work,  # type: ignore[arg-type]  # has the used methods
             _plan(orders_a=1, orders_b=3),
             self.clock,  # type: ignore[arg-type]  # likewise
@@ -138,8 +138,8 @@ def test_the_position_of_a_deleted_topic_blocks_no_start() -> None:
 
 def test_a_recreated_topic_is_a_new_one() -> None:
     here, gone = TopicPartition("orders-a", 0), TopicPartition(GONE, 0)
-    held = HeldTasks(owned={TaskId(0, 0): Grant(task_epoch=2, input={here: 5, gone: 33})})
-    held.keep_inputs_of(_plan(orders_a=1, orders_b=1))
+    held = AssignedTasks(owned={TaskId(0, 0): Grant(task_epoch=2, input={here: 5, gone: 33})})
+    held.drop_missing_inputs(_plan(orders_a=1, orders_b=1))
     assert held.owned[TaskId(0, 0)].input == {here: 5, gone: 33}
-    held.keep_inputs_of(_plan(orders_a=1))
+    held.drop_missing_inputs(_plan(orders_a=1))
     assert held.owned[TaskId(0, 0)] == Grant(task_epoch=2, input={here: 5})

@@ -75,7 +75,7 @@ def test_runs_are_the_order_of_single_records(
     group = filled(inputs)
     left: list[Row] = []
     turn = 0
-    while (chunk := group.take(limits[turn % len(limits)])) is not None:
+    while (chunk := group.pop(limits[turn % len(limits)])) is not None:
         assert 1 <= len(chunk) <= limits[turn % len(limits)]
         turn += 1
         if put_back and len(chunk) > 1:
@@ -136,7 +136,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 20), kept=st.integers(0, 20))
     def take(self, limit: int, kept: int) -> None:
-        chunk = self.group.take(limit)
+        chunk = self.group.pop(limit)
         if chunk is None:
             assert not any(self.queues.values())
             return
@@ -172,16 +172,16 @@ def test_memory_of_a_run_counts_until_its_last_record_left() -> None:
     group = filled([[[1, 2, 3]]])
     full = group.buffers[PARTITIONS[0]].bytes
     assert full > sum(map(len, (b"a-0@0", b"a-0@1", b"a-0@2")))
-    group.take(2)
+    group.pop(2)
     assert group.buffers[PARTITIONS[0]].bytes == full
-    group.take(2)
+    group.pop(2)
     assert group.buffers[PARTITIONS[0]].bytes == 0
 
 
 def test_headers_travel_with_their_records() -> None:
     group = PartitionGroup(PARTITIONS[:1])
     group.add(run_of(PARTITIONS[0], 1, [5, 6, 7]))
-    first, rest = group.take(1), group.take(9)
+    first, rest = group.pop(1), group.pop(9)
     assert first is not None
     assert rest is not None
     assert first.headers == [(("n", b"1"),)]

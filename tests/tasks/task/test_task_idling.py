@@ -151,7 +151,7 @@ def test_the_wait_equals_that_of_kafka_streams(
                 lags[partition] = number
                 group.update_lags({changed: lag for changed, lag in lags.items() if lag >= 0})
             case "take":
-                group.take(1)
+                group.pop(1)
             case _:
                 now += number
         ready = True

@@ -15,7 +15,13 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.processes.restore_helper.helper_messages import Begin
 from tidewheel.streams.processes.restore_helper.helper_pool import MEMORY_BYTES, RestoreHelperPool
-from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tidewheel.tasks.restore.run_ports import (
+    RunOrder,
+    RunProgress,
+    RunReport,
+    RunsBuilt,
+    RunsFailed,
+)
 
 CANARY = "canary-5e1c"
 _PATIENCE_S = 20.0
@@ -87,7 +93,7 @@ def test_an_order_starts_a_helper_process(
     told = Told()
     host.make(order("counts", tmp_path), told)
     made = told.next()
-    assert isinstance(made, RunsMade)
+    assert isinstance(made, RunsBuilt)
     assert 0 < made.records * 4 == MEMORY_BYTES
     assert len(host.pids()) == 1
 
@@ -111,7 +117,7 @@ def test_a_second_helper_is_started_while_the_first_is_busy(
     first = Told()
     for _ in range(2):
         host.make(order("counts", tmp_path), first)
-        assert isinstance(first.next(), RunsMade)
+        assert isinstance(first.next(), RunsBuilt)
     assert len(host.pids()) == 1
     for _ in range(4):
         told = Told()
@@ -133,7 +139,7 @@ def test_callers_that_wait_for_a_helper_are_notified_of_its_death(
         assert isinstance(report, RunsFailed)
         assert "ended with code 3" in report.reason
     host.make(order("counts", tmp_path), told)
-    assert isinstance(told.next(), RunsMade)
+    assert isinstance(told.next(), RunsBuilt)
 
 
 def test_a_failed_order_is_reported_with_its_reason(
@@ -154,16 +160,16 @@ def test_an_idle_helper_ends(make_host: Callable[..., RestoreHelperPool], tmp_pa
         busy.wait(0.5)
     asked = order("counts", tmp_path)
     host.make(asked, told)
-    assert isinstance(told.next(), RunsMade)
+    assert isinstance(told.next(), RunsBuilt)
     host.close()
     other = make_host(idle_s=0.1)
     other.make(asked, told)
-    assert isinstance(told.next(), RunsMade)
+    assert isinstance(told.next(), RunsBuilt)
     for pid in other.pids():
         psutil.Process(pid).wait(_PATIENCE_S)
     assert other.pids() == []
     other.make(asked, told)  # then restarted
-    assert isinstance(told.next(), RunsMade)
+    assert isinstance(told.next(), RunsBuilt)
 
 
 def test_a_forgotten_order_has_no_more_reports(
@@ -176,7 +182,7 @@ def test_a_forgotten_order_has_no_more_reports(
     assert isinstance(waiting.next(), RunProgress)
     host.forget(forgotten)
     host.make(done, told)
-    assert isinstance(told.next(), RunsMade)
+    assert isinstance(told.next(), RunsBuilt)
     done.directory.mkdir()
     host.forget(done)
     host.forget(done)

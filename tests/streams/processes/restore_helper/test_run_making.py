@@ -35,7 +35,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
 from tidewheel.streams.processes.restore_helper.helper_pool import report_of
 from tidewheel.streams.processes.restore_helper.run_making import FIND_S, RestoreHelper
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.run_ports import RunsMade
+from tidewheel.tasks.restore.run_ports import RunsBuilt
 
 SPEC = StoreSpec(
     name="s", kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
@@ -123,7 +123,7 @@ def test_a_range_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
     (made,) = bench.work()
     assert isinstance(made, Made)
     report = report_of(made)
-    assert isinstance(report, RunsMade)
+    assert isinstance(report, RunsBuilt)
     assert report.records == 12
     assert sorted(rows(report.runs)) == [b"%06d" % number for number in (0, 3, 6, 9)]
 
@@ -137,7 +137,7 @@ def test_a_range_larger_than_its_memory_becomes_a_limited_number_of_runs(tmp_pat
     assert isinstance(made, Made)
     assert 1 < len(made.files) <= 16
     report = report_of(made)
-    assert isinstance(report, RunsMade)
+    assert isinstance(report, RunsBuilt)
     assert sum(value is not None for value in rows(report.runs).values()) == 200
 
 
@@ -162,7 +162,7 @@ def test_records_that_are_read_override_the_snapshot(tmp_path: Path) -> None:
     assert [(each.run.from_offset, each.run.to_offset) for each in made.files] == [(0, 9), (9, 10)]
     assert made.records == 4
     report = report_of(made)
-    assert isinstance(report, RunsMade)
+    assert isinstance(report, RunsBuilt)
     assert rows(report.runs)[b"%06d" % 0] is None
 
 

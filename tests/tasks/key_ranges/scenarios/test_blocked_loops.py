@@ -149,7 +149,7 @@ class _Steps:
 
 def test_a_waiting_loop_has_no_current_step() -> None:
     with _watched() as (_, watch):
-        watch.look(1.0)
+        watch.check(1.0)
         assert watch.step() is None
 
 
@@ -158,8 +158,8 @@ def test_a_step_starts_when_it_is_first_seen() -> None:
         steps = _Steps()
         asyncio.run_coroutine_threadsafe(steps.run(), loop)
         assert steps.at[0].wait(20)
-        watch.look(1.0)
-        watch.look(2.0)
+        watch.check(1.0)
+        watch.check(2.0)
         step = watch.step()
         assert step is not None
         assert step.since_s == 1.0
@@ -173,14 +173,14 @@ def test_the_next_step_of_the_same_task_is_another_one() -> None:
         steps = _Steps()
         done = asyncio.run_coroutine_threadsafe(steps.run(), loop)
         assert steps.at[0].wait(20)
-        watch.look(1.0)
+        watch.check(1.0)
         first = watch.step()
         assert first is not None
         steps.go[0].set()
         assert steps.at[1].wait(20)
         assert watch.step() is None
         assert watch.place(first) == ""
-        watch.look(2.0)
+        watch.check(2.0)
         second = watch.step()
         assert second is not None
         assert second.since_s == 2.0
@@ -207,7 +207,7 @@ def test_many_short_steps_do_not_count_as_blocking() -> None:
         seen = 0
         while not done.done():
             now_s = time.monotonic()
-            watch.look(now_s)
+            watch.check(now_s)
             looked_s[now_s] = time.monotonic()
             before, step, after = at[0], watch.step(), at[0]
             if before is after and step is not None and step.task in begun_s:

@@ -132,7 +132,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("send"), st.integers(1, 8), st.just(0)),
         st.tuples(st.just("commit"), st.just(0), st.just(0)),
         st.tuples(st.just("crash"), st.just(0), st.just(0)),
-        st.tuples(st.just("recut"), st.sampled_from((0, 1, 4, 16)), st.just(0)),
+        st.tuples(st.just("repartition"), st.sampled_from((0, 1, 4, 16)), st.just(0)),
     ),
     max_size=40,
 )
@@ -183,7 +183,7 @@ def in_ranges(
                 bench.crash()
                 event("crash")
             case _:
-                bench.recut(one)
+                bench.repartition(one)
                 event("cut anew")
     bench.send(rows[sent:])
     bench.finish()
@@ -311,7 +311,7 @@ def test_K6_a_late_record_is_late_after_a_crash_in_another_number_of_ranges(
     one, other = keys
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     bench.send([("in", one, b"1", 0), ("in", other, b"1", 100)])
-    bench.recut(count)
+    bench.repartition(count)
     bench.send([("in", one, b"1", 3)])
     bench.finish()
     assert len(by_key(bench.outputs())["out", one + b" 0 7"]) == 1

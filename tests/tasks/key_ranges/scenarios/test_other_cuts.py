@@ -59,7 +59,7 @@ def test_K2_whole_tasks_share_no_store_while_they_keep_all_threads_busy() -> Non
 @pytest.mark.parametrize("number_of_tasks", [1, 2, 4])
 def test_K5_awaits_overlap_up_to_the_factor_in_each_of_several_tasks(number_of_tasks: int) -> None:
     names = [f"0_{number}" for number in range(number_of_tasks)]
-    in_hand: Counter[str] = Counter()
+    current_task: Counter[str] = Counter()
     together = asyncio.Event()
 
     class Wait(Processor[str, str, str, str]):
@@ -67,12 +67,12 @@ def test_K5_awaits_overlap_up_to_the_factor_in_each_of_several_tasks(number_of_t
 
         async def process(self, record: Record[str, str]) -> None:
             task = self.context.task_id
-            in_hand[task] += 1
-            assert in_hand[task] <= THREADS
-            if all(in_hand[each] == THREADS for each in names):
+            current_task[task] += 1
+            assert current_task[task] <= THREADS
+            if all(current_task[each] == THREADS for each in names):
                 together.set()
             await together.wait()
-            in_hand[task] -= 1
+            current_task[task] -= 1
             self.context.forward(record)
 
     builder = StreamsBuilder()

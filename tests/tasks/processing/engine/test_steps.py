@@ -12,7 +12,7 @@ from tidewheel.tasks.processing.engine.steps import Steps, await_steps
 
 class Owner:
     def __init__(self) -> None:
-        self.given_up = False
+        self.is_cancelled = False
         self.worked_s = 0.0
         self.waits = 0
         self.awaited: asyncio.Task[Any] | None = None
