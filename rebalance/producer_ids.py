@@ -66,12 +66,12 @@ def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]
 
 
 def _matching(application_id: str, form: str, transactional_ids: Iterable[str]) -> list[str]:
-    own = _pattern(application_id, form)
+    pattern = _pattern(application_id, form)
     return sorted(
         {
             transactional_id
             for transactional_id in transactional_ids
-            if own.fullmatch(transactional_id)
+            if pattern.fullmatch(transactional_id)
         }
     )
 

@@ -35,7 +35,7 @@ class InMemoryDatabase:
             view = self._family(family).view(lower, upper, reverse=reverse)
         return self._rows(view)
 
-    def _rows(self, view: "_View") -> Iterator[tuple[bytes, bytes]]:
+    def _rows(self, view: "_Snapshot") -> Iterator[tuple[bytes, bytes]]:
         for key in view.keys:
             if self._closed:
                 raise self._is_closed()
@@ -109,7 +109,7 @@ class _Family:
         self.data: dict[bytes, bytes] = {}
         self._sorted: list[bytes] = []
         self._changed: set[bytes] = set()
-        self._views: weakref.WeakSet[_View] = weakref.WeakSet()
+        self._views: weakref.WeakSet[_Snapshot] = weakref.WeakSet()
 
     def apply(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         data, changed, views = self.data, self._changed, list(self._views)
@@ -118,7 +118,7 @@ class _Family:
             # Views copy the old value first, because a concurrent iterator reads `data` before its
             # view's copies.
             for view in views:
-                view.keep(key, before)
+                view.store_old_value(key, before)
             if value is None:
                 if data.pop(key, None) is not None:
                     changed.add(key)
@@ -127,7 +127,7 @@ class _Family:
                     changed.add(key)
                 data[key] = value
 
-    def view(self, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> "_View":
+    def view(self, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> "_Snapshot":
         self._sort()
         ordered = self._sorted
         start = 0 if lower is None else bisect_left(ordered, lower)
@@ -135,7 +135,7 @@ class _Family:
         keys = ordered[start:stop]
         if reverse:
             keys.reverse()
-        view = _View(self.data, keys)
+        view = _Snapshot(self.data, keys)
         self._views.add(view)
         return view
 
@@ -146,26 +146,26 @@ class _Family:
         else:
             for key in changed:
                 index = bisect_left(ordered, key)
-                there = index < len(ordered) and ordered[index] == key
-                if key in data and not there:
+                is_present = index < len(ordered) and ordered[index] == key
+                if key in data and not is_present:
                     insort(ordered, key)
-                elif key not in data and there:
+                elif key not in data and is_present:
                     del ordered[index]
         changed.clear()
 
 
-class _View:
-    __slots__ = ("__weakref__", "_data", "_kept", "keys")
+class _Snapshot:
+    __slots__ = ("__weakref__", "_data", "_old_values", "keys")
 
     def __init__(self, data: Mapping[bytes, bytes], keys: list[bytes]) -> None:
         self.keys = keys
         self._data = data
-        self._kept: dict[bytes, bytes | None] = {}
+        self._old_values: dict[bytes, bytes | None] = {}
 
-    def keep(self, key: bytes, value: bytes | None) -> None:
-        self._kept.setdefault(key, value)
+    def store_old_value(self, key: bytes, value: bytes | None) -> None:
+        self._old_values.setdefault(key, value)
 
     def value(self, key: bytes) -> bytes:
-        now: bytes = self._data.get(key, _ABSENT)
-        kept: bytes | None = self._kept.get(key, _ABSENT)
-        return now if kept is _ABSENT or kept is None else kept
+        value: bytes = self._data.get(key, _ABSENT)
+        old_value: bytes | None = self._old_values.get(key, _ABSENT)
+        return value if old_value is _ABSENT or old_value is None else old_value

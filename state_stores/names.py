@@ -40,32 +40,32 @@ def check_internal_topics(application_id: str, stores: list[str], repartitions: 
         _check_derived(f"{application_id}-{repartition}-repartition", "repartition", repartition)
 
 
-def _check_derived(topic: str, what: str, name: str) -> None:
+def _check_derived(topic: str, noun: str, name: str) -> None:
     over = len(topic) - MAX_TOPIC_LENGTH
     if over > 0:
         raise ValueError(
-            f"the topic of {what} {name!r} would be called {topic!r}: {len(topic)} characters, {over} more than "
-            f"Kafka's {MAX_TOPIC_LENGTH}; shorten the application id or the {what}'s name"
+            f"the topic of {noun} {name!r} would be called {topic!r}: {len(topic)} characters, {over} more than "
+            f"Kafka's {MAX_TOPIC_LENGTH}; shorten the application id or the {noun}'s name"
         )
 
 
-def _check_name(what: str, name: str) -> str:
-    _check_characters(what, name, MAX_NAME_LENGTH)
+def _check_name(noun: str, name: str) -> str:
+    _check_characters(noun, name, MAX_NAME_LENGTH)
     if not _FIRST.match(name):
         raise ValueError(
-            f"{what} {name!r} starts with {name[0]!r}; start it with a letter or a digit"
+            f"{noun} {name!r} starts with {name[0]!r}; start it with a letter or a digit"
         )
     return name
 
 
-def _check_characters(what: str, name: str, longest: int) -> None:
+def _check_characters(noun: str, name: str, longest: int) -> None:
     if not name:
-        raise ValueError(f"{what} is empty; give it a name")
+        raise ValueError(f"{noun} is empty; give it a name")
     for position, character in enumerate(name):
         if not _ALLOWED.match(character):
             raise ValueError(
-                f"{what} {name!r} has {character!r} at position {position}; "
+                f"{noun} {name!r} has {character!r} at position {position}; "
                 "use letters a-z A-Z, digits, dot, dash and underscore"
             )
     if len(name) > longest:
-        raise ValueError(f"{what} {name[:40]!r}… has {len(name)} characters; {longest} are allowed")
+        raise ValueError(f"{noun} {name[:40]!r}… has {len(name)} characters; {longest} are allowed")

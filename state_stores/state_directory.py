@@ -59,8 +59,8 @@ class Holder:
     member_id: str
 
     def __str__(self) -> str:
-        who = f"process {self.pid}" if self.pid is not None else "another process"
-        return f"{who} on {self.host}" if self.host else who
+        process = f"process {self.pid}" if self.pid is not None else "another process"
+        return f"{process} on {self.host}" if self.host else process
 
 
 class StateDirectory:
@@ -115,7 +115,7 @@ class StateDirectory:
                     return cls._occupy(path, candidate, lock, member_id, tuple(others))
                 others.append(_holder(path, candidate))
                 if slot is not None:
-                    raise _slot_is_held(application, others[-1])
+                    raise _slot_locked(application, others[-1])
                 # All slots were free at the check above: another process took this one since.
                 if exclusive:
                     raise _is_shared(application, others[-1])
@@ -128,7 +128,7 @@ class StateDirectory:
         cls, path: Path, slot: int, lock: int, member_id: str | None, others: tuple[Holder, ...]
     ) -> Self:
         try:
-            member_id = _keep_member_id(path / _MEMBER, member_id)
+            member_id = _store_member_id(path / _MEMBER, member_id)
             text = json.dumps(
                 {"pid": os.getpid(), "host": socket.gethostname(), "member_id": member_id}
             )
@@ -191,8 +191,8 @@ class StateDirectory:
         since = self._unneeded_since_ms
         removed: list[str] = []
         tasks = self.tasks()
-        for gone in [task for task in since if task in keep or task not in tasks]:
-            del since[gone]
+        for obsolete in [task for task in since if task in keep or task not in tasks]:
+            del since[obsolete]
         for task in tasks:
             if task not in keep and now_ms - since.setdefault(task, now_ms) >= older_than_ms:
                 self.remove_task_directory(task)
@@ -278,7 +278,7 @@ def _reject_other_holders(application: Path) -> None:
         os.close(lock)
 
 
-def _slot_is_held(application: Path, holder: Holder) -> StoreLockedError:
+def _slot_locked(application: Path, holder: Holder) -> StoreLockedError:
     return StoreLockedError(
         f"slot {holder.slot} of {application} is held by {holder}; stop that process, give another slot, or use another "
         "state_dir"
@@ -317,7 +317,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
-def _keep_member_id(path: Path, wanted: str | None) -> str:
+def _store_member_id(path: Path, wanted: str | None) -> str:
     stored_id = _read_json(path).get("member_id")
     if isinstance(stored_id, str) and _MEMBER_ID.fullmatch(stored_id):
         return stored_id

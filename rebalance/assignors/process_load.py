@@ -64,12 +64,12 @@ class LoadOrder:
         """Yield names; the order must not change during iteration."""
         return (name for _, name in self._order)
 
-    def load(self, name: str, more: int = 0) -> float:
-        return (self._tasks[name] + more) / self._threads[name]
+    def load(self, name: str, added: int = 0) -> float:
+        return (self._tasks[name] + added) / self._threads[name]
 
-    def change(self, name: str, more: int) -> None:
+    def change(self, name: str, added: int) -> None:
         del self._order[bisect_left(self._order, (self.load(name), name))]
-        self._tasks[name] += more
+        self._tasks[name] += added
         insort(self._order, (self.load(name), name))
 
     def relieves(self, source: str, destination: str) -> bool:

@@ -88,13 +88,13 @@ class _Placement:
     def improve(self, task: TaskId) -> bool:
         moved = False
         for copy in list(self._members[task][1:]):
-            others = [member for member in self._members[task] if member != copy]
-            better = self._best(others)
+            other_members = [member for member in self._members[task] if member != copy]
+            better = self._best(other_members)
             if better is None or better == copy:
                 continue
-            gain, gained = self._gain(better, others), self._gain(copy, others)
+            gain, gained = self._gain(better, other_members), self._gain(copy, other_members)
             if gain > gained or (gain == gained and self._load.relieves(copy, better)):
-                self._members[task] = others
+                self._members[task] = other_members
                 self._load.change(copy, -1)
                 self.put(task, better)
                 moved = True
@@ -114,11 +114,11 @@ class _Placement:
                     break
         return best
 
-    def _gain(self, member: str, others: list[str]) -> _Gain:
+    def _gain(self, member: str, other_members: list[str]) -> _Gain:
         host = self._host[member]
-        new_host = bool(host) and all(self._host[other] != host for other in others)
+        new_host = bool(host) and all(self._host[other] != host for other in other_members)
         places = self._places[member]
-        return new_host, len(places.difference(*(self._places[other] for other in others)))
+        return new_host, len(places.difference(*(self._places[other] for other in other_members)))
 
     def _possible(self, holders: list[str]) -> _Gain:
         """Return the most that one more copy can add: a host (True), and new tags and racks."""

@@ -44,58 +44,58 @@ class _Kind:
         self,
         members: Mapping[str, AssignmentMember],
         tasks: Iterable[TaskId],
-        others: Mapping[str, int],
+        other_counts: Mapping[str, int],
         acceptable_recovery_lag: int,
     ) -> None:
         self._members = members
-        self._others = others
+        self._other_counts = other_counts
         self._lag_max = acceptable_recovery_lag
         self._threads = {name: member.threads for name, member in members.items()}
-        self._left = set(tasks)
-        self._shares: Shares = fair_shares(len(self._left), self._threads)
+        self._unassigned = set(tasks)
+        self._shares: Shares = fair_shares(len(self._unassigned), self._threads)
         self._extras = self._shares.extras
         #: Tasks given so far: at most `cap` each; at most `extras` members exceed their `base`.
         self._have = dict.fromkeys(members, 0)
         self._owners: dict[TaskId, str] = {}
 
     def placed(self) -> dict[TaskId, str]:
-        self._keep()
+        self._keep_owners()
         self._go_to_state()
         self._go_to_the_least_loaded()
         return self._owners
 
-    def _put(self, task: TaskId, name: str) -> None:
+    def _assign(self, task: TaskId, name: str) -> None:
         if self._have[name] >= self._shares.base[name]:
             self._extras -= 1
         self._have[name] += 1
         self._owners[task] = name
-        self._left.discard(task)
+        self._unassigned.discard(task)
 
-    def _has_room(self, name: str) -> bool:
+    def _has_capacity(self, name: str) -> bool:
         have = self._have[name]
         return have < self._shares.base[name] or (
             self._extras > 0 and have < self._shares.cap[name]
         )
 
-    def _keep(self) -> None:
+    def _keep_owners(self) -> None:
         """Keep tasks with their owners up to their base; owners of more compete for the extras."""
         owned = self._owned()
         crowded = [name for name in owned if len(owned[name]) > self._shares.base[name]]
-        crowded.sort(key=lambda name: (self._others.get(name, 0) / self._threads[name], name))
+        crowded.sort(key=lambda name: (self._other_counts.get(name, 0) / self._threads[name], name))
         wanting = {name for name in owned if len(owned[name]) < self._shares.base[name]}
         copied = frozenset[TaskId]().union(*(self._members[name].copies for name in wanting))
         for name, tasks in owned.items():
             # Last, and so first to move, are tasks that a member with room already has a copy of.
             tasks.sort(key=lambda task: (task in copied, task))
             for task in tasks[: self._shares.base[name]]:
-                self._put(task, name)
+                self._assign(task, name)
         for name in crowded:
-            if self._has_room(name):
-                self._put(owned[name][self._shares.base[name]], name)
+            if self._has_capacity(name):
+                self._assign(owned[name][self._shares.base[name]], name)
 
     def _owned(self) -> dict[str, list[TaskId]]:
         """Return each member's tasks; of two members that claim one, the first counts."""
-        unclaimed = set(self._left)
+        unclaimed = set(self._unassigned)
         owned: dict[str, list[TaskId]] = {}
         for name, member in self._members.items():
             owned[name] = sorted(member.owned & unclaimed)
@@ -106,11 +106,11 @@ class _Kind:
         ranked = sorted(
             (*self._freshness(member, task), task, name)
             for name, member in self._members.items()
-            for task in self._left & (member.copies | member.on_disk)
+            for task in self._unassigned & (member.copies | member.on_disk)
         )
         for _, _, task, name in ranked:
-            if task in self._left and self._has_room(name):
-                self._put(task, name)
+            if task in self._unassigned and self._has_capacity(name):
+                self._assign(task, name)
 
     def _freshness(self, member: AssignmentMember, task: TaskId) -> tuple[int, float]:
         """Return a sort key: caught up, open copies, disk state; smaller lag first."""
@@ -122,11 +122,11 @@ class _Kind:
     def _go_to_the_least_loaded(self) -> None:
         heap = [self._entry(name) for name in self._members]
         heapify(heap)
-        for task in sorted(self._left):
+        for task in sorted(self._unassigned):
             name = heappop(heap)[-1]
-            self._put(task, name)
+            self._assign(task, name)
             heappush(heap, self._entry(name))
 
     def _entry(self, name: str) -> tuple[float, float, str]:
         have, threads = self._have[name] + 1, self._threads[name]
-        return have / threads, (have + self._others.get(name, 0)) / threads, name
+        return have / threads, (have + self._other_counts.get(name, 0)) / threads, name

@@ -18,7 +18,7 @@ WARMING: Final = "WARMING"
 _SECOND_MS: Final = 1_000
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", _SECOND_MS))
 
-REJECTED_KEPT: Final = 8
+REJECTED_MAX: Final = 8
 
 _SHORT: Final = 8
 _REMEMBERED: Final = 16
@@ -60,7 +60,7 @@ class LogFold:
         self._topic = topic
         self.group = Group()
         self.end = 0
-        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
+        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_MAX)
         self.rejected_count = 0
         self.leader_since: Since | None = None
         self.task_since: dict[TaskId, Since] = {}
@@ -131,15 +131,15 @@ class LogFold:
             if old_record is None and since.known:
                 self._track_start(record.member, since.at_ms)
         if len(self.member_since) > len(after.members):
-            for gone in self.member_since.keys() - after.members.keys():
-                del self.member_since[gone]
+            for removed in self.member_since.keys() - after.members.keys():
+                del self.member_since[removed]
         if after.step is not before.step:
-            kept = {
+            present = {
                 (task, copy.incarnation, copy.learn_epoch)
                 for task in {*after.step.learners, *after.step.standbys}
                 for copy in after.step.copies(task)
             }
-            self.copy_since = {copy: self.copy_since.get(copy, since) for copy in sorted(kept)}
+            self.copy_since = {copy: self.copy_since.get(copy, since) for copy in sorted(present)}
 
     def _track_start(self, member: str, at_ms: int) -> None:
         self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
@@ -180,10 +180,10 @@ def member_name(group: Group, incarnation: str) -> str:
     return incarnation[:_SHORT] if record is None else record.member
 
 
-def tasks_shown(group: Group) -> list[TaskId]:
+def displayed_tasks(group: Group) -> list[TaskId]:
     """Return current tasks, and owned ones whose topics are gone."""
-    left = {task for task, state in group.states.items() if state.owner is not None}
-    return sorted({*group.tasks, *left})
+    owned = {task for task, state in group.states.items() if state.owner is not None}
+    return sorted({*group.tasks, *owned})
 
 
 def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
@@ -225,8 +225,8 @@ def duration_text(milliseconds: int) -> str:
         return f"{ms} ms"
     for (unit, size), (smaller, part) in pairwise(_UNITS):
         if ms >= size:
-            whole, rest = divmod(ms, size)
-            return f"{whole} {unit} {rest // part} {smaller}"
+            whole, remainder = divmod(ms, size)
+            return f"{whole} {unit} {remainder // part} {smaller}"
     return f"{ms // 100 / 10} s"
 
 
@@ -238,7 +238,7 @@ def _is_settled(group: Group) -> bool:
         return False
     return all(
         _is_at_home(group, task) if task in group.tasks else group.states[task].owner is None
-        for task in tasks_shown(group)
+        for task in displayed_tasks(group)
     )
 
 
@@ -247,8 +247,8 @@ def _is_at_home(group: Group, task: TaskId) -> bool:
     wanted = group.target.owners.get(task)
     if state is None or state.phase != TaskPhase.RUNNING or state.member != wanted:
         return False
-    kept = {member_name(group, copy.incarnation) for copy in group.step.standbys.get(task, ())}
-    return kept.issuperset(group.target.standbys.get(task, ()))
+    names = {member_name(group, copy.incarnation) for copy in group.step.standbys.get(task, ())}
+    return names.issuperset(group.target.standbys.get(task, ()))
 
 
 def _member_lines(group: Group) -> list[str]:
@@ -264,11 +264,11 @@ def _member_lines(group: Group) -> list[str]:
         if record.reason and record.phase != MemberPhase.ACTIVE:
             words.append(f"- {record.reason}")
         lines.append(f"  {' '.join(words)}")
-        lines += _held_lines(group, incarnation)
+        lines += _task_lines(group, incarnation)
     return lines
 
 
-def _held_lines(group: Group, incarnation: str) -> list[str]:
+def _task_lines(group: Group, incarnation: str) -> list[str]:
     step = group.step
     roles = {
         "active": sorted(group.owned(incarnation)),
@@ -285,7 +285,7 @@ def _held_lines(group: Group, incarnation: str) -> list[str]:
 
 
 def _task_lines(group: Group) -> list[str]:
-    tasks = tasks_shown(group)
+    tasks = displayed_tasks(group)
     return [*(["tasks"] if tasks else []), *(f"  {_task_line(group, task)}" for task in tasks)]
 
 

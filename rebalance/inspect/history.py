@@ -21,7 +21,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
 )
 
-HOW: Final = {
+MOVE_TEXTS: Final = {
     "start": "started",
     "learner": "by learner",
     "standby": "by its standby",
@@ -116,8 +116,8 @@ def move_text(move: Move) -> str:
     ...     planted_ms=0, stopped_ms=4_200, granted_ms=4_212))
     '0_1: a → c by learner (planted 4.2 s before), 12 ms without an owner, epoch 4'
     """
-    way = f"{move.source} → {move.target}" if move.source else f"→ {move.target}"
-    parts = [f"{move.task}: {way} {HOW[move.how]}"]
+    route = f"{move.source} → {move.target}" if move.source else f"→ {move.target}"
+    parts = [f"{move.task}: {route} {MOVE_TEXTS[move.how]}"]
     if move.how in ("learner", "standby") and move.planted_ms is not None:
         parts[0] += f" (planted {duration_text(move.granted_ms - move.planted_ms)} before)"
     if move.pause_ms is not None:
@@ -256,7 +256,7 @@ class Chronicle:
         if phase is MemberPhase.GONE:
             if record.rejoin_ms:
                 self._away_since.setdefault(record.member, at_ms)
-            return _gone_text(before, record)
+            return _leave_text(before, record)
         if phase is MemberPhase.ACTIVE and old is None:
             return self._joined_text(record, at_ms)
         if phase is MemberPhase.LEAVING:
@@ -385,7 +385,7 @@ def _leaving_text(record: MemberRecord) -> str:
     return "is leaving and releases its tasks"
 
 
-def _gone_text(before: Group, record: MemberRecord) -> str:
+def _leave_text(before: Group, record: MemberRecord) -> str:
     name = record.member
     old = before.members.get(record.incarnation)
     if record.rejoin_ms:

@@ -53,10 +53,10 @@ def may_write(group: Group, store: str, attempt: str) -> bool:
     )
 
 
-def hold_text(store: str) -> str:
+def load_hold_text(store: str) -> str:
     """Return the reason why the group is held, with the next step.
 
-    >>> hold_text("counts")[:44]
+    >>> load_hold_text("counts")[:44]
     'bootstrap: store counts is being loaded and '
     """
     return (
@@ -70,23 +70,23 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
 
     While a killed run's load is pending, members may be alive: they wait and own no task.
     """
-    others = sorted(
+    other_loads = sorted(
         name
         for name, record in group.bootstraps.items()
         if name != store and isinstance(record, BootstrapRecord)
     )
     reasons = [
         f"store {name} is being loaded and not complete; finish that first: run its `tidewheel bootstrap {name}` again"
-        for name in others
+        for name in other_loads
     ]
     if pending_in(group, store) is not None:
         return reasons
     names = sorted(speaking)
     if names:
         reasons.append(f"members of the group are alive: {', '.join(names)}; stop them first")
-    held = group.about.held
-    if held and not held.startswith(BOOTSTRAP_HOLD):
-        reasons.append(f"the group decides nothing: {held}; fix that first")
+    hold = group.about.held
+    if hold and not hold.startswith(BOOTSTRAP_HOLD):
+        reasons.append(f"the group decides nothing: {hold}; fix that first")
     return reasons
 
 
@@ -101,7 +101,7 @@ def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> lis
     return _transaction(
         replace(
             cleared,
-            about=replace(group.about, held=hold_text(record.store)),
+            about=replace(group.about, held=load_hold_text(record.store)),
             bootstraps={**group.bootstraps, record.store: record},
         ),
         claimant,

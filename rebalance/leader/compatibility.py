@@ -30,17 +30,17 @@ def join_refusal(
     `ignored` incarnations may be dead and do not count. An empty group accepts any program;
     after `tidewheel group recover`, only the recovered one.
     """
-    others = [
+    other_members = [
         record
         for incarnation, record in group.live().items()
         if record.member != join.member and incarnation not in ignored
     ]
-    if not others:
+    if not other_members:
         return _pin_refusal(join, group.about) if group.about.pinned else None
     return (
-        _version_refusal(join, others)
-        or _assignor_refusal(join, others[0])
-        or _topology_refusal(join, group, others)
+        _version_refusal(join, other_members)
+        or _assignor_refusal(join, other_members[0])
+        or _topology_refusal(join, group, other_members)
     )
 
 
@@ -69,9 +69,9 @@ def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
     return None
 
 
-def _version_refusal(join: JoinGroup, others: list[MemberRecord]) -> Refusal | None:
-    low = max(record.protocol[0] for record in others)
-    high = min(record.protocol[1] for record in others)
+def _version_refusal(join: JoinGroup, other_members: list[MemberRecord]) -> Refusal | None:
+    low = max(record.protocol[0] for record in other_members)
+    high = min(record.protocol[1] for record in other_members)
     if join.protocol[0] <= high and join.protocol[1] >= low:
         return None
     return Refusal(
@@ -91,14 +91,16 @@ def _assignor_refusal(join: JoinGroup, other: MemberRecord) -> Refusal | None:
     )
 
 
-def _topology_refusal(join: JoinGroup, group: Group, others: list[MemberRecord]) -> Refusal | None:
-    is_run = any(runs_program(record, group.about) for record in others)
+def _topology_refusal(
+    join: JoinGroup, group: Group, other_members: list[MemberRecord]
+) -> Refusal | None:
+    is_run = any(runs_program(record, group.about) for record in other_members)
     if is_run and join.topology_epoch < group.about.topology_epoch:
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
             f"{join.member} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
         )
-    for record in others:
+    for record in other_members:
         same_epoch = record.topology_epoch == join.topology_epoch
         if same_epoch and record.topology_hash != join.topology_hash:
             return Refusal(
@@ -135,7 +137,7 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     removed only after all members were heard and none sees it.
     """
     about = group.about
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     new: list[SeenTask] = []
     named: set[str] = set()
     unheard = {
@@ -148,7 +150,7 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
             unheard.discard(join.incarnation)
             distinct[id(join.tasks)] = join.tasks
             for topic, count in join.partitions.items():
-                seen[topic] = max(count, seen.get(topic, 0))
+                counts[topic] = max(count, counts.get(topic, 0))
     for some in distinct.values():
         named.update(task.task for task in some)
         new += [task for task in some if task.task not in about.tasks]
@@ -156,25 +158,25 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     partitions = about.partitions
     if not unheard:
         tasks = {task: row for task, row in tasks.items() if task in named}
-        partitions = {topic: count for topic, count in partitions.items() if topic in seen}
-    held = about.held
-    if seen and (not held or held.startswith(PARTITIONS_HOLD)):
-        held = partition_problem(about.partitions, seen, tasks)
-    partitions = about.partitions if held else partitions | seen
+        partitions = {topic: count for topic, count in partitions.items() if topic in counts}
+    hold = about.held
+    if counts and (not hold or hold.startswith(PARTITIONS_HOLD)):
+        hold = partition_problem(about.partitions, counts, tasks)
+    partitions = about.partitions if hold else partitions | counts
     versions = [record.protocol[1] for record in group.members.values() if record.phase in LIVE]
     return msgspec.structs.replace(
         about,
         leader_epoch=group.leader_epoch,
         group_version=min(versions, default=about.group_version),
-        tasks=about.tasks if held else tasks,
+        tasks=about.tasks if hold else tasks,
         partitions=dict(sorted(partitions.items())),
-        held=held,
+        held=hold,
         pinned=False,
     )
 
 
 def partition_problem(
-    group_counts: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
+    group_counts: Mapping[str, int], counts: Mapping[str, int], tasks: Mapping[str, TaskRow]
 ) -> str:
     """Return why the current partition counts are unusable, or "".
 
@@ -182,16 +184,16 @@ def partition_problem(
     'partitions: topic orders has 3, the group has worked with 4: was it deleted and recreated?'
     """
     for topic, count in sorted(group_counts.items()):
-        if seen.get(topic, count) < count:
+        if counts.get(topic, count) < count:
             return (
-                f"{PARTITIONS_HOLD}topic {topic} has {seen[topic]}, the group has worked with {count}: "
+                f"{PARTITIONS_HOLD}topic {topic} has {counts[topic]}, the group has worked with {count}: "
                 "was it deleted and recreated?"
             )
     for task, row in sorted(tasks.items()):
         for topic in row.changelogs:
-            if seen.get(topic, 0) and TaskId.parse(task).partition >= seen[topic]:
+            if counts.get(topic, 0) and TaskId.parse(task).partition >= counts[topic]:
                 return (
-                    f"{PARTITIONS_HOLD}changelog {topic} has {seen[topic]}, task {task} needs one of its own: the input "
+                    f"{PARTITIONS_HOLD}changelog {topic} has {counts[topic]}, task {task} needs one of its own: the input "
                     "has grown; state is kept by key, so it has to be moved by hand"
                 )
     return ""

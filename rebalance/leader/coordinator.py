@@ -19,8 +19,8 @@ from tidewheel.rebalance.leader.membership import (
     admit_members,
     correct_members,
     fence_dead_members,
-    fences_due,
     log_transactional_ids,
+    pending_fences,
     process_leaves,
     release_acknowledged,
     shut_down,
@@ -28,7 +28,7 @@ from tidewheel.rebalance.leader.membership import (
 )
 from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.leader.readiness import request_checks
-from tidewheel.rebalance.leader.targets import AssignorRequests, ask_for_target, write_target
+from tidewheel.rebalance.leader.targets import AssignorRequests, request_target, write_target
 from tidewheel.rebalance.leader.task_moves import move_tasks
 from tidewheel.rebalance.model import TaskPhase
 from tidewheel.rebalance.protocol.group import Group, replay
@@ -60,7 +60,7 @@ class Coordinator:
         self._app = app
         self._leader = leader
         self._settings = settings
-        self._seen = Observations(
+        self._observations = Observations(
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
             # A contradictory log can list a live incarnation as ended: its join must be accepted.
@@ -68,14 +68,14 @@ class Coordinator:
                 incarnation for incarnation in group.ended if incarnation not in live
             ),
         )
-        self._seen.planned.update(
+        self._observations.planned.update(
             task
             for task, state in group.states.items()
             if task in group.tasks
             and state.next_member
             and state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED)
         )
-        self._seen.moved_ms = now_ms
+        self._observations.moved_ms = now_ms
         self._restart_settling(now_ms)
         self._assigning = AssignorRequests()
         self._refiner = Refiner()
@@ -90,7 +90,7 @@ class Coordinator:
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:
         if message.app == self._app:
-            self._dirty = self._seen.process(message, self.group, now_ms) or self._dirty
+            self._dirty = self._observations.process(message, self.group, now_ms) or self._dirty
 
     def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
         """Apply the last decision's records, now that they are in the log.
@@ -103,12 +103,12 @@ class Coordinator:
             self._dirty = True
 
     def fenced(self, incarnation: str, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
-        self._seen.fenced.add(incarnation)
+        self._observations.fenced.add(incarnation)
         self._dirty = True
 
-    def ends_read(self, ends: Mapping[str, int], asked_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
-        """Record high watermarks; `asked_ms` is this leader's clock at the request."""
-        self._seen.record_ends(ends, asked_ms, self.group.tasks)
+    def ends_read(self, ends: Mapping[str, int], requested_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
+        """Record high watermarks; `requested_ms` is this leader's clock at the request."""
+        self._observations.record_ends(ends, requested_ms, self.group.tasks)
         self._dirty = True
 
     def assigned(
@@ -125,9 +125,14 @@ class Coordinator:
     def decide(self, now_ms: int) -> Decision:
         """Return the actions due now; without new observations only a beat."""
         if not self._dirty and now_ms < self._decide_by_ms:
-            beats = self._beat_if_due(now_ms)
+            beats = self._due_beats(now_ms)
             return Decision(messages=beats, wake_ms=min(self._decide_by_ms, self._next_beat_ms))
-        draft = Draft(group=self.group, seen=self._seen, settings=self._settings, now_ms=now_ms)
+        draft = Draft(
+            group=self.group,
+            observations=self._observations,
+            settings=self._settings,
+            now_ms=now_ms,
+        )
         release_acknowledged(draft)
         refused = admit_members(draft, app=self._app, leader=self._leader)
         correct_members(draft)
@@ -137,15 +142,15 @@ class Coordinator:
         process_leaves(draft)
         update_program(draft)
         write_target(draft, self._assigning)
-        request = ask_for_target(draft, self._assigning)
+        request = request_target(draft, self._assigning)
         request_checks(draft)
         self._move(draft)
         process_leaves(draft)
-        fences = tuple(fences_due(draft))
-        self._seen.ends_asked_ms.update(dict.fromkeys(draft.ends_wanted, now_ms))
+        fences = tuple(pending_fences(draft))
+        self._observations.ends_requested_ms.update(dict.fromkeys(draft.ends_wanted, now_ms))
         self._dirty = False
         self._decide_by_ms = draft.wake_ms
-        messages: tuple[AnyMessage, ...] = (*refused, *self._beat_if_due(now_ms))
+        messages: tuple[AnyMessage, ...] = (*refused, *self._due_beats(now_ms))
         return Decision(
             records=tuple(draft.records),
             messages=messages,
@@ -156,11 +161,11 @@ class Coordinator:
         )
 
     def _foreign_assignor(self) -> str:
-        own, named = self._settings.assignor, self.group.about.assignor
-        if not own or not named or own == named:
+        own_assignor, named = self._settings.assignor, self.group.about.assignor
+        if not own_assignor or not named or own_assignor == named:
             return ""
         return (
-            f"the group log names task_assignor {named!r}, and this process was started with {own!r}, which it continues to use: "
+            f"the group log names task_assignor {named!r}, and this process was started with {own_assignor!r}, which it continues to use: "
             "it imports no other"
         )
 
@@ -174,19 +179,19 @@ class Coordinator:
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:
-                self._seen.of(incarnation).admitted_ms = now_ms
+                self._observations.of(incarnation).admitted_ms = now_ms
 
     def _record_moves(self, now_ms: int) -> None:
         """Time the next planned move from the grant that ended the last, not its revocation."""
-        planned, tasks = self._seen.planned, self.group.tasks
-        gone = {task for task in planned if task not in tasks}
+        planned, tasks = self._observations.planned, self.group.tasks
+        removed = {task for task in planned if task not in tasks}
         over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}
-        if gone:
-            self._seen.planned -= gone
+        if removed:
+            self._observations.planned -= removed
             self._dirty = True
         if over:
-            self._seen.planned -= over
-            self._seen.moved_ms = now_ms
+            self._observations.planned -= over
+            self._observations.moved_ms = now_ms
             self._decide_by_ms = min(
                 self._decide_by_ms, now_ms + self._settings.task_move_interval_ms
             )
@@ -202,16 +207,16 @@ class Coordinator:
     def _next_beat_ms(self) -> int:
         return self._beat_ms + (self._settings.heartbeat_interval_ms if self._beats else 0)
 
-    def _beat_if_due(self, now_ms: int) -> tuple[LeaderBeat, ...]:
-        if now_ms < self._next_beat_ms and not self._seen.suspected:
+    def _due_beats(self, now_ms: int) -> tuple[LeaderBeat, ...]:
+        if now_ms < self._next_beat_ms and not self._observations.suspected:
             return ()
-        self._seen.suspected = False
+        self._observations.suspected = False
         self._beat_ms = now_ms
         return (self._beat(resigns=False),)
 
     def _beat(self, *, resigns: bool) -> LeaderBeat:
         self._beats += 1
-        members = self._seen.members
+        members = self._observations.members
         return LeaderBeat(
             app=self._app,
             member=self._leader,
@@ -231,7 +236,7 @@ class Coordinator:
                     self.alarm,
                     self._foreign_assignor(),
                     *self.warnings.values(),
-                    *self._seen.set_aside.values(),
+                    *self._observations.set_aside.values(),
                 )
                 if alarm
             ),

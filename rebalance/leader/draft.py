@@ -17,7 +17,7 @@ IDLE_MAX_MS: Final = 60_000
 
 class Draft(msgspec.Struct, kw_only=True):
     group: Group  # Includes the changes by `records`.
-    seen: Observations
+    observations: Observations
     settings: CoordinatorSettings
     now_ms: int
     records: list[AnyRecord] = msgspec.field(default_factory=list[AnyRecord])
@@ -66,7 +66,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
     def set_aside(self, task: TaskId, problem: str) -> None:
         """Report a task as an alarm: its record contradicts the decision, so it stays unchanged."""
-        self.seen.set_aside[task] = f"task {task} is left unchanged: {problem}"
+        self.observations.set_aside[task] = f"task {task} is left unchanged: {problem}"
 
     # -- transitions of `TaskPhase` --
 

@@ -37,15 +37,17 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
     """
     refused: list[tuple[str, str, str]] = [
         (incarnation, "FENCED", "the group has continued without it")
-        for incarnation in dict.fromkeys(draft.seen.returned)
+        for incarnation in dict.fromkeys(draft.observations.returned)
     ]
-    draft.seen.returned.clear()
-    for join in draft.seen.pending(draft.group):
+    draft.observations.returned.clear()
+    for join in draft.observations.pending(draft.group):
         problem = join_refusal(join, draft.group)
         if problem is None:
-            _admit_one(draft, join)
+            _admit(draft, join)
         elif not _must_wait(draft, join):
-            del draft.seen.members[join.incarnation]  # forgotten: a repeated join is refused again
+            del draft.observations.members[
+                join.incarnation
+            ]  # forgotten: a repeated join is refused again
             refused.append((join.incarnation, problem.code, problem.reason))
     return [
         JoinRefused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
@@ -55,19 +57,21 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
 
 def _must_wait(draft: Draft, join: JoinGroup) -> bool:
     """Return True if only unheard members refuse: the join waits until they are heard or fenced."""
-    unheard = {incarnation for incarnation in draft.live() if draft.seen.is_unheard(incarnation)}
+    unheard = {
+        incarnation for incarnation in draft.live() if draft.observations.is_unheard(incarnation)
+    }
     if not unheard or join_refusal(join, draft.group, unheard) is not None:
         return False
     for incarnation in unheard:
-        draft.seen.of(incarnation).awaited = True
+        draft.observations.of(incarnation).awaited = True
     return True
 
 
 def correct_members(draft: Draft) -> None:
-    if draft.seen.corrected == (draft.group.members, draft.seen.joins_noted):
+    if draft.observations.corrected == (draft.group.members, draft.observations.joins_recorded):
         return
     for incarnation, record in draft.live().items():
-        heard = draft.seen.members.get(incarnation)
+        heard = draft.observations.members.get(incarnation)
         join = None if heard is None else heard.join
         if join is None or join.member != record.member:
             continue
@@ -80,15 +84,15 @@ def correct_members(draft: Draft) -> None:
         corrected = msgspec.structs.replace(from_join, **decided, transactional_ids=ids)
         if corrected != msgspec.structs.replace(record, leader_epoch=draft.epoch):
             draft.write(corrected)
-    draft.seen.corrected = (draft.group.members, draft.seen.joins_noted)
+    draft.observations.corrected = (draft.group.members, draft.observations.joins_recorded)
 
 
 #: The leader decides these fields; the others come from the join.
 _NOT_OF_JOIN: Final = ("member_epoch", "reason", "rejoin_ms", "drain_ms", "shutdown")
 
 
-def _admit_one(draft: Draft, join: JoinGroup) -> None:
-    heard = draft.seen.of(join.incarnation)
+def _admit(draft: Draft, join: JoinGroup) -> None:
+    heard = draft.observations.of(join.incarnation)
     namesakes = [record for record in draft.group.members.values() if record.member == join.member]
     parked = is_parked(join.topology_epoch, draft.group, join.member)
     draft.write(
@@ -104,9 +108,9 @@ def _admit_one(draft: Draft, join: JoinGroup) -> None:
             draft.write(msgspec.structs.replace(record, leader_epoch=draft.epoch, rejoin_ms=0))
     if not namesakes:
         heard.admitted_ms = draft.now_ms
-    draft.seen.last_join_ms = draft.now_ms
-    draft.seen.first_join_ms = draft.seen.first_join_ms or draft.now_ms
-    draft.seen.news.append(f"{join.member} joined")
+    draft.observations.last_join_ms = draft.now_ms
+    draft.observations.first_join_ms = draft.observations.first_join_ms or draft.now_ms
+    draft.observations.news.append(f"{join.member} joined")
 
 
 def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRecord:
@@ -139,14 +143,14 @@ def update_program(draft: Draft) -> None:
     Parked members become active when no live member runs an older topology.
     """
     live = draft.live()
-    looked_at = (draft.group.members, draft.seen.joins_noted)
-    if not live or draft.seen.program_checked == looked_at:
+    looked_at = (draft.group.members, draft.observations.joins_recorded)
+    if not live or draft.observations.program_checked == looked_at:
         return
     about = draft.group.about
     joins = {
         incarnation: heard.join
         for incarnation in live
-        if (heard := draft.seen.members.get(incarnation))
+        if (heard := draft.observations.members.get(incarnation))
     }
     if not any(
         (record.topology_epoch, record.topology_hash, record.assignor)
@@ -156,12 +160,12 @@ def update_program(draft: Draft) -> None:
         _adopt_program(draft, joins)
     changed = updated_program(draft.group, [join for join in joins.values() if join is not None])
     if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
-        draft.seen.news.append("program or tasks changed")
-        gone = [task for task in draft.group.tasks if str(task) not in changed.tasks]
+        draft.observations.news.append("program or tasks changed")
+        removed = [task for task in draft.group.tasks if str(task) not in changed.tasks]
         draft.write(changed)
-        for task in gone:
+        for task in removed:
             draft.forget_input(task)
-    draft.seen.program_checked = (draft.group.members, draft.seen.joins_noted)
+    draft.observations.program_checked = (draft.group.members, draft.observations.joins_recorded)
 
 
 def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
@@ -180,13 +184,13 @@ def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
             _forget(draft, record, "the group runs another topology now")
         elif record.phase == MemberPhase.PARKED and record.topology_epoch == epoch:
             draft.move_member(record, MemberPhase.ACTIVE, "members of older topologies have left")
-            draft.seen.last_join_ms = draft.now_ms
+            draft.observations.last_join_ms = draft.now_ms
 
 
 def release_acknowledged(draft: Draft) -> None:
-    for task, message in list(draft.seen.revoked.items()):
+    for task, message in list(draft.observations.revoked.items()):
         state = draft.group.states.get(task)
-        del draft.seen.revoked[task]
+        del draft.observations.revoked[task]
         if state is None or state.phase != TaskPhase.REVOKING:
             continue
         if (state.owner, state.task_epoch) == (message.incarnation, message.task_epoch):
@@ -202,29 +206,31 @@ def fence_dead_members(draft: Draft) -> None:
             _begin_fence(draft, record, reason)
     _fence_slow_owners(draft)
     for record in list(draft.group.members.values()):
-        done = record.incarnation in draft.seen.fenced or record.phase == MemberPhase.FENCED
+        done = record.incarnation in draft.observations.fenced or record.phase == MemberPhase.FENCED
         if record.phase in (MemberPhase.FENCING, MemberPhase.FENCED) and done:
             _end_fence(draft, record)
         elif is_awaited(record):
-            since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
+            since_ms = draft.observations.phase_ms.get(
+                record.incarnation, draft.observations.claimed_ms
+            )
             rejoin_ms = _rejoin_ms(draft, record)
             if draft.due_or_schedule(since_ms + rejoin_ms):
                 _forget(draft, record, f"did not come back within {rejoin_ms} ms")
 
 
 def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
-    if record.incarnation in draft.seen.phase_ms:
+    if record.incarnation in draft.observations.phase_ms:
         return record.rejoin_ms
-    asked = [
+    rejoin_times = [
         member.rejoin_timeout_ms
         for incarnation, member in draft.live().items()
-        if not draft.seen.is_unheard(incarnation)
+        if not draft.observations.is_unheard(incarnation)
     ]
-    return min(record.rejoin_ms, max(asked, default=0) + REJOIN_INHERITED_MS)
+    return min(record.rejoin_ms, max(rejoin_times, default=0) + REJOIN_INHERITED_MS)
 
 
 def _fence_slow_owners(draft: Draft) -> None:
-    revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
+    revoking, revoked_ms = TaskPhase.REVOKING, draft.observations.revoked_ms
     for task, state in draft.group.states.items():
         if state.phase != revoking:
             revoked_ms.pop(task, None)
@@ -234,7 +240,7 @@ def _fence_slow_owners(draft: Draft) -> None:
         if not owner or owner.phase not in LIVE:
             continue
         # During a long call the worker can't release; `max_call_ms` limits such calls.
-        since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
+        since_ms = max(since_ms, draft.observations.of(owner.incarnation).in_call_ms)
         deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
         if draft.due_or_schedule(since_ms + deadline_ms):
             limit = f"did not release {task} within {deadline_ms} ms"
@@ -242,11 +248,11 @@ def _fence_slow_owners(draft: Draft) -> None:
 
 
 def _death_reason(draft: Draft, record: MemberRecord) -> str:
-    heard = draft.seen.of(record.incarnation)
+    heard = draft.observations.of(record.incarnation)
     if heard.died:
         return heard.died
     timeout_ms = record.session_timeout_ms
-    if draft.seen.is_unheard(record.incarnation):
+    if draft.observations.is_unheard(record.incarnation):
         heartbeats_ms = _UNHEARD_HEARTBEATS * draft.settings.heartbeat_interval_ms
         timeout_ms = min(timeout_ms, max(UNHEARD_MAX_MS, heartbeats_ms))
     if draft.due_or_schedule(heard.heard_ms + timeout_ms):
@@ -263,8 +269,8 @@ def _begin_fence(
         rejoin_ms = record.rejoin_timeout_ms
     fencing = msgspec.structs.replace(record, rejoin_ms=0 if replaced else rejoin_ms)
     draft.move_member(fencing, MemberPhase.FENCING, reason)
-    draft.seen.phase_ms[record.incarnation] = draft.now_ms
-    draft.seen.news.append(f"{record.member} died")
+    draft.observations.phase_ms[record.incarnation] = draft.now_ms
+    draft.observations.news.append(f"{record.member} died")
     for task in draft.group.owned(record.incarnation):
         committed = _reported_offsets(draft, record, task)
         draft.await_fence(task, f"{record.member}: {reason}", committed)
@@ -281,7 +287,7 @@ def _end_fence(draft: Draft, record: MemberRecord) -> None:
 
 
 def _reported_offsets(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
-    row = draft.seen.of(owner.incarnation).rows.get(task)
+    row = draft.observations.of(owner.incarnation).rows.get(task)
     if row is None or (row.role, row.epoch) != (
         TaskRole.ACTIVE,
         draft.group.states[task].task_epoch,
@@ -290,21 +296,21 @@ def _reported_offsets(draft: Draft, owner: MemberRecord, task: TaskId) -> Positi
     return row.committed
 
 
-def fences_due(draft: Draft) -> Iterator[Fence]:
+def pending_fences(draft: Draft) -> Iterator[Fence]:
     """Yield fences to start now, task owners first, at most `fences_at_once` in flight."""
-    asked = draft.seen.fence_asked_ms
+    requested = draft.observations.fence_requested_ms
     waiting: list[tuple[bool, str]] = []
-    under_way = 0
+    in_flight = 0
     for incarnation, record in draft.group.members.items():
         if record.phase != MemberPhase.FENCING:
             continue
-        since_ms = asked.get(incarnation)
+        since_ms = requested.get(incarnation)
         if since_ms is not None and not draft.due_or_schedule(since_ms + FENCE_AGAIN_MS):
-            under_way += 1
+            in_flight += 1
         else:
             waiting.append((not draft.group.owned(incarnation), incarnation))
-    for _, incarnation in sorted(waiting)[: max(draft.settings.fences_at_once - under_way, 0)]:
-        asked[incarnation] = draft.now_ms
+    for _, incarnation in sorted(waiting)[: max(draft.settings.fences_at_once - in_flight, 0)]:
+        requested[incarnation] = draft.now_ms
         ids = draft.group.members[incarnation].transactional_ids
         yield Fence(incarnation=incarnation, transactional_ids=ids)
 
@@ -325,7 +331,7 @@ def process_leaves(draft: Draft) -> None:
 def shut_down(draft: Draft) -> None:
     """Order a shutdown for all current incarnations once one asks; later joins are unaffected."""
     for asking in draft.live().values():
-        wanted = draft.seen.of(asking.incarnation).shutdown
+        wanted = draft.observations.of(asking.incarnation).shutdown
         if not wanted or asking.shutdown:
             continue
         reason = f"{asking.member}: {wanted}"
@@ -337,8 +343,8 @@ def shut_down(draft: Draft) -> None:
 
 
 def _pending_leave(draft: Draft, record: MemberRecord) -> Leave | None:
-    heard = draft.seen.of(record.incarnation)
-    drain = draft.seen.drains.get(record.incarnation)
+    heard = draft.observations.of(record.incarnation)
+    drain = draft.observations.drains.get(record.incarnation)
     wish = heard.leave
     if wish is None and drain is not None and record.phase != MemberPhase.LEAVING:
         wish = Leave(
@@ -362,16 +368,16 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
     )
     reason = "restarts" if wish.rejoin else "drains" if wish.drain_ms else "leaves"
     if record.phase != MemberPhase.LEAVING:
-        draft.seen.phase_ms[record.incarnation] = draft.now_ms
-        draft.seen.news.append(f"{record.member} {reason}")
+        draft.observations.phase_ms[record.incarnation] = draft.now_ms
+        draft.observations.news.append(f"{record.member} {reason}")
     draft.move_member(leaving, MemberPhase.LEAVING, reason)
-    draft.seen.drains.pop(record.incarnation, None)
+    draft.observations.drains.pop(record.incarnation, None)
 
 
 def log_transactional_ids(draft: Draft) -> None:
     """Log transactional ids before their first use: only logged ones are fenced."""
     for incarnation, record in draft.live().items():
-        wanted = draft.seen.of(incarnation).ids_wanted
+        wanted = draft.observations.of(incarnation).ids_wanted
         new = [
             transactional_id
             for _, transactional_id in sorted(wanted.items())
@@ -387,14 +393,14 @@ def log_transactional_ids(draft: Draft) -> None:
 
 def _await_return(draft: Draft, record: MemberRecord, reason: str) -> None:
     draft.move_member(record, MemberPhase.GONE, reason)
-    draft.seen.phase_ms[record.incarnation] = draft.now_ms
-    draft.seen.forget(record.incarnation)
+    draft.observations.phase_ms[record.incarnation] = draft.now_ms
+    draft.observations.forget(record.incarnation)
 
 
 def _forget(draft: Draft, record: MemberRecord, reason: str) -> None:
-    gone = msgspec.structs.replace(record, rejoin_ms=0, drain_ms=0)
-    draft.move_member(gone, MemberPhase.GONE, reason)
-    draft.seen.phase_ms.pop(record.incarnation, None)
-    draft.seen.forget(record.incarnation)
+    record_gone = msgspec.structs.replace(record, rejoin_ms=0, drain_ms=0)
+    draft.move_member(record_gone, MemberPhase.GONE, reason)
+    draft.observations.phase_ms.pop(record.incarnation, None)
+    draft.observations.forget(record.incarnation)
     if record.phase != MemberPhase.FENCED:
-        draft.seen.news.append(f"{record.member} {reason}")
+        draft.observations.news.append(f"{record.member} {reason}")

@@ -85,7 +85,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 class End(NamedTuple):
     offset: int
-    asked_ms: int
+    requested_ms: int
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,20 +135,20 @@ class Observations(msgspec.Struct, kw_only=True):
     )
     failed_tasks: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
-    fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    fence_requested_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     fenced: set[str] = msgspec.field(default_factory=set[str])
     #: Start of each incarnation's phase and each task's revocation; missing: before the claim.
     phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
-    joins_noted: int = 0  # Number of new and changed joins.
-    #: (members, joins_noted) at the last check of the program, and of the member records. If equal
+    joins_recorded: int = 0  # Number of new and changed joins.
+    #: (members, joins_recorded) at the last check of program and member records. If equal
     #: now, the leader skips the check.
     program_checked: tuple[Mapping[str, MemberRecord], int] | None = None
     corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
     ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
-    ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    ends_requested_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     #: Tasks revoked for planned moves and not granted yet; time of the last such grant.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
     moved_ms: int | None = None
@@ -224,7 +224,7 @@ class Observations(msgspec.Struct, kw_only=True):
     def forget(self, incarnation: str) -> None:
         self.members.pop(incarnation, None)
         self.drains.pop(incarnation, None)
-        self.fence_asked_ms.pop(incarnation, None)
+        self.fence_requested_ms.pop(incarnation, None)
         self.fenced.discard(incarnation)
         for key in [pair for pair in self.failed_copies if pair[1] == incarnation]:
             del self.failed_copies[key]
@@ -245,16 +245,16 @@ class Observations(msgspec.Struct, kw_only=True):
         heard.heard_ms = now_ms
         changed = heard.join != join
         if changed:
-            heard.join, heard.joined_ms = self._sharing(join), now_ms
-        self.joins_noted += changed
+            heard.join, heard.joined_ms = self._share_tasks(join), now_ms
+        self.joins_recorded += changed
         return changed
 
-    def _sharing(self, join: JoinGroup) -> JoinGroup:
+    def _share_tasks(self, join: JoinGroup) -> JoinGroup:
         """Share equal task tuples between joins: `updated_program` reads each tuple only once."""
-        others = (member.join for member in self.members.values() if member.join is not None)
-        for other in others:
-            if other.tasks == join.tasks:
-                return replace(join, tasks=other.tasks)
+        joins = (member.join for member in self.members.values() if member.join is not None)
+        for present in joins:
+            if present.tasks == join.tasks:
+                return replace(join, tasks=present.tasks)
         return join
 
     def _drain(self, message: DrainMember, group: Group) -> bool:
@@ -371,22 +371,27 @@ class Observations(msgspec.Struct, kw_only=True):
         return True
 
     def record_ends(
-        self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
+        self, ends: Mapping[str, int], requested_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
         for key, end in ends.items():
-            if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
-                self.ends[key] = End(offset=end, asked_ms=asked_ms)
-            if self.ends_asked_ms.get(key, asked_ms + 1) <= asked_ms:
-                del self.ends_asked_ms[key]
+            if (
+                requested_ms
+                >= self.ends.get(key, End(offset=0, requested_ms=requested_ms)).requested_ms
+            ):
+                self.ends[key] = End(offset=end, requested_ms=requested_ms)
+            if self.ends_requested_ms.get(key, requested_ms + 1) <= requested_ms:
+                del self.ends_requested_ms[key]
         for task, copies in self.announced.items():
             keys = changelog_keys(task, tasks.get(task))
             if not keys or not ends.keys() >= set(keys):
                 continue
             for incarnation, announced in copies.items():
-                older = [positions for at_ms, positions in announced.history if at_ms <= asked_ms]
+                older = [
+                    positions for at_ms, positions in announced.history if at_ms <= requested_ms
+                ]
                 if older:
                     lag = lag_of(older[-1], ends, keys)
-                    copies[incarnation] = replace(announced, checked_ms=asked_ms, lag=lag)
+                    copies[incarnation] = replace(announced, checked_ms=requested_ms, lag=lag)
 
 
 def changelog_keys(task: TaskId, shape: TaskShape | None) -> tuple[str, ...]:

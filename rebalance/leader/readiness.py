@@ -49,12 +49,12 @@ def current_copies(draft: Draft, task: TaskId) -> tuple[CurrentCopy, ...]:
 
 
 def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
-    failed = draft.seen.failed_copies
+    failed = draft.observations.failed_copies
     return bool(failed) and failed.get((task, copy.incarnation)) == copy.learn_epoch
 
 
 def find_announcement(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
-    announced = draft.seen.announced.get(task, {}).get(copy.incarnation)
+    announced = draft.observations.announced.get(task, {}).get(copy.incarnation)
     return (
         announced if announced is not None and announced.learn_epoch == copy.learn_epoch else None
     )
@@ -71,7 +71,7 @@ def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
     announced = find_announcement(draft, task, copy)
     if announced is not None:
         return _READY if is_caught_up(draft, announced) else _PROGRESSING
-    heard = draft.seen.members.get(copy.incarnation)
+    heard = draft.observations.members.get(copy.incarnation)
     row = heard.rows.get(task) if heard is not None else None
     if row is None or row.epoch != copy.learn_epoch or row.role == _ACTIVE:
         return _UNKNOWN
@@ -79,7 +79,7 @@ def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
 
 
 def request_checks(draft: Draft) -> None:
-    for task, copies in draft.seen.announced.items():
+    for task, copies in draft.observations.announced.items():
         state = draft.group.states.get(task)
         orphaned = state is not None and state.phase == _FENCE_WAIT
         for announced in copies.values():
@@ -92,7 +92,7 @@ def request_checks(draft: Draft) -> None:
                 wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
             if wanted:
                 request_ends(draft, task, announced.since_ms)
-    for heard in draft.seen.members.values():
+    for heard in draft.observations.members.values():
         if heard.join is not None and not draft.due_or_schedule(heard.joined_ms + DISK_FRESH_MS):
             _request_disk_ends(draft, heard.join, heard.joined_ms)
 
@@ -100,8 +100,8 @@ def request_checks(draft: Draft) -> None:
 def _request_disk_ends(draft: Draft, join: JoinGroup, joined_ms: int) -> None:
     for copy in join.on_disk:
         for key in copy.positions:
-            end = draft.seen.ends.get(key)
-            is_read = end is not None and end.asked_ms >= joined_ms
+            end = draft.observations.ends.get(key)
+            is_read = end is not None and end.requested_ms >= joined_ms
             if not is_read and not _is_requested(draft, key, joined_ms):
                 draft.ends_wanted.add(key)
 
@@ -113,10 +113,10 @@ def request_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
 
 
 def _is_requested(draft: Draft, key: str, not_before_ms: int) -> bool:
-    asked_ms = draft.seen.ends_asked_ms.get(key)
-    if asked_ms is None or asked_ms < not_before_ms:
+    requested_ms = draft.observations.ends_requested_ms.get(key)
+    if requested_ms is None or requested_ms < not_before_ms:
         return False
-    return not draft.due_or_schedule(asked_ms + ENDS_AGAIN_MS)
+    return not draft.due_or_schedule(requested_ms + ENDS_AGAIN_MS)
 
 
 def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
@@ -141,7 +141,7 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
                 open_check and not draft.due_or_schedule(announced.since_ms + CHECK_WAIT_MS)
             )
         else:
-            hearing_ms = draft.seen.claimed_ms + 2 * draft.settings.heartbeat_interval_ms
+            hearing_ms = draft.observations.claimed_ms + 2 * draft.settings.heartbeat_interval_ms
             waits = waits or not draft.due_or_schedule(hearing_ms)
     return waits
 
@@ -151,7 +151,7 @@ def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
 
     A move without a check needs no ready copy.
     """
-    announced = draft.seen.announced.get(task, {}).get(incarnation)
+    announced = draft.observations.announced.get(task, {}).get(incarnation)
     if announced is None or announced.checked_ms is None:
         return True
     if draft.now_ms - announced.checked_ms <= CHECK_FRESH_MS:

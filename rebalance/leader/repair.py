@@ -22,7 +22,7 @@ from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 _IDS_FENCED: Final = 8
 
 #: Leaders start `GroupRecord.held` with one of these; the repair removes any other text.
-_HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
+_HOLD_PREFIXES: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
 class RepairedGroup(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> Repa
     """
     contradictions: list[str] = []
     members = dict(_with_ids(group.members, app, contradictions))
-    fences = _in_doubt(group, members, heard, contradictions)
+    fences = _doubtful_owners(group, members, heard, contradictions)
     for incarnation, name in fences.items():
         members[incarnation] = _to_fence(members.get(incarnation), incarnation, name, app)
     states = {
@@ -48,7 +48,7 @@ def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> Repa
     about = group.about
     if contradictions:
         group = replace(group, members=members, states=states)
-    if about.held and not about.held.startswith(_HOLDS):
+    if about.held and not about.held.startswith(_HOLD_PREFIXES):
         contradictions.append("the group was held for a reason that no leader writes")
         about = replace(about, held="")
     if about.pinned and (group.members or group.target.group_epoch):
@@ -84,7 +84,7 @@ def _with_first_ids(record: MemberRecord, app: str) -> MemberRecord:
     )
 
 
-def _in_doubt(
+def _doubtful_owners(
     group: Group,
     members: Mapping[str, MemberRecord],
     heard: Collection[str],
@@ -102,23 +102,23 @@ def _in_doubt(
         owner = state.owner
         if owner is None or owner in fences:
             continue
-        held = members.get(owner)
-        if held is None:
+        owner_record = members.get(owner)
+        if owner_record is None:
             contradictions.append(
                 f"task {task} is {state.phase} at an incarnation that is no member"
             )
             fences[owner] = state.member or owner
-        elif held.phase in LIVE:
+        elif owner_record.phase in LIVE:
             if state.phase == TaskPhase.FENCE_WAIT:
                 contradictions.append(
-                    f"task {task} waits for a fence of {held.member}, which is {held.phase}"
+                    f"task {task} waits for a fence of {owner_record.member}, which is {owner_record.phase}"
                 )
-                fences[owner] = held.member
-        elif held.phase != MemberPhase.FENCING:
+                fences[owner] = owner_record.member
+        elif owner_record.phase != MemberPhase.FENCING:
             contradictions.append(
-                f"task {task} is {state.phase} at {held.member}, which is {held.phase}"
+                f"task {task} is {state.phase} at {owner_record.member}, which is {owner_record.phase}"
             )
-            fences[owner] = held.member
+            fences[owner] = owner_record.member
     return fences
 
 

@@ -20,8 +20,8 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
 #: Pause after the assignor failed; doubles per failure.
-ASK_AGAIN_MS = 1_000
-ASK_AGAIN_MS_MAX = 60_000
+REQUEST_RETRY_MS = 1_000
+REQUEST_RETRY_MAX_MS = 60_000
 
 #: Separates digest and standby count in `TargetRecord.basis`.
 _STANDBYS = "/"
@@ -35,7 +35,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssignorRequests(msgspec.Struct, kw_only=True):
-    asked: OpenRequest | None = None
+    pending: OpenRequest | None = None
     answer: Assignment | None = None  # Valid, not yet the target.
     number: int = 0
     #: Consecutive failures of the assignor, and the earliest time of the next request.
@@ -69,59 +69,59 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def accept(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
     ) -> None:
-        if self.asked is None or self.asked.request.number != request.number:
+        if self.pending is None or self.pending.request.number != request.number:
             return
         if answer is not None:
             try:
-                self.answer = validated(self.asked.request, answer)
+                self.answer = validated(self.pending.request, answer)
             except AssignmentRefusedError as refused:
                 error = str(refused)
         if self.answer is not None:
             self.failures, self.alarm = 0, ""
             return
-        self.asked = None
+        self.pending = None
         self.alarm = error or "the assignor gave no answer"
-        pause_ms = min(ASK_AGAIN_MS << min(self.failures, 10), ASK_AGAIN_MS_MAX)
+        pause_ms = min(REQUEST_RETRY_MS << min(self.failures, 10), REQUEST_RETRY_MAX_MS)
         self.failures += 1
         self.again_ms = now_ms + pause_ms
 
 
 def write_target(draft: Draft, assigning: AssignorRequests) -> None:
     """Write the assignor's answer as the target, unless a member of its request has gone."""
-    asked, answer = assigning.asked, assigning.answer
-    if asked is None or answer is None:
+    pending, answer = assigning.pending, assigning.answer
+    if pending is None or answer is None:
         return
-    assigning.asked = assigning.answer = None
+    assigning.pending = assigning.answer = None
     names = {record.member for record in _assignable(draft.group)}
-    if not names.issuperset(member.name for member in asked.request.members):
+    if not names.issuperset(member.name for member in pending.request.members):
         return
-    reason = "; ".join(dict.fromkeys(draft.seen.news)) or "first check by a new leader"
-    draft.seen.news.clear()
-    draft.seen.first_join_ms = None
+    reason = "; ".join(dict.fromkeys(draft.observations.news)) or "first check by a new leader"
+    draft.observations.news.clear()
+    draft.observations.first_join_ms = None
     draft.write(
         TargetRecord(
             leader_epoch=draft.epoch,
             group_epoch=draft.group.target.group_epoch + 1,
             owners={str(task): owner for task, owner in sorted(answer.owners.items())},
             standbys={str(task): members for task, members in sorted(answer.standbys.items())},
-            basis=asked.basis,
+            basis=pending.basis,
             reason=reason[:500],
         )
     )
 
 
-def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentRequest | None:
+def request_target(draft: Draft, assigning: AssignorRequests) -> AssignmentRequest | None:
     """Return a request if the target is outdated and no further join is expected."""
     members = _assignable(draft.group)
     if not members or not draft.group.tasks or draft.group.about.held:
         return None
     basis = assigning.basis_of(draft.group, draft.settings.num_standby_replicas)
-    if assigning.asked is not None:
+    if assigning.pending is not None:
         return None
     if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
         # The changes since the target did not affect its inputs.
-        draft.seen.news.clear()
-        draft.seen.first_join_ms = None
+        draft.observations.news.clear()
+        draft.observations.first_join_ms = None
         return None
     if not draft.due_or_schedule(assigning.again_ms) or not _is_quiet(draft, members):
         return None
@@ -144,7 +144,7 @@ def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
         # This process's own setting first: anyone may have written the name in the log.
         assignor=draft.settings.assignor or draft.group.about.assignor,
     )
-    assigning.asked = OpenRequest(request=request, basis=basis)
+    assigning.pending = OpenRequest(request=request, basis=basis)
     return request
 
 
@@ -191,8 +191,8 @@ def _assignable(group: Group) -> list[MemberRecord]:
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
     """Return True if joins have ceased, or if a target owner is gone: its tasks must not wait."""
-    settings, seen = draft.settings, draft.seen
-    if seen.last_join_ms is None:
+    settings, observations = draft.settings, draft.observations
+    if observations.last_join_ms is None:
         return True
     names = {record.member for record in members}
     owners = draft.group.target.owners
@@ -200,9 +200,9 @@ def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
     if not first and not names.issuperset(owners.values()):
         return True
     quiet_ms = settings.first_join_quiet_ms if first else settings.join_quiet_ms
-    until_ms = seen.last_join_ms + quiet_ms
-    if seen.first_join_ms is not None:
-        until_ms = min(until_ms, seen.first_join_ms + settings.join_wait_max_ms)
+    until_ms = observations.last_join_ms + quiet_ms
+    if observations.first_join_ms is not None:
+        until_ms = min(until_ms, observations.first_join_ms + settings.join_wait_max_ms)
     return draft.due_or_schedule(until_ms)
 
 
@@ -210,7 +210,7 @@ def _member(
     draft: Draft, record: MemberRecord, owned: frozenset[TaskId], copies: frozenset[TaskId]
 ) -> AssignmentMember:
     on_disk = dict(disk_lags(draft, record.incarnation))
-    heard = draft.seen.members.get(record.incarnation)
+    heard = draft.observations.members.get(record.incarnation)
     rows = heard.rows if heard is not None else {}
     lags = {task: lag for task, lag in on_disk.items() if lag >= 0}
     lags |= {
@@ -259,10 +259,10 @@ def _copies(group: Group) -> dict[str, set[TaskId]]:
 
 def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
     """Yield tasks on a member's disk at its join, with their lag; -1 if unknown or stale."""
-    heard = draft.seen.members.get(incarnation)
+    heard = draft.observations.members.get(incarnation)
     if heard is None or heard.join is None:
         return
-    ends = draft.seen.ends
+    ends = draft.observations.ends
     is_known = not draft.due_or_schedule(heard.joined_ms + DISK_FRESH_MS)
     for copy in heard.join.on_disk:
         try:
@@ -275,7 +275,7 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
         known_ends = {
             key: ends[key].offset
             for key in keys
-            if is_known and key in ends and ends[key].asked_ms >= heard.joined_ms
+            if is_known and key in ends and ends[key].requested_ms >= heard.joined_ms
         }
         checked = copy.positions and len(known_ends) == len(keys)
         yield task, lag_of(copy.positions, known_ends, keys) if checked else -1

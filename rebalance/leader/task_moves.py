@@ -49,7 +49,7 @@ def move_tasks(draft: Draft, refiner: Refiner) -> None:
     for change in _changes(draft, wanted):
         phase = draft.group.phase_of(change.task)
         if phase in (_FREE if change.grant else (_RUNNING,)):
-            draft.seen.set_aside.pop(change.task, None)
+            draft.observations.set_aside.pop(change.task, None)
             _apply_change(draft, change, intermediate)
         else:
             verb = "granted to" if change.grant else "revoked from"
@@ -66,7 +66,9 @@ def _expelled(draft: Draft) -> frozenset[str]:
     names: set[str] = set()
     for record in live:
         if record.phase == MemberPhase.LEAVING:
-            since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
+            since_ms = draft.observations.phase_ms.get(
+                record.incarnation, draft.observations.claimed_ms
+            )
             if nobody_left or draft.due_or_schedule(since_ms + record.drain_ms):
                 names.add(record.member)
     return frozenset(names)
@@ -76,7 +78,7 @@ def _spared_owners(draft: Draft) -> dict[TaskId, str]:
     """Return the target owners, but other members for tasks that theirs failed to open recently."""
     owners = dict(draft.group.target.owners)
     spared: dict[TaskId, set[str]] = {}
-    for (task, name), failure in draft.seen.failures.items():
+    for (task, name), failure in draft.observations.failures.items():
         if not draft.due_or_schedule(failure.until_ms):
             spared.setdefault(task, set()).add(name)
     if not spared:
@@ -86,12 +88,12 @@ def _spared_owners(draft: Draft) -> dict[TaskId, str]:
     for task, names in sorted(spared.items()):
         if owners.get(task) not in names:
             continue
-        others = sorted(record.member for record in active if record.member not in names)
+        other_names = sorted(record.member for record in active if record.member not in names)
         holder = _holder(draft, draft.group.states.get(task))
-        if holder in others:
+        if holder in other_names:
             owners[task] = holder
-        elif others:
-            owners[task] = min(others, key=lambda name: (load[name], name))
+        elif other_names:
+            owners[task] = min(other_names, key=lambda name: (load[name], name))
             load[owners[task]] += 1
         else:
             del owners[task]
@@ -120,7 +122,7 @@ def _refine_input(
     )
     failing = {
         key
-        for key, failure in draft.seen.failures.items()
+        for key, failure in draft.observations.failures.items()
         if not draft.due_or_schedule(failure.until_ms)
     }
     return RefineInput(
@@ -151,12 +153,12 @@ def _is_settled(draft: Draft, record: MemberRecord) -> bool:
     Time alone proves nothing: a member that vanished counts as alive for a session timeout. A
     member that had tasks before this leader's claim is settled once heard again.
     """
-    heard = draft.seen.of(record.incarnation)
+    heard = draft.observations.of(record.incarnation)
     settling_ms = draft.settings.settling_ms
     if not settling_ms:
         return True
     if heard.admitted_ms is None:
-        heard.awaited = heard.heard_ms <= draft.seen.claimed_ms
+        heard.awaited = heard.heard_ms <= draft.observations.claimed_ms
     elif draft.due_or_schedule(heard.admitted_ms + settling_ms):
         heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
     else:
@@ -212,7 +214,7 @@ def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
     name = state.next_member
     if name is None:
         return None
-    failure = draft.seen.failures.get((task, name))
+    failure = draft.observations.failures.get((task, name))
     return name if failure is None or draft.due_or_schedule(failure.until_ms) else None
 
 
@@ -221,17 +223,17 @@ def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
 
     Only a grant of this leader can have NOTHING: after an older one, a late beat may lack progress.
     """
-    if draft.seen.running.get(task) == state.task_epoch:
+    if draft.observations.running.get(task) == state.task_epoch:
         return _READY
-    heard = draft.seen.members.get(state.owner or "")
+    heard = draft.observations.members.get(state.owner or "")
     row = heard.rows.get(task) if heard is not None else None
-    epoch, has_some = draft.seen.cold.get(task, (0, False))
+    epoch, has_some = draft.observations.cold.get(task, (0, False))
     granted_here = epoch == state.task_epoch
     if row is not None and row.role == _ACTIVE and row.epoch == state.task_epoch:
         if row.state != "RESTORING":
             return Readiness.READY
-        begun = any(row.changelog.values()) or not granted_here
-        return Readiness.PROGRESSING if begun else Readiness.NOTHING
+        has_started = any(row.changelog.values()) or not granted_here
+        return Readiness.PROGRESSING if has_started else Readiness.NOTHING
     if not granted_here:
         return Readiness.READY
     return Readiness.PROGRESSING if has_some else Readiness.NOTHING
@@ -252,7 +254,7 @@ def _wanted(draft: Draft, intermediate: Refinement, expelled: frozenset[str]) ->
         owner = live.get(state.owner or "")
         if state.phase == _RUNNING and owner is not None:
             next_member = wanted.owners.get(task)
-            if draft.seen.failed_tasks.get(task) == state.task_epoch:
+            if draft.observations.failed_tasks.get(task) == state.task_epoch:
                 wanted.owners.pop(task, None)
             elif next_member not in (None, owner.member) and owner.member not in expelled:
                 if _may_move(draft, wanted, task, incarnations[next_member or ""]):
@@ -271,8 +273,8 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
     if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
         if wanted.planned or _is_move_open(draft, wanted):
             return False
-        if draft.seen.moved_ms is not None and not draft.due_or_schedule(
-            draft.seen.moved_ms + interval_ms
+        if draft.observations.moved_ms is not None and not draft.due_or_schedule(
+            draft.observations.moved_ms + interval_ms
         ):
             return False
     return is_fresh(draft, task, incarnation)
@@ -283,8 +285,8 @@ def _is_move_open(draft: Draft, wanted: _Wanted) -> bool:
 
     Moves that wait for the return of a member don't count.
     """
-    planned = draft.seen.planned - wanted.owners.keys()
-    if len(planned) < len(draft.seen.planned):
+    planned = draft.observations.planned - wanted.owners.keys()
+    if len(planned) < len(draft.observations.planned):
         return True
     awaited, belongs = awaited_names(draft.group), draft.group.target.owners
     return any(belongs.get(task) not in awaited for task in planned)
@@ -343,30 +345,30 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_OwnershipChange]:
 
 
 def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refinement) -> None:
-    seen, task = draft.seen, change.task
+    observations, task = draft.observations, change.task
     reason = intermediate.reasons.get(task, "")
     if not change.grant:
         next_member = intermediate.owners.get(task)
         if next_member == change.member.member:
             next_member = None
-        if seen.failed_tasks.get(task) == draft.group.states[task].task_epoch:
+        if observations.failed_tasks.get(task) == draft.group.states[task].task_epoch:
             reason = f"{change.member.member} could not open it"
         draft.revoke(task, next_member, reason, draft.settings.revoke_timeout_ms)
-        seen.revoked_ms[task] = draft.now_ms
+        observations.revoked_ms[task] = draft.now_ms
         if change.planned:
-            seen.planned.add(task)
+            observations.planned.add(task)
         return
     copies = {copy.member: copy.readiness for copy in current_copies(draft, task)}
     readiness = copies.get(change.member.member)
-    if task in seen.planned:
+    if task in observations.planned:
         reason = draft.group.states[task].reason
     draft.grant(task, change.member, reason)
     if readiness == Readiness.READY:
-        seen.cold.pop(task, None)
+        observations.cold.pop(task, None)
     else:
         on_disk = any(other == task for other, _ in disk_lags(draft, change.member.incarnation))
         some = on_disk or readiness is not None
-        seen.cold[task] = (draft.group.states[task].task_epoch, some)
+        observations.cold[task] = (draft.group.states[task].task_epoch, some)
 
 
 def _write_step(draft: Draft, intermediate: Refinement) -> None:
@@ -384,14 +386,14 @@ def _write_step(draft: Draft, intermediate: Refinement) -> None:
             learners[task] = copy
     for task, names in intermediate.standbys.items():
         copies = group.step.standbys.get(task, ())
-        if not _are_kept_by(draft, task, copies, names):
+        if not _copies_stay(draft, task, copies, names):
             copies = tuple(_copies(draft, task, names, step_epoch))
         standbys[task] = copies
     for task in intermediate.kept:
         state = group.states.get(task)
         if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
-            own = _copy(draft, task, state.owner, step_epoch)
-            standbys[task] = (*standbys.get(task, ()), own)
+            own_copy = _copy(draft, task, state.owner, step_epoch)
+            standbys[task] = (*standbys.get(task, ()), own_copy)
     fresh = IntermediateAssignment(
         group_epoch=group.target.group_epoch,
         step_epoch=group.step.step_epoch,
@@ -403,12 +405,12 @@ def _write_step(draft: Draft, intermediate: Refinement) -> None:
         draft.write(step_record(fresh, group.leader_epoch, step_epoch))
 
 
-def _are_kept_by(
+def _copies_stay(
     draft: Draft, task: TaskId, copies: tuple[Copy, ...], names: tuple[str, ...]
 ) -> bool:
     """Return True if the current `copies` stay, as for most tasks."""
-    state, seen = draft.group.states.get(task), draft.seen
-    if task in draft.group.step.learners or seen.failed_copies or len(copies) != len(names):
+    state, observations = draft.group.states.get(task), draft.observations
+    if task in draft.group.step.learners or observations.failed_copies or len(copies) != len(names):
         return False
     owner = None if state is None else state.owner
     incarnations = draft.incarnations()

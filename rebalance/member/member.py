@@ -191,12 +191,12 @@ class Member:
                 self._ids[report.number] = name
                 self._outgoing.append(self._id_wanted(report.number))
             case TasksSeen():
-                seen = tuple(
+                reported_tasks = tuple(
                     SeenTask(task=task, stateful=stateful, changelogs=changelogs)
                     for task, stateful, changelogs in report.tasks
                 )
                 self._join = msgspec.structs.replace(
-                    self._join, tasks=seen, partitions=report.partitions
+                    self._join, tasks=reported_tasks, partitions=report.partitions
                 )
                 self._outgoing.append(self._join)
             case WorkerLeaves():
@@ -264,7 +264,7 @@ class Member:
     def _is_done(self) -> bool:
         if self._record() is None:
             return self._is_death_sent or ((self._left or self._death is None) and self._closed)
-        return self._closed and self._death is None and not self._owns()
+        return self._closed and self._death is None and not self._has_tasks()
 
     def _heartbeat(self, now_ms: int) -> Iterator[AnyMessage]:
         record = self._record()
@@ -300,8 +300,8 @@ class Member:
         waited_for = [
             key for key, message in self._repeated.items() if not isinstance(message, Ready)
         ]
-        others = [key for key, message in self._repeated.items() if isinstance(message, Ready)]
-        keys = [*waited_for, *others][:most]
+        ready_keys = [key for key, message in self._repeated.items() if isinstance(message, Ready)]
+        keys = [*waited_for, *ready_keys][:most]
         messages = {key: self._repeated.pop(key) for key in keys}
         self._repeated |= messages
         return list(messages.values())
@@ -346,7 +346,7 @@ class Member:
         record = self._group.members.get(self._join.incarnation)
         return record if record is not None and record.phase in LIVE else None
 
-    def _owns(self) -> bool:
+    def _has_tasks(self) -> bool:
         return bool(self._group.owned(self._join.incarnation))
 
     def _apply_record(self, record: MemberRecord, now_ms: int) -> None:
@@ -375,7 +375,7 @@ class Member:
             if self._is_pending(message, key[1])
         }
         self._leaving = record.phase == MemberPhase.LEAVING
-        if self._leaving and not self._owns():
+        if self._leaving and not self._has_tasks():
             self._permit_closing()
 
     def _is_pending(self, message: Ready | Revoked | TaskFailed, task: TaskId) -> bool:
@@ -393,15 +393,15 @@ class Member:
         return copy in self._group.step.copies(task)
 
     def _handle_removal(self) -> None:
-        gone = self._group.members.get(self._join.incarnation)
-        fenced = gone is not None and gone.phase in (MemberPhase.FENCING, MemberPhase.FENCED)
+        removed = self._group.members.get(self._join.incarnation)
+        fenced = removed is not None and removed.phase in (MemberPhase.FENCING, MemberPhase.FENCED)
         # A member without tasks leaves in one decision, so it never sees LEAVING.
         wants_to_leave = self._leaving or self._leave is not None
         if self._left or (not fenced and wants_to_leave):
             self._permit_closing()
             return
         replaced = self._group.incarnation_of(self._join.member) is not None
-        reason = gone.reason if gone is not None else "the group has continued without it"
+        reason = removed.reason if removed is not None else "the group has continued without it"
         self._end(reason, final=replaced, code="FENCED_INSTANCE" if replaced else "FENCED")
 
     def _permit_closing(self) -> None:

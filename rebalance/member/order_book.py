@@ -20,30 +20,32 @@ class OrderBook:
 
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
-        self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
+        self._sent_orders: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
         #: Log state that the sent orders come from; while it is the same objects, none is new.
-        self._given_of: tuple[IntermediateAssignment, Mapping[TaskId, TaskRecord]] | None = None
+        self._sent_for: tuple[IntermediateAssignment, Mapping[TaskId, TaskRecord]] | None = None
 
     def orders(self, group: Group) -> Iterator[AnyOrder]:
-        if self._is_given(group):
+        if self._is_current(group):
             return
         wanted = dict(self._wanted(group))
-        for task, given in sorted(self._given.items()):
-            if task not in wanted and isinstance(given, KeepCopy):
+        for task, order in sorted(self._sent_orders.items()):
+            if task not in wanted and isinstance(order, KeepCopy):
                 yield DropCopy(task=str(task))
-        fresh = {task: order for task, order in wanted.items() if self._given.get(task) != order}
-        self._given, self._given_of = wanted, (group.step, group.states)
+        fresh = {
+            task: order for task, order in wanted.items() if self._sent_orders.get(task) != order
+        }
+        self._sent_orders, self._sent_for = wanted, (group.step, group.states)
         yield from sorted(fresh.values(), key=_urgency)
 
     def corrections(self, group: Group, rows: Iterable[TaskStatus]) -> Iterator[AnyOrder]:
-        wanted = self._given if self._is_given(group) else dict(self._wanted(group))
+        wanted = self._sent_orders if self._is_current(group) else dict(self._wanted(group))
         for row in rows:
             if row.role != TaskRole.ACTIVE and TaskId.parse(row.task) not in wanted:
                 yield DropCopy(task=row.task)
 
-    def _is_given(self, group: Group) -> bool:
-        given = self._given_of
-        return given is not None and given[0] is group.step and given[1] is group.states
+    def _is_current(self, group: Group) -> bool:
+        sent_for = self._sent_for
+        return sent_for is not None and sent_for[0] is group.step and sent_for[1] is group.states
 
     def _wanted(self, group: Group) -> Iterator[tuple[TaskId, RunTask | ReleaseTask | KeepCopy]]:
         step = group.step

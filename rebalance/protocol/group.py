@@ -200,8 +200,10 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     """Return records that rebuild this group; a new leader writes them after its claim."""
     target, step = group.target, group.step
     about = replace(group.about, ended=group.ended)
-    items: list[AnyRecord] = [_under(about, leader_epoch)]
-    items += [_under(record, leader_epoch) for _, record in sorted(group.members.items())]
+    items: list[AnyRecord] = [_with_leader_epoch(about, leader_epoch)]
+    items += [
+        _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.members.items())
+    ]
     items.append(
         TargetRecord(
             leader_epoch=leader_epoch,
@@ -213,10 +215,14 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
         )
     )
     items.append(step_record(step, leader_epoch, step.step_epoch))
-    items += [_under(record, leader_epoch) for _, record in sorted(group.states.items())]
+    items += [
+        _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.states.items())
+    ]
     end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
     # Behind `SnapshotEnd`: older versions skip this kind, so their count must not include it.
-    loads = [_under(record, leader_epoch) for _, record in sorted(group.bootstraps.items())]
+    loads = [
+        _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.bootstraps.items())
+    ]
     return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
 
 
@@ -231,7 +237,7 @@ def step_record(step: IntermediateAssignment, leader_epoch: int, step_epoch: int
     )
 
 
-def _under(record: _R, leader_epoch: int) -> _R:
+def _with_leader_epoch(record: _R, leader_epoch: int) -> _R:
     return replace(record, leader_epoch=leader_epoch)
 
 

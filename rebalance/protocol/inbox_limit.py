@@ -28,10 +28,10 @@ class InboxLimit:
         self._senders: dict[str, tuple[float, int]] = {}
 
     def admits(self, sender: str, now_ms: int) -> bool:
-        left, counted_ms = self._senders.pop(sender, (float(self._burst), now_ms))
-        left = min(left + (now_ms - counted_ms) / 1000 * self._per_second, float(self._burst))
-        admitted = left >= 1.0
-        self._senders[sender] = (left - 1.0 if admitted else left, now_ms)
+        tokens, counted_ms = self._senders.pop(sender, (float(self._burst), now_ms))
+        tokens = min(tokens + (now_ms - counted_ms) / 1000 * self._per_second, float(self._burst))
+        admitted = tokens >= 1.0
+        self._senders[sender] = (tokens - 1.0 if admitted else tokens, now_ms)
         while len(self._senders) > SENDERS_MAX:
             del self._senders[next(iter(self._senders))]
         return admitted

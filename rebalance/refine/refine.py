@@ -56,15 +56,15 @@ class Refiner:
     def __init__(self) -> None:
         self._last: tuple[RefineInput, Refinement] | None = None
 
-    def refine(self, given: RefineInput) -> Refinement:
-        if self._last is None or self._last[0] != given:
-            self._last = given, refine(given)
+    def refine(self, refine_input: RefineInput) -> Refinement:
+        if self._last is None or self._last[0] != refine_input:
+            self._last = refine_input, refine(refine_input)
         return self._last[1]
 
 
-def refine(given: RefineInput) -> Refinement:
-    index = index_of(given)
-    verdicts = [analyse(index, task) for task in sorted(given.tasks)]
+def refine(refine_input: RefineInput) -> Refinement:
+    index = index_of(refine_input)
+    verdicts = [analyse(index, task) for task in sorted(refine_input.tasks)]
     moving = [verdict for verdict in verdicts if verdict.reason]
     plan = plan_warmups(index, verdicts, moving)
     standbys = {verdict.task: _filter_standbys(index, verdict, plan) for verdict in verdicts}
@@ -75,7 +75,7 @@ def refine(given: RefineInput) -> Refinement:
 
 
 class Index(msgspec.Struct, frozen=True):
-    given: RefineInput
+    refine_input: RefineInput
     states: Mapping[TaskId, CurrentTask]
     members: Mapping[str, CurrentMember]
     receiving: frozenset[str]
@@ -112,17 +112,18 @@ _NO_COPIES: Mapping[str, CurrentCopy] = MappingProxyType({})
 _UNOWNED: Final = CurrentTask()
 
 
-def index_of(given: RefineInput) -> Index:
+def index_of(refine_input: RefineInput) -> Index:
     members = {
-        member.name: member for member in sorted(given.members, key=lambda member: member.name)
+        member.name: member
+        for member in sorted(refine_input.members, key=lambda member: member.name)
     }
     usable = frozenset(
         name for name, member in members.items() if not (member.leaving or member.expelled)
     )
     count = dict.fromkeys(members, 0)
     copies: dict[TaskId, dict[str, CurrentCopy]] = {}
-    for task, state in given.states.items():
-        shape = given.tasks.get(task)
+    for task, state in refine_input.states.items():
+        shape = refine_input.tasks.get(task)
         if shape is None or not shape.stateful:
             continue
         if state.owner in count:
@@ -135,7 +136,7 @@ def index_of(given: RefineInput) -> Index:
         for name in live:
             count[name] += 1
     load = {name: count[name] / members[name].threads for name in members}
-    return Index(given, given.states, members, usable, copies, load)
+    return Index(refine_input, refine_input.states, members, usable, copies, load)
 
 
 # -- verdicts -----------------------------------------------------------------------------------------
@@ -151,22 +152,22 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def analyse(index: Index, task: TaskId) -> Verdict:
-    target, holder = index.given.owners.get(task), index.staying_owner(task)
+    target, holder = index.refine_input.owners.get(task), index.staying_owner(task)
     if holder is not None and target in (holder, None):
         return Verdict(task, holder)
-    handed_over = _handed_over(index, task)
+    handed_over = _finished_revocation(index, task)
     if handed_over is not None:
         return handed_over
     if target is None or not index.can_receive(target):
         return _without_target(index, task, holder, target or "its next owner")
-    if not index.given.tasks[task].stateful:
+    if not index.refine_input.tasks[task].stateful:
         return _stateless(index, task, holder, target)
     if holder is not None:
         return _owned(index, task, holder, target)
     return _unowned(index, task, target)
 
 
-def _handed_over(index: Index, task: TaskId) -> Verdict | None:
+def _finished_revocation(index: Index, task: TaskId) -> Verdict | None:
     """Finish a revocation for its next owner, even if the target has changed since.
 
     If that member is gone, the owner gets the task back after the release. None: no revocation.
@@ -192,20 +193,20 @@ def _without_target(index: Index, task: TaskId, holder: str | None, target: str)
     ready = _copies(index, task, Readiness.READY)
     if ready:
         return Verdict(task, ready[0], staged=True, reason=f"{target} is gone; has a ready copy")
-    waits = target in index.given.waiting
+    waits = target in index.refine_input.waiting
     return Verdict(task, None, staged=True, reason=f"waits for {target}" if waits else "no owner")
 
 
 def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
     """Move without a learner; to an unsettled member only if the owner leaves or is gone."""
-    if holder is None or _may_take(index, holder, target):
+    if holder is None or _can_move(index, holder, target):
         return Verdict(task, target, reason="has no state to restore")
     return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
 
 
 def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
-    may_take = _may_take(index, holder, target)
-    if not index.given.enabled:
+    may_take = _can_move(index, holder, target)
+    if not index.refine_input.enabled:
         owner = target if may_take else holder
         return Verdict(task, owner, staged=not may_take, cold=may_take, reason="no learners")
     copy, owner_state = index.copy_on(task, target), index.task(task).owner_state
@@ -234,7 +235,7 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
         members = _with_state(index, task, readiness)
         if target in members:
             return Verdict(task, target, cold=cold, reason="no owner, its state is there")
-        if members and index.given.enabled:
+        if members and index.refine_input.enabled:
             why = "no owner, this member has the best copy"
             return Verdict(task, members[0], target, staged=True, cold=cold, reason=why)
     return Verdict(task, target, cold=True, reason="no owner and no copy")
@@ -246,14 +247,16 @@ def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
         for name, lag in index.task(task).on_disk.items()
         if index.can_receive(name)
     }
-    fresh = {name for name, lag in disk.items() if lag <= index.given.acceptable_recovery_lag}
+    fresh = {
+        name for name, lag in disk.items() if lag <= index.refine_input.acceptable_recovery_lag
+    }
     on_disk = {Readiness.READY: fresh, Readiness.UNKNOWN: disk.keys() - fresh}
     closed = on_disk.get(readiness, set[str]())
     closed_first = sorted(closed, key=lambda name: (disk[name], index.load[name], name))
     return _copies(index, task, readiness) + closed_first
 
 
-def _may_take(index: Index, holder: str, target: str) -> bool:
+def _can_move(index: Index, holder: str, target: str) -> bool:
     return index.members[target].settled or index.members[holder].leaving
 
 
@@ -262,7 +265,7 @@ def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
 
     Copies that the target does not want as standbys come first: its standbys stay in place.
     """
-    wanted = index.given.standbys.get(task, ())
+    wanted = index.refine_input.standbys.get(task, ())
     members = [
         name
         for name, copy in index.copies_of(task).items()
@@ -326,22 +329,22 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    allowed = most = index.given.max_warmup_replicas
+    allowed = most = index.refine_input.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
     staying = sum(
-        index.current_owner(task) is not None and not _is_left(index, task) for task in promoted
+        index.current_owner(task) is not None and not _is_leaving(index, task) for task in promoted
     )
     return _Budget(most - len(promoted), allowed - staying)
 
 
-def _is_left(index: Index, task: TaskId) -> bool:
+def _is_leaving(index: Index, task: TaskId) -> bool:
     member = index.members.get(index.current_owner(task) or "")
     return member is not None and member.leaving
 
 
 def _is_stateful(index: Index, task: TaskId) -> bool:
-    return index.given.tasks[task].stateful
+    return index.refine_input.tasks[task].stateful
 
 
 def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
@@ -350,7 +353,7 @@ def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
     copy = index.copy_on(task, warmed)
     if copy is not None and copy.role == TaskRole.STANDBY:
         return _LearnerCost.FREE
-    if verdict.owner in index.given.standbys.get(task, ()):
+    if verdict.owner in index.refine_input.standbys.get(task, ()):
         return _LearnerCost.FREE
     return _LearnerCost.NEW if copy is None else _LearnerCost.EXISTING
 
@@ -387,7 +390,7 @@ def _select_learners(
     while heap and len(learners) < budget.all:
         entry = heappop(heap)
         task = entry[-1]
-        is_left = _is_left(index, task)
+        is_left = _is_leaving(index, task)
         if not is_left and staying >= budget.staying:
             continue
         if (fresh := rank(task)) != entry:
@@ -404,7 +407,7 @@ def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
     restoring = {
         verdict.owner for verdict in verdicts if verdict.owner is not None and verdict.cold
     }
-    for task, state in index.given.states.items():
+    for task, state in index.refine_input.states.items():
         if state.owner_state != _READY and (holder := index.staying_owner(task)) is not None:
             restoring.add(holder)
     return restoring
@@ -419,8 +422,8 @@ def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set
     if cost == _LearnerCost.NEW:
         return 1 if prospects else 3
     copy = index.copy_on(verdict.task, verdict.warmed or "")
-    begun = copy is not None and copy.readiness in (Readiness.READY, Readiness.PROGRESSING)
-    return 0 if prospects or begun else 2
+    has_started = copy is not None and copy.readiness in (Readiness.READY, Readiness.PROGRESSING)
+    return 0 if prospects or has_started else 2
 
 
 # -- standbys -----------------------------------------------------------------------------------------
@@ -432,7 +435,7 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
     The target owner's copy can take the place of such a standby.
     """
     task = verdict.task
-    wanted = index.given.standbys.get(task, ())
+    wanted = index.refine_input.standbys.get(task, ())
     if not wanted and task not in index.copies:
         return ()
     at_rest = not verdict.reason and verdict.owner not in wanted
@@ -483,7 +486,7 @@ def _assemble(
     plan: WarmupPlan,
     standbys: Mapping[TaskId, tuple[str, ...]],
 ) -> Refinement:
-    wanted = index.given.standbys
+    wanted = index.refine_input.standbys
     return Refinement(
         owners={verdict.task: verdict.owner for verdict in verdicts if verdict.owner is not None},
         learners=dict(sorted({**plan.promoted, **plan.learners}.items())),

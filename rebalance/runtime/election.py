@@ -119,12 +119,12 @@ class Election:
         Ranks rotate with the leader epoch: an unreachable process is not first forever.
         """
         processes = {record.process_id for record in self._group.live().values()}
-        others = sorted(processes - {self._group.leader})
-        rank = len(others)
-        if self._process_id in others:
-            rank = (others.index(self._process_id) + self._leader_epoch) % len(others)
+        candidates = sorted(processes - {self._group.leader})
+        rank = len(candidates)
+        if self._process_id in candidates:
+            rank = (candidates.index(self._process_id) + self._leader_epoch) % len(candidates)
         mixed = crc32(f"{self._seed}/{self._process_id}/{self._leader_epoch}".encode()) % 1_000
-        if not others:
+        if not candidates:
             return mixed * self._heartbeat_ms // 1_000
         share = min(rank / 4 + mixed / 8_000, RANK_DELAY_HEARTBEATS_MAX)
         return int(share * self._heartbeat_ms)

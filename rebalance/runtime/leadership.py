@@ -190,7 +190,7 @@ class Leadership:
                 self._coordinator.warnings.pop(_LOG, None)
         match self.state:
             case TermState.CATCHING_UP if state_offset >= self._claim_end:
-                self._take_over(group)
+                self._claim_repaired(group)
             case TermState.LEADING if group.leader_epoch > self._epoch:
                 self._lose(f"{group.leader} has claimed epoch {group.leader_epoch}")
             case TermState.LEADING if self._is_blind(now_ms):
@@ -220,7 +220,7 @@ class Leadership:
         self._claim_end = end
         self.state = TermState.CATCHING_UP
 
-    def _take_over(self, group: Group) -> None:
+    def _claim_repaired(self, group: Group) -> None:
         assert self._log is not None, "claimed before"
         group, contradictions = msgspec.structs.astuple(
             repair_group(group, app=self._app, heard=[*self._beats])
@@ -239,10 +239,10 @@ class Leadership:
         self._run(
             self._ports.executors.leader,
             lambda: log.append(records),
-            lambda _, now_ms: self._lead(group_led, contradictions, now_ms),
+            lambda _, now_ms: self._start_leading(group_led, contradictions, now_ms),
         )
 
-    def _lead(self, group: Group, contradictions: Sequence[str], now_ms: int) -> None:
+    def _start_leading(self, group: Group, contradictions: Sequence[str], now_ms: int) -> None:
         self.state = TermState.LEADING
         self._led_ms = now_ms
         self._heard_ms = now_ms
@@ -262,11 +262,11 @@ class Leadership:
             len(group.tasks),
         )
         if contradictions:
-            shown = "; ".join(contradictions[:_NAMED])
-            shown += (
+            text = "; ".join(contradictions[:_NAMED])
+            text += (
                 f" and {len(contradictions) - _NAMED} more" if len(contradictions) > _NAMED else ""
             )
-            warning = f"the group log contradicted itself, and was repaired: {shown}; find out who may write to that topic"
+            warning = f"the group log contradicted itself, and was repaired: {text}; find out who may write to that topic"
             _log.warning("group %s: %s", self._app, warning)
             self._coordinator.warnings[_LOG] = warning
         self._replay_observations(self._coordinator, now_ms)
@@ -388,10 +388,10 @@ class Leadership:
             failed,
         )
 
-    def _read_ends(self, wanted: tuple[str, ...], asked_ms: int) -> None:
+    def _read_ends(self, wanted: tuple[str, ...], requested_ms: int) -> None:
         def read(ends: dict[str, int], now_ms: int) -> None:
             if self._coordinator is not None:
-                self._coordinator.ends_read(ends, asked_ms, now_ms)
+                self._coordinator.ends_read(ends, requested_ms, now_ms)
 
         def failed(error: Exception, _: int) -> None:
             _log.warning("reading end offsets failed; trying again: %s", error)

@@ -438,7 +438,7 @@ class GroupRuntime:
         if read.rejected:
             self._reject(read.rejected, now_ms, in_log=False)
         if read.dropped > len(read.rejected):
-            self._drop(read.dropped - len(read.rejected))
+            self._count_dropped(read.dropped - len(read.rejected))
         self._compare_ids()
 
     def _fold(self, group: Group, logged: LoggedRecord, now_ms: int) -> Group:
@@ -454,11 +454,11 @@ class GroupRuntime:
         return group if record is None else apply(group, record)
 
     def _log_hold(self, group: Group) -> None:
-        held = group.about.held
-        if held == self._group.about.held:
+        hold = group.about.held
+        if hold == self._group.about.held:
             return
-        if held:
-            _log.warning("group %s decides nothing: %s", self._settings.app, held)
+        if hold:
+            _log.warning("group %s decides nothing: %s", self._settings.app, hold)
         else:
             _log.info("group %s decides again", self._settings.app)
 
@@ -466,7 +466,7 @@ class GroupRuntime:
         if message.app != self._settings.app:
             return
         if not self._limit.admits(message.incarnation, now_ms):
-            self._drop(1)
+            self._count_dropped(1)
             return
         self._election.receive(message, now_ms)
         self._leadership.observe(message, now_ms)
@@ -488,7 +488,7 @@ class GroupRuntime:
                     count,
                 )
 
-    def _drop(self, count: int) -> None:
+    def _count_dropped(self, count: int) -> None:
         before, self._dropped = self._dropped, self._dropped + count
         if len(str(self._dropped)) > len(str(before)) or before == 0:
             _log.warning(

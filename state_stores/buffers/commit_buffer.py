@@ -59,8 +59,8 @@ class Drained:
     Attributes:
         disk_rows: Rows for the database; None: `keys`, and `values` prefixed with timestamps.
         delete_range: Expired range, (first key, end); deleted before the rows are written.
-        notes: Values stored with the positions, by name, such as the highest stream time so far.
-        row_headers: Headers per changelog record; None if the store keeps none.
+        metadata: Values stored with the positions, by name, such as the highest stream time so far.
+        row_headers: Headers per changelog record; None if the store can_share none.
         all_count: True if the changelog needs all changes of a key, not only the last.
     """
 
@@ -69,12 +69,12 @@ class Drained:
     timestamps: list[int]
     disk_rows: SortedRows | None = None
     delete_range: tuple[bytes, bytes] | None = None
-    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    metadata: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     headers: tuple[tuple[str, bytes], ...] = ()
     row_headers: Sequence[Headers] | None = None
     all_count: bool = False
     #: Cache of `stored`; `cached_property` would make threads wait for each other.
-    _made: list[SortedRows] = field(
+    _stored_cache: list[SortedRows] = field(
         default_factory=list[SortedRows], init=False, repr=False, compare=False
     )
 
@@ -82,15 +82,17 @@ class Drained:
     def stored(self) -> SortedRows:
         if self.disk_rows is not None:
             return self.disk_rows
-        if not self._made:
-            self._made.append(SortedRows(self.keys, wrap_batch(self.values, self.timestamps)))
-        return self._made[0]
+        if not self._stored_cache:
+            self._stored_cache.append(
+                SortedRows(self.keys, wrap_batch(self.values, self.timestamps))
+            )
+        return self._stored_cache[0]
 
 
 @dataclass(frozen=True)
 class RestoreExtras:
     delete_range: tuple[bytes, bytes] | None = None
-    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    metadata: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 NO_EXTRAS = RestoreExtras()
@@ -128,13 +130,15 @@ class CommitBuffer:
     _unwrap_batch = staticmethod(unwrap_batch)
     _wrap_batch = staticmethod(wrap_batch)
 
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+    def __init__(
+        self, spec: StoreSpec, database: Database, *, topic: str, read_cache_bytes: int
+    ) -> None:
         self.spec = spec
         self._database = database
         self._family = spec.name
         self._serde: SerdePort = StoredValues(spec.value_serde, spec.name)
         self.topic = topic
-        self._keep_bytes = keep_bytes
+        self._read_cache_bytes = read_cache_bytes
         #: Decoded shareable values; None: the database lacks the key. No key is also in `_raw`.
         self.values: dict[bytes, Any] = {}
         #: Timestamps of known values and of uncommitted deletes.
@@ -319,8 +323,8 @@ class CommitBuffer:
         stop = len(ordered) if upper is None else bisect_left(ordered, upper)
         return ordered[start:stop]
 
-    def _dirty_since(self, seen: int) -> list[bytes]:
-        return list(islice(reversed(self.dirty), len(self.dirty) - seen))
+    def _dirty_since(self, count: int) -> list[bytes]:
+        return list(islice(reversed(self.dirty), len(self.dirty) - count))
 
     def _decode(self, key: bytes, data: bytes) -> tuple[Any, int]:
         payload, timestamp = self._unwrap(data)
@@ -348,7 +352,7 @@ class CommitBuffer:
             raise ValueError(
                 f"store {self.spec.name}: {timestamp!r} is no timestamp; it must be an int of milliseconds since the epoch"
             )
-        if value is None or self.keeps(value):
+        if value is None or self.can_share(value):
             data = None
         else:
             data = self._serde.serialize(self.topic, value)
@@ -387,8 +391,8 @@ class CommitBuffer:
         if max(timestamps, default=0) >= _TIMESTAMPS_END:
             return False
         present = list(filter(_is_present, values))
-        if self._keeps_all(present):
-            self.put_kept(keys, values, timestamps)
+        if self._can_share_all(present):
+            self.put_shared(keys, values, timestamps)
             return True
         if len(present) < len(values):
             return False
@@ -396,7 +400,7 @@ class CommitBuffer:
         if not all(map(_is_present, data)):
             return False
         rows = dict(zip(keys, cast("list[bytes]", data), strict=True))
-        self._begin_all(rows, timestamps)
+        self._mark_all_dirty(rows, timestamps)
         for key in rows:
             self.values.pop(key, None)
         self._raw.update(rows)
@@ -404,17 +408,17 @@ class CommitBuffer:
         self.timestamps.update(zip(keys, timestamps, strict=True))
         return True
 
-    def put_kept(
+    def put_shared(
         self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
     ) -> None:
         rows = dict(zip(keys, values, strict=True))
-        self._begin_all(rows, timestamps)
+        self._mark_all_dirty(rows, timestamps)
         self.values.update(rows)
         if not all(map(_is_present, values)):
             self._deleted.update(key for key, value in rows.items() if value is None)
         self.timestamps.update(zip(keys, timestamps, strict=True))
 
-    def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
+    def _mark_all_dirty(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
         before = len(self.dirty)
         self.dirty.update(zip(rows, repeat(None)))
         fresh = self._dirty_since(before)
@@ -428,7 +432,7 @@ class CommitBuffer:
             self._deleted.difference_update(rows)
         self.newest_ms = max(self.newest_ms, max(timestamps, default=-1))
 
-    def keeps(self, value: Any) -> bool:
+    def can_share(self, value: Any) -> bool:
         if type(value) not in _SHAREABLE or (
             isinstance(value, str | bytes) and len(value) > _LARGE
         ):
@@ -437,10 +441,10 @@ class CommitBuffer:
 
     def check_value(self, value: Any) -> None:
         """Raise the serde's error if a value does not serialise."""
-        if value is not None and not self.keeps(value):
+        if value is not None and not self.can_share(value):
             self._serde.serialize(self.topic, value)
 
-    def _keeps_all(self, values: Sequence[Any]) -> bool:
+    def _can_share_all(self, values: Sequence[Any]) -> bool:
         kinds: set[type] = set(map(type, values))
         if not _SHAREABLE.issuperset(kinds):
             return False
@@ -488,8 +492,8 @@ class CommitBuffer:
             present = list(filter(_is_present, live))
             values = self._serde.serialize_batch(self.topic, present)
             if len(present) < len(live):
-                each = iter(values)
-                values = [None if value is None else next(each) for value in live]
+                iterator = iter(values)
+                values = [None if value is None else next(iterator) for value in live]
             return self._measured(keys, values, timestamps)
         serialize, raw = self._serde.serialize, self._raw
         values = list[bytes | None]((None,)) * len(keys)
@@ -526,7 +530,7 @@ class CommitBuffer:
         self._clean()
         entries = len(self.values) + len(self._raw)
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
-        if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
+        if entries * per_entry + self._raw_bytes <= self._read_cache_bytes / 2:
             return
         # The read cache is full: it becomes `_old`. Reads move entries back; the next time it
         # is full, the others are dropped.
@@ -567,7 +571,9 @@ def write_rows(
     positions: Mapping[str, bytes],
     extras: Mapping[str, Drained | RestoreExtras],
 ) -> None:
-    mine = [(name, extras[name]) for name in rows]
-    notes = {key: note for _, extra in mine for key, note in extra.notes.items()}
-    ranges = {name: extra.delete_range for name, extra in mine if extra.delete_range is not None}
-    database.write(rows, {**positions, **notes}, delete_ranges=ranges)
+    store_extras = [(name, extras[name]) for name in rows]
+    metadata = {key: value for _, extra in store_extras for key, value in extra.metadata.items()}
+    ranges = {
+        name: extra.delete_range for name, extra in store_extras if extra.delete_range is not None
+    }
+    database.write(rows, {**positions, **metadata}, delete_ranges=ranges)

@@ -51,14 +51,14 @@ class StoreExpiry:
         `position_ms` is the stream time up to which all key ranges have finished.
         """
         name = store_time_name(self._spec.name)
-        notes = [decode_store_time(changed.notes.get(name)) for changed in drained]
+        metadata = [decode_store_time(changed.metadata.get(name)) for changed in drained]
         newest = (
-            max([self._stored_time[0], *(observed for observed, _ in notes)]),
-            max([self._stored_time[1], *(seq for _, seq in notes)]),
+            max([self._stored_time[0], *(observed for observed, _ in metadata)]),
+            max([self._stored_time[1], *(seq for _, seq in metadata)]),
         )
         written = {name: encode_store_time(*newest)} if newest != self._stored_time else {}
         self._stored_time = newest
-        return RestoreExtras(delete_range=self._expired(position_ms), notes=written)
+        return RestoreExtras(delete_range=self._expired(position_ms), metadata=written)
 
     def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:
         live_from = self._layout.live_from_ms(time_at(self._spec, position_ms))

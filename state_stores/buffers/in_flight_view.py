@@ -43,18 +43,18 @@ def on_top(
     places = range(stop - 1, start - 1, -1) if reverse else range(start, stop)
     top_rows = ((key, rows[key]) for key in map(ordered.__getitem__, places))
     live = ((key, value) for key, value in top_rows if value is not None)
-    rest = (row for row in below if row[0] not in rows)
-    return merge(live, rest, key=_key, reverse=reverse)
+    unchanged = (row for row in below if row[0] not in rows)
+    return merge(live, unchanged, key=_key, reverse=reverse)
 
 
 class DatabaseView:
     def __init__(self, below: Database) -> None:
         self._below = below
-        self._notes: dict[str, bytes] = {}
+        self._metadata: dict[str, bytes] = {}
 
     def position(self, name: str) -> bytes | None:
-        noted = self._notes.get(name)
-        return self._below.position(name) if noted is None else noted
+        stored = self._metadata.get(name)
+        return self._below.position(name) if stored is None else stored
 
     def rows_on_top(self, family: str) -> OrderedRows | None:
         raise NotImplementedError
@@ -89,12 +89,12 @@ class InFlightView(DatabaseView):
         self._changes = dict(changes)
         self._added = {name: before.get(name, 0) + added.get(name, 0) for name in changes}
         for changed in changes.values():
-            self._notes.update(changed.notes)
+            self._metadata.update(changed.metadata)
 
     def hide(self) -> None:
         self._changes = {}
         self._rows = {}
-        self._notes = {}
+        self._metadata = {}
         self._added = {}
 
     def rows_on_top(self, family: str) -> OrderedRows | None:

@@ -14,8 +14,10 @@ from tidewheel.state_stores.spec import StoreSpec
 
 
 class LruBuffer(CommitBuffer):
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+    def __init__(
+        self, spec: StoreSpec, database: Database, *, topic: str, read_cache_bytes: int
+    ) -> None:
+        super().__init__(spec, database, topic=topic, read_cache_bytes=read_cache_bytes)
         assert spec.max_entries is not None, "made for stores with a maximum"
         self._most = spec.max_entries
         #: Keys with a value, least recently used first; None until read from the database.

@@ -16,10 +16,10 @@ def merge_changes(changes: Sequence[Drained]) -> Drained:
     """
     if len(changes) == 1:
         return changes[0]
-    notes: dict[str, bytes] = {}
+    metadata: dict[str, bytes] = {}
     for change in changes:
-        for name, note in change.notes.items():
-            notes[name] = max(notes.get(name, note), note, key=decode_store_time)
+        for name, value in change.metadata.items():
+            metadata[name] = max(metadata.get(name, value), value, key=decode_store_time)
     ranges = [change.delete_range for change in changes if change.delete_range is not None]
     columns = _all_of(changes) if changes[0].all_count else _last_of(changes)
     return Drained(
@@ -28,7 +28,7 @@ def merge_changes(changes: Sequence[Drained]) -> Drained:
         delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
         if ranges
         else None,
-        notes=notes,
+        metadata=metadata,
         headers=changes[0].headers,
         row_headers=_merged_headers(changes, columns[0]),
         all_count=changes[0].all_count,

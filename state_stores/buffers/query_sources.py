@@ -181,7 +181,7 @@ def _ordered(keys: Sequence[bytes], *, reverse: bool) -> Iterator[bytes]:
     return reversed(keys) if reverse else iter(keys)
 
 
-class AskOwners(Protocol):
+class OwnerQuery(Protocol):
     """Callable: runs a function in the thread of the uncommitted rows, once per key range."""
 
     def __call__(self, function: Callable[[UncommittedRows], T], /) -> Callable[[], list[T]]: ...
@@ -223,7 +223,7 @@ def _is_up_to(end: bytes, *, reverse: bool) -> Callable[[tuple[bytes, bytes | No
 
 
 class ReadUncommitted:
-    def __init__(self, database: Database, store: str, ask: AskOwners) -> None:
+    def __init__(self, database: Database, store: str, ask: OwnerQuery) -> None:
         self._database = database
         self._store = store
         self._ask = ask

@@ -83,7 +83,7 @@ class RecordCache:
         latest = dict.fromkeys(chain.from_iterable(map(reversed, reversed(self._changes))))
         return [data for data in reversed(latest) if data in self._keys]
 
-    def take(
+    def pop(
         self, limit: int | None = None, *, in_order: bool = True
     ) -> tuple[list[bytes], list[Any], set[bytes]]:
         """Remove and return the `limit` least recently changed keys; None: all.
@@ -93,12 +93,12 @@ class RecordCache:
         if limit is None or limit >= len(self._keys):
             if self._disordered and (in_order or self._change_count <= _FEW_CHANGES):
                 self._keys = {data: self._keys[data] for data in self._by_last_change()}
-            taken = list(self._keys), list(self._keys.values()), self._new
+            changes = list(self._keys), list(self._keys.values()), self._new
             self._disordered = False
             self._keys, self._new, self._key_bytes = {}, set(), 0
             self._changes, self._change_count = [], 0
             self._left = set()
-            return taken
+            return changes
         order = self._by_last_change()
         chosen = order[:limit]
         self._changes = list[Sequence[bytes]]((order[limit:],))

@@ -111,11 +111,11 @@ class RowIndex:
 
     def change(self, rows: Mapping[bytes, object]) -> None:
         segments: dict[bytes, _Segment] = {}
-        gone: list[bytes] = []
+        removed: list[bytes] = []
         key_part, grown = self._key, 0
         for disk_key, value in rows.items():
             if value is None:
-                gone.append(disk_key)
+                removed.append(disk_key)
                 continue
             prefix = disk_key[:SEGMENT_BYTES]
             segment = segments.get(prefix)
@@ -132,7 +132,7 @@ class RowIndex:
             grown += size_bytes
         self._size_bytes += grown
         # Removals go last: a key whose only row is replaced stays in the dictionary.
-        for disk_key in gone:
+        for disk_key in removed:
             self.remove(disk_key)
 
     def remove(self, disk_key: bytes) -> None:
@@ -152,8 +152,8 @@ class RowIndex:
             del segment.rows[key]
             self._grow(segment, -len(disk_key) - _ROW_BYTES - len(key) - _KEY_BYTES)
 
-    def expire(self, first_kept: int) -> None:
-        while self._order and self._order[0] < first_kept:
+    def expire(self, first_live_segment: int) -> None:
+        while self._order and self._order[0] < first_live_segment:
             self._size_bytes -= self._segments.pop(self._order.pop(0)).size_bytes
 
     def _grow(self, segment: _Segment, size_bytes: int) -> None:
@@ -194,7 +194,7 @@ class RowIndex:
         segments = [self._segments[number] for number in numbers]
         for number, segment in zip(numbers, segments, strict=True):
             if not segment.complete:
-                self._look_up_each(number, segment, zip(keys, lows, highs, strict=True))
+                self._look_up_all(number, segment, zip(keys, lows, highs, strict=True))
         if any(segment.many for segment in segments):
             return list(map(self.of, keys, lows, highs))
         time, before_time = self._time, slice(-self._layout.tail)
@@ -222,7 +222,7 @@ class RowIndex:
                     rows.extend(key_rows[start:stop])
         return rows_by_key
 
-    def _look_up_each(
+    def _look_up_all(
         self, number: int, segment: _Segment, wanted: Iterable[tuple[bytes, int, int]]
     ) -> None:
         interval, scanned = self._layout.interval_ms, segment.scanned

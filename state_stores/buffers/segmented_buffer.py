@@ -41,15 +41,17 @@ class SegmentedBuffer(TimedBuffer):
         database: Database,
         *,
         topic: str,
-        keep_bytes: int,
+        read_cache_bytes: int,
         in_range: bool = False,
     ) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
+        super().__init__(
+            spec, database, topic=topic, read_cache_bytes=read_cache_bytes, in_range=in_range
+        )
         self.layout = SegmentLayout.of(spec)
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
         self._on_disk: list[int] | None = None
         self._rows: RowIndex | None = None
-        self._rows_seen = 0
+        self._indexed_dirty = 0
 
     @property
     def live_from_ms(self) -> int:
@@ -65,7 +67,7 @@ class SegmentedBuffer(TimedBuffer):
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
-        disk_keys = self.known_rows(key, low, high)
+        disk_keys = self.indexed_rows(key, low, high)
         if disk_keys is not None:
             self.fetch(disk_keys)
             rows = [
@@ -85,17 +87,17 @@ class SegmentedBuffer(TimedBuffer):
             disk.append(self._disk_rows(lower, upper, changed, reverse=reverse, length=length))
         return self._merged(changed, disk, reverse=reverse)
 
-    def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
+    def indexed_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
         """Return a key's disk keys in order, even expired ones; None if it is not indexed."""
         return self._row_index().of(key, low, high)
 
     def _row_index(self) -> RowIndex:
         rows = self._rows
         if rows is None:
-            budget = self._keep_bytes // 2
+            budget = self._read_cache_bytes // 2
             rows = RowIndex(self.layout, budget, self._segments_on_disk(), self._look_up)
-            self._rows, self._rows_seen = rows, 0
-        if len(self.dirty) > self._rows_seen or rows.is_full:
+            self._rows, self._indexed_dirty = rows, 0
+        if len(self.dirty) > self._indexed_dirty or rows.is_full:
             self._update_index(rows)
         return rows
 
@@ -104,7 +106,7 @@ class SegmentedBuffer(TimedBuffer):
         high = min(high, TIME_MAX)
         if high < low:
             return []
-        disk_keys = self.known_rows(key, low, high)
+        disk_keys = self.indexed_rows(key, low, high)
         if disk_keys is not None:
             return disk_keys
         return [row[0] for row in self._scanned(key, low, high, reverse=False)]
@@ -120,10 +122,10 @@ class SegmentedBuffer(TimedBuffer):
         ]
 
     def _update_index(self, rows: RowIndex) -> None:
-        fresh = self._dirty_since(self._rows_seen)
+        fresh = self._dirty_since(self._indexed_dirty)
         fresh.reverse()
         rows.add(self._with_values(fresh))
-        self._rows_seen = len(self.dirty)
+        self._indexed_dirty = len(self.dirty)
 
     def _with_values(self, disk_keys: list[bytes]) -> list[bytes]:
         deleted = self._deleted
@@ -221,23 +223,23 @@ class SegmentedBuffer(TimedBuffer):
         if rows is None:
             super().put(key, value, timestamp)
             return
-        in_step = self._rows_seen == len(self.dirty)
+        in_step = self._indexed_dirty == len(self.dirty)
         super().put(key, value, timestamp)
         if key in self._deleted:
             rows.remove(key)
         else:
             rows.put(key)
         if in_step:
-            self._rows_seen = len(self.dirty)
+            self._indexed_dirty = len(self.dirty)
 
-    def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
+    def _mark_all_dirty(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
         index = self._rows
-        in_step = self._rows_seen == len(self.dirty)
-        super()._begin_all(rows, timestamps)
+        in_step = self._indexed_dirty == len(self.dirty)
+        super()._mark_all_dirty(rows, timestamps)
         if index is not None:
             index.change(rows)
             if in_step:
-                self._rows_seen = len(self.dirty)
+                self._indexed_dirty = len(self.dirty)
 
     def mark_changed(
         self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
@@ -247,8 +249,8 @@ class SegmentedBuffer(TimedBuffer):
         super().mark_changed(keys, latest, fresh)
 
     @property
-    def _kept_from(self) -> bytes:
-        return self.layout.prefix(self.layout.first_kept(self.observed_stream_time_ms))
+    def _first_live_key(self) -> bytes:
+        return self.layout.prefix(self.layout.first_live_segment(self.observed_stream_time_ms))
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
@@ -257,7 +259,7 @@ class SegmentedBuffer(TimedBuffer):
         if keys:
             # Operators that know disk keys write them without calling `observe`.
             self.observe(layout.latest_time(keys))
-        dead = self._kept_from
+        dead = self._first_live_key
         live = bisect_left(keys, dead)
         return Drained(
             [key[SEGMENT_BYTES:] for key in keys],
@@ -265,7 +267,7 @@ class SegmentedBuffer(TimedBuffer):
             timestamps,
             disk_rows=SortedRows(keys[live:], self._wrap_batch(values[live:], timestamps[live:])),
             delete_range=None if self.in_range else self._delete_range(dead),
-            notes=self._time_to_store(),
+            metadata=self._time_to_store(),
         )
 
     def _delete_range(self, dead: bytes) -> tuple[bytes, bytes] | None:
@@ -289,15 +291,15 @@ class SegmentedBuffer(TimedBuffer):
         delete_range = self._delete_range(self.layout.prefix(first))
         # `_delete_range` cached the list of segments on disk; the restored rows will change it.
         self._forget_disk()
-        return RestoreExtras(delete_range=delete_range, notes=restored.notes)
+        return RestoreExtras(delete_range=delete_range, metadata=restored.metadata)
 
     def applied(self) -> None:
         if self._rows is not None:
             self._update_index(self._rows)
-            self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
+            self._rows.expire(self.layout.first_live_segment(self.observed_stream_time_ms))
         # Without dirty keys this store was not in the commit: its segments on disk are the same.
         if self._on_disk is not None and self.dirty:
-            dead = self.layout.first_kept(self.observed_stream_time_ms)
+            dead = self.layout.first_live_segment(self.observed_stream_time_ms)
             segments = self.layout.segments_in(self.dirty).union(self._on_disk)
             self._on_disk = sorted(segment for segment in segments if segment >= dead)
             if min(segments, default=dead) < dead:
@@ -317,7 +319,7 @@ class SegmentedBuffer(TimedBuffer):
     def _clean(self) -> None:
         super()._clean()
         self._index.clear()
-        self._rows_seen = 0
+        self._indexed_dirty = 0
 
 
 class QuerySegments:

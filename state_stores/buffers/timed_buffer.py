@@ -48,10 +48,10 @@ class TimedBuffer(CommitBuffer):
         database: Database,
         *,
         topic: str,
-        keep_bytes: int,
+        read_cache_bytes: int,
         in_range: bool = False,
     ) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+        super().__init__(spec, database, topic=topic, read_cache_bytes=read_cache_bytes)
         self.in_range = in_range
         self.observed_stream_time_ms = -1
         self.seq = 0
@@ -95,7 +95,7 @@ class TimedBuffer(CommitBuffer):
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
-        return Drained(keys, values, timestamps, notes=self._time_to_store())
+        return Drained(keys, values, timestamps, metadata=self._time_to_store())
 
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         raise NotImplementedError
@@ -107,9 +107,9 @@ class TimedBuffer(CommitBuffer):
         slowest_ms: int | None = None,  # noqa: ARG002 - for stores that delete expired rows
     ) -> RestoreExtras:
         self._observe_rows(rows)
-        notes = self._time_to_store()
+        metadata = self._time_to_store()
         self._stored_time = (self.observed_stream_time_ms, self.seq)
-        return RestoreExtras(notes=notes)
+        return RestoreExtras(metadata=metadata)
 
     def applied(self) -> None:
         self._stored_time = (

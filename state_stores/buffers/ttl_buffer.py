@@ -20,8 +20,10 @@ _NEVER: Final = 1 << 64
 
 
 class TtlBuffer(TimedBuffer):
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+    def __init__(
+        self, spec: StoreSpec, database: Database, *, topic: str, read_cache_bytes: int
+    ) -> None:
+        super().__init__(spec, database, topic=topic, read_cache_bytes=read_cache_bytes)
         assert spec.ttl_ms is not None, "made for stores with a ttl"
         self._ttl_ms = spec.ttl_ms
         self._due_ms = 0

@@ -61,8 +61,10 @@ class _ByKey(ABC):
 
 
 class VersionedBuffer(_ByKey, TimedBuffer):
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+    def __init__(
+        self, spec: StoreSpec, database: Database, *, topic: str, read_cache_bytes: int
+    ) -> None:
+        super().__init__(spec, database, topic=topic, read_cache_bytes=read_cache_bytes)
         self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
         self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
         #: Latest timestamp of some keys; -1 for a key without versions.
@@ -146,7 +148,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             [None if value is None else versions.value_of(value) for _, _, value in columns],
             [timestamp for _, timestamp, _ in columns],
             disk_rows=SortedRows([key for key, _ in rows], [value for _, value in rows]),
-            notes=self._time_to_store(),
+            metadata=self._time_to_store(),
             all_count=True,
         )
 

@@ -74,7 +74,11 @@ def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Ite
     for disk_key, data in stored:
         key, timestamp = disk_key[: -versions.TAIL], versions.time_of(disk_key)
         if key not in newer:
-            newer = {other: time for other, time in newer.items() if disk_key.startswith(other)}
+            newer = {
+                newer_key: time
+                for newer_key, time in newer.items()
+                if disk_key.startswith(newer_key)
+            }
         valid_to = newer.get(key)
         newer[key] = timestamp
         value = versions.value_of(unwrap_value(data)[0])

@@ -71,21 +71,21 @@ def ingest_runs(
         _write_files(database, spec.name, files)
     elif files:
         bulk.ingest(spec.name, [file.path for file in files])
-    notes = _notes(spec, before.later(time), position_name, position)
-    _conclude(database, spec, before.later(time), slowest_ms, notes)
+    metadata = _metadata_of(spec, before.later(time), position_name, position)
+    _conclude(database, spec, before.later(time), slowest_ms, metadata)
     if bulk is not None:
         bulk.make_durable()
 
 
-def _notes(
+def _metadata_of(
     spec: StoreSpec, now: StoreTime, position_name: str, position: Position | None
 ) -> dict[str, bytes]:
-    notes: dict[str, bytes] = {}
+    metadata: dict[str, bytes] = {}
     if now != StoreTime():
-        notes[store_time_name(spec.name)] = encode_store_time(now.observed_ms, now.seq)
+        metadata[store_time_name(spec.name)] = encode_store_time(now.observed_ms, now.seq)
     if position is not None:
-        notes[position_name] = position.encode()
-    return notes
+        metadata[position_name] = position.encode()
+    return metadata
 
 
 def _conclude(
@@ -93,7 +93,7 @@ def _conclude(
     spec: StoreSpec,
     now: StoreTime,
     slowest_ms: int | None,
-    notes: Mapping[str, bytes],
+    metadata: Mapping[str, bytes],
 ) -> None:
     ranges: dict[str, tuple[bytes, bytes]] = {}
     if spec.kind in SEGMENTED_KINDS:
@@ -102,8 +102,8 @@ def _conclude(
         first = next(database.iterate(spec.name, None, dead), None)
         if first is not None:
             ranges[spec.name] = (first[0], dead)
-    if notes or ranges:
-        database.write({}, notes, delete_ranges=ranges)
+    if metadata or ranges:
+        database.write({}, metadata, delete_ranges=ranges)
 
 
 def _write_files(database: Database, family: str, files: Sequence[RunFile]) -> None:

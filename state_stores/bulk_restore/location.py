@@ -40,7 +40,7 @@ _COPY_BYTES: Final = 4 * 1024 * 1024
 DAY_MS: Final = 86_400_000
 #: Age (ms) at which snapshots are deleted if the newest snapshot has another topic id, because the
 #: changelog topic was deleted and recreated.
-_OTHERS_MS: Final = 30 * DAY_MS
+_OTHER_TOPICS_MS: Final = 30 * DAY_MS
 
 
 class SnapshotLocation:
@@ -183,36 +183,36 @@ class SnapshotLocation:
         manifest nothing is deleted.
         """
         assert keep > 0, "a location without manifests has no snapshot"
-        kept: list[StoreSnapshot] = []
-        gone: list[str] = []
+        retained: list[StoreSnapshot] = []
+        deleted: list[str] = []
         for name in self._manifests(application_id, store):
             snapshot = self._read(name, application_id, store)
-            if snapshot is not None and _is_kept(snapshot, kept, keep=keep, now_ms=now_ms):
-                kept.append(snapshot)
-            elif snapshot is not None or len(kept) >= keep:
-                gone.append(name)
-        if not kept:
+            if snapshot is not None and _is_retained(snapshot, retained, keep=keep, now_ms=now_ms):
+                retained.append(snapshot)
+            elif snapshot is not None or len(retained) >= keep:
+                deleted.append(name)
+        if not retained:
             return []
-        referred = {run.file for snapshot in kept for run in snapshot.runs}
+        referred = {run.file for snapshot in retained for run in snapshot.runs}
         folder = f"{_folder(application_id, store)}/runs"
         for partition in self._storage.names(folder):
             for run in self._storage.names(f"{folder}/{partition}"):
-                made = _RUN_NAME.fullmatch(run)
+                match = _RUN_NAME.fullmatch(run)
                 name = f"{folder}/{partition}/{run}"
-                if made and name not in referred and now_ms - int(made[1], 16) >= min_age_ms:
-                    gone.append(name)
-        for name in gone:
+                if match and name not in referred and now_ms - int(match[1], 16) >= min_age_ms:
+                    deleted.append(name)
+        for name in deleted:
             self._storage.delete(name)
-        return gone
+        return deleted
 
 
-def _is_kept(
+def _is_retained(
     snapshot: StoreSnapshot, newer: Sequence[StoreSnapshot], *, keep: int, now_ms: int
 ) -> bool:
-    if sum(each.topic_id == snapshot.topic_id for each in newer) == keep:
+    if sum(other.topic_id == snapshot.topic_id for other in newer) == keep:
         return False
     is_newest = not newer or snapshot.topic_id == newer[0].topic_id
-    return is_newest or now_ms - snapshot.created_at_ms < _OTHERS_MS
+    return is_newest or now_ms - snapshot.created_at_ms < _OTHER_TOPICS_MS
 
 
 def _folder(application_id: str, store: str) -> str:

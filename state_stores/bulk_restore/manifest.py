@@ -96,7 +96,7 @@ class PartitionRuns(
     expired_by_ms: int | None = None
 
     @property
-    def left_out_by_ms(self) -> int:
+    def expired_until_ms(self) -> int:
         return self.time.observed_ms if self.expired_by_ms is None else self.expired_by_ms
 
     @property
@@ -292,7 +292,7 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
         return None
     layout = SegmentLayout.of(spec)
     needed = layout.segment(layout.live_from_ms(slowest_ms))
-    if layout.first_kept(runs.left_out_by_ms) <= needed:
+    if layout.first_live_segment(runs.expired_until_ms) <= needed:
         return None
     return "it lacks rows that the slowest key range of the task still needs"
 
@@ -320,7 +320,7 @@ def _check(snapshot: StoreSnapshot) -> None:
         StoreKind(snapshot.kind)
     except ValueError as error:
         raise SnapshotRefused(f"the manifest does not describe a snapshot ({error})") from error
-    numbers = [each.partition for each in snapshot.partitions]
+    numbers = [partition.partition for partition in snapshot.partitions]
     _demand(snapshot.format_version == FORMAT_VERSION, "its inner format version differs")
     _demand(_is_topic_id(snapshot.topic_id), "its topic id is invalid")
     _demand(0 <= snapshot.generation < _GENERATIONS_END, "its generation is invalid")
@@ -346,7 +346,7 @@ def _check_partition(partition: PartitionRuns, folder: str) -> None:
         0 <= partition.caught_up_at_ms < _TIMES_END
         and -1 <= partition.time.observed_ms < _TIMES_END
         and 0 <= partition.time.seq < _SEQS_END
-        and -1 <= partition.left_out_by_ms <= partition.time.observed_ms,
+        and -1 <= partition.expired_until_ms <= partition.time.observed_ms,
         f"{which}: its times are invalid",
     )
     _demand(len(runs) <= _RUNS_MAX, f"{which} has {len(runs)} runs, more than any of ours")

@@ -35,11 +35,11 @@ def limit_runs(
 ) -> list[RunFile]:
     if len(files) <= most:
         return list(files)
-    each, longer = divmod(len(files), most)
+    files_per_run, longer = divmod(len(files), most)
     merged_files: list[RunFile] = []
     start = 0
     for number in range(most):
-        stop = start + each + (number < longer)
+        stop = start + files_per_run + (number < longer)
         # A group keeps its deletes if older rows may exist: if the files don't begin at the log's
         # start, or if an earlier group has rows that are no deletes.
         below = not complete_from_zero or bool(merged_files)

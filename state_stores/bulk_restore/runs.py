@@ -98,21 +98,21 @@ class RunBuilder:
     def _close_run(self) -> None:
         last, self._last = self._last, _last_of(self._spec, self._slowest_ms)
         self._time = self._time.later(last.time())
-        rows = self._kept(last.in_order())
+        rows = self._live_rows(last.in_order())
         run = write_run(self._path, rows, self._partition, (self._from, self._position))
         if run is not None:
             self._files.append(RunFile(self._path, run))
             self._drop_deletes = False
         self._from = self._position
 
-    def _kept(self, rows: Iterable[Row]) -> Iterable[Row]:
+    def _live_rows(self, rows: Iterable[Row]) -> Iterable[Row]:
         if self._drop_deletes:
             rows = (row for row in rows if row[1] is not None)
         if self._spec.kind in SEGMENTED_KINDS:
             layout = SegmentLayout.of(self._spec)
             first = layout.first_restored(self._time.observed_ms, self._slowest_ms)
-            kept_from = layout.prefix(first)
-            rows = (row for row in rows if row[0] >= kept_from)
+            first_key = layout.prefix(first)
+            rows = (row for row in rows if row[0] >= first_key)
         return rows
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
-from tidewheel.state_stores.bulk_restore.urls import shown_url
+from tidewheel.state_stores.bulk_restore.urls import redacted_url
 from tidewheel.state_stores.private_files import create_private, make_private_directory
 
 #: Block size of remote reads. fsspec's defaults, up to 50 MiB, seem to hang on a slow line.
@@ -64,10 +64,10 @@ def open_storage(url: str) -> Storage:
         filesystem, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise SnapshotRefused(
-            f"{shown_url(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
+            f"{redacted_url(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
             "(s3fs for s3, gcsfs for gs, pyarrow for hdfs), or give a directory"
         ) from error
-    return RemoteStorage(filesystem, root, shown_url(url))
+    return RemoteStorage(filesystem, root, redacted_url(url))
 
 
 class Directory:

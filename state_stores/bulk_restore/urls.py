@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"`]+")
 
 
-def shown_url(url: str) -> str:
+def redacted_url(url: str) -> str:
     """Return a URL without secrets.
 
-    >>> shown_url("s3://key:secret@bucket/states?token=x")
+    >>> redacted_url("s3://key:secret@bucket/states?token=x")
     's3://bucket/states'
-    >>> shown_url("s3://key:secret@[bucket/states")
+    >>> redacted_url("s3://key:secret@[bucket/states")
     's3://***'
     """
     try:
@@ -22,12 +22,12 @@ def shown_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def shown_text(text: str) -> str:
+def redacted_text(text: str) -> str:
     """Return a text with all URLs cleaned of secrets.
 
-    >>> shown_text("[PATH_NOT_FOUND] Path does not exist: wasbs://me:key@host/a.csv?sig=abc. SQLSTATE: 42K03")
+    >>> redacted_text("[PATH_NOT_FOUND] Path does not exist: wasbs://me:key@host/a.csv?sig=abc. SQLSTATE: 42K03")
     '[PATH_NOT_FOUND] Path does not exist: wasbs://host/a.csv SQLSTATE: 42K03'
-    >>> shown_text("/data/a@b.csv?"), shown_text("shop.products")
+    >>> redacted_text("/data/a@b.csv?"), redacted_text("shop.products")
     ('/data/a@b.csv?', 'shop.products')
     """
-    return _URL.sub(lambda found: shown_url(found.group()), text)
+    return _URL.sub(lambda match: redacted_url(match.group()), text)

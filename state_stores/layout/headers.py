@@ -13,7 +13,7 @@ from tidewheel.state_stores.ports import SerdePort
 
 _SEVEN_BITS: Final = 0x7F
 #: Continuation bit: set in all bytes of a varint but the last.
-MORE: Final = 0x80
+CONTINUATION_BIT: Final = 0x80
 
 
 #: Kafka headers: ordered, names may repeat, values are bytes or null.
@@ -36,7 +36,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         position += 1
         value |= (byte & _SEVEN_BITS) << shift
-        if byte < MORE:
+        if byte < CONTINUATION_BIT:
             return value, position
         shift += 7
 
@@ -49,7 +49,7 @@ def varint(number: int) -> bytes:
     """
     out = bytearray()
     while number > _SEVEN_BITS:
-        out.append(number & _SEVEN_BITS | MORE)
+        out.append(number & _SEVEN_BITS | CONTINUATION_BIT)
         number >>= 7
     out.append(number)
     return bytes(out)

@@ -6,14 +6,14 @@ from tidewheel.state_stores.errors import SerdeError
 from tidewheel.state_stores.ports import SerdePort
 
 
-def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str = "key") -> bytes:
+def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, noun: str = "key") -> bytes:
     """Return a key's bytes; raise ValueError for None, `SerdeError` if the serde rejects it."""
     try:
         data = None if key is None else serde.serialize(topic, key)
     except SerdeError as error:
         raise error.in_store(store) from error
     if data is None:
-        raise ValueError(f"store {store}: a {what} must not be None")
+        raise ValueError(f"store {store}: a {noun} must not be None")
     return data
 
 

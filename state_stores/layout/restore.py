@@ -121,8 +121,8 @@ def _fold_segments(
         if key is not None and layout.is_row(key)
     }
     observed_ms = max(map(layout.time_of, last), default=-1)
-    first_kept = layout.first_restored(observed_ms, slowest_ms)
-    rows = {key: row for key, row in last.items() if layout.segment_of(key) >= first_kept}
+    first_live_segment = layout.first_restored(observed_ms, slowest_ms)
+    rows = {key: row for key, row in last.items() if layout.segment_of(key) >= first_live_segment}
     wrap_all = wrap_with_headers if spec.keeps_headers else wrap_batch
     wrapped = wrap_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
     return list(zip(rows, wrapped, strict=True))

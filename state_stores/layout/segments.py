@@ -162,7 +162,7 @@ class SegmentLayout:
     def live_from_ms(self, observed_ms: int) -> int:
         return max(observed_ms - self.retention_ms + 1, 0)
 
-    def first_kept(self, observed_ms: int) -> int:
+    def first_live_segment(self, observed_ms: int) -> int:
         return self.segment(self.live_from_ms(observed_ms - self.kept_longer_ms))
 
     def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
@@ -175,7 +175,9 @@ class SegmentLayout:
         >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)
         (9, 2, 0)
         """
-        return self.first_kept(observed_ms if slowest_ms is None else min(observed_ms, slowest_ms))
+        return self.first_live_segment(
+            observed_ms if slowest_ms is None else min(observed_ms, slowest_ms)
+        )
 
     def key_bounds(self, segment: int, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
         """Return bounds (first, end) of a key's rows; rows of longer keys may be in between."""
@@ -222,9 +224,9 @@ def check_bounds(
     )
 
 
-def check_time(store: str, time: object, what: str) -> int:
+def check_time(store: str, time: object, noun: str) -> int:
     if type(time) is not int or not 0 <= time <= TIME_MAX:
         raise ValueError(
-            f"store {store}: {what} {time!r} is no timestamp; it must be an int of milliseconds since the epoch"
+            f"store {store}: {noun} {time!r} is no timestamp; it must be an int of milliseconds since the epoch"
         )
     return time

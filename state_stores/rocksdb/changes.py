@@ -34,27 +34,27 @@ def split_writes(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list
     [[[(b'1', b'x')]], [[(b'2', b'y')]]]
     """
     pieces: list[Piece] = []
-    room = limit_bytes
+    free_bytes = limit_bytes
     for family, unsorted in changes.items():
         rows = unsorted if isinstance(unsorted, SortedRows) else _sorted(unsorted)
         whole = _size(rows)
-        if whole <= room:
+        if whole <= free_bytes:
             if len(rows):
                 pieces.append(Piece(family, rows))
-                room -= whole
+                free_bytes -= whole
             continue
         ends = list(accumulate(_sizes(rows), initial=0))
         start = 0
         while start < len(rows):
-            stop = bisect_left(ends, ends[start] + room + 1) - 1
+            stop = bisect_left(ends, ends[start] + free_bytes + 1) - 1
             if stop <= start:
                 if pieces:
                     yield pieces
-                    pieces, room = [], limit_bytes
+                    pieces, free_bytes = [], limit_bytes
                     continue
                 stop = start + 1
             pieces.append(Piece(family, rows if stop - start == len(rows) else rows[start:stop]))
-            room -= ends[stop] - ends[start]
+            free_bytes -= ends[stop] - ends[start]
             start = stop
     if pieces:
         yield pieces

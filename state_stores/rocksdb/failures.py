@@ -23,22 +23,22 @@ def is_stall(error: BaseException) -> bool:
 
 def failure(error: BaseException, path: Path, doing: str) -> StateStoreError:
     text = str(error).strip()
-    what = f"could not {doing} in {path}: {text}"
+    message = f"could not {doing} in {path}: {text}"
     if any(mark in text for mark in _LOCKED):
         return StoreLockedError(
-            f"{what}; the database is open elsewhere: stop the other process, or close the task's readers"
+            f"{message}; the database is open elsewhere: stop the other process, or close the task's readers"
         )
     # Before corruption: on a full disk one message can contain both texts.
     if any(mark in text for mark in _FULL):
         return StateStoreError(
-            f"{what}; free disk space or move state_dir, the task is then restored from its changelog"
+            f"{message}; free disk space or move state_dir, the task is then restored from its changelog"
         )
     if any(mark in text for mark in _UNWRITABLE):
-        return StateStoreError(f"{what}; make state_dir writable for this user")
+        return StateStoreError(f"{message}; make state_dir writable for this user")
     if _FILES in text:
-        return StateStoreError(f"{what}; raise the limit of open files (`ulimit -n 65536`)")
+        return StateStoreError(f"{message}; raise the limit of open files (`ulimit -n 65536`)")
     if any(mark in text for mark in _CORRUPT):
         return StoreCorruptedError(
-            f"{what}; the files are damaged: delete this directory, the task is then restored from its changelog"
+            f"{message}; the files are damaged: delete this directory, the task is then restored from its changelog"
         )
-    return StateStoreError(f"{what}; see the file LOG in this directory")
+    return StateStoreError(f"{message}; see the file LOG in this directory")

@@ -36,7 +36,7 @@ _FILTERS_OF_BUDGET: Final = 1 / 8
 #: Smaller memtables get no filter: a filter takes a whole allocation unit, even if empty.
 _LEAST_FILTERED_BYTES: Final = _LEAST_FAMILY_BUFFER_BYTES
 
-_KEPT_LOG_FILES: Final = 3
+_LOG_FILES_MAX: Final = 3
 _LOG_FILE_BYTES: Final = 1024 * 1024
 _MANIFEST_BYTES: Final = 4 * 1024 * 1024
 _MANIFEST_PREALLOCATION_BYTES: Final = 64 * 1024
@@ -108,8 +108,14 @@ class SharedResources:
         size = self.family_write_buffer_bytes
         if not families or not options.bloom_filter_bits_per_key or size < _LEAST_FILTERED_BYTES:
             return 0
-        room = options.write_buffer_bytes * _FILTERS_OF_BUDGET / (self.databases * families * size)
-        return 0 if room < _LEAST_WRITE_BUFFER_FILTER else min(_WRITE_BUFFER_FILTER, room)
+        filter_share = (
+            options.write_buffer_bytes * _FILTERS_OF_BUDGET / (self.databases * families * size)
+        )
+        return (
+            0
+            if filter_share < _LEAST_WRITE_BUFFER_FILTER
+            else min(_WRITE_BUFFER_FILTER, filter_share)
+        )
 
     def _set_files(self, native: Options, options: RocksDBOptions) -> None:
         native.set_compaction_style(
@@ -124,7 +130,7 @@ class SharedResources:
         native.set_skip_stats_update_on_db_open(True)
         native.set_stats_dump_period_sec(0)
         native.set_stats_persist_period_sec(0)
-        native.set_keep_log_file_num(_KEPT_LOG_FILES)
+        native.set_keep_log_file_num(_LOG_FILES_MAX)
         native.set_max_log_file_size(_LOG_FILE_BYTES)
         native.set_max_manifest_file_size(_MANIFEST_BYTES)
         native.set_manifest_preallocation_size(_MANIFEST_PREALLOCATION_BYTES)

@@ -17,7 +17,7 @@ from typing import Final
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
-from tidewheel.state_stores.layout.headers import MORE, read_varint
+from tidewheel.state_stores.layout.headers import CONTINUATION_BIT, read_varint
 from tidewheel.state_stores.rocksdb.failures import failure
 
 _FORMAT: Final = 5
@@ -54,13 +54,13 @@ def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) ->
     except Exception as error:
         if type(error) is not Exception:  # an error of `rows`, not of RocksDB
             raise
-        what = f"write sorted file {path.name}"
+        action = f"write sorted file {path.name}"
         if _UNSORTED in str(error):
             raise StateStoreError(
-                f"could not {what} in {path.parent}: row {count} does not follow the one before; rows need ascending "
+                f"could not {action} in {path.parent}: row {count} does not follow the one before; rows need ascending "
                 "keys, each key once"
             ) from error
-        raise failure(error, path.parent, what) from error
+        raise failure(error, path.parent, action) from error
     return count
 
 
@@ -156,7 +156,7 @@ def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:
         stop = _entries_end(block)
         while position < stop:
             shared, added, length = block[position : position + 3]
-            if (shared | added | length) < MORE:
+            if (shared | added | length) < CONTINUATION_BIT:
                 position += 3
             else:
                 shared, position = read_varint(block, position)

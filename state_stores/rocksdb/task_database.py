@@ -365,15 +365,15 @@ class TaskDatabase:
 
 
 class _Translated:
-    __slots__ = ("_path", "_what")
+    __slots__ = ("_action", "_path")
 
-    def __init__(self, path: Path, *what: str) -> None:
+    def __init__(self, path: Path, *action: str) -> None:
         self._path = path
-        self._what = what
+        self._action = action
 
     @property
     def _doing(self) -> str:
-        return " ".join(self._what)
+        return " ".join(self._action)
 
     def __enter__(self) -> Self:
         return self
@@ -394,8 +394,8 @@ class _Translated:
 class _Access(_Translated):
     __slots__ = ("_database",)
 
-    def __init__(self, database: TaskDatabase, *what: str) -> None:
-        super().__init__(database.path, *what)
+    def __init__(self, database: TaskDatabase, *action: str) -> None:
+        super().__init__(database.path, *action)
         self._database = database
 
     def __enter__(self) -> Self:

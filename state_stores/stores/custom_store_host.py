@@ -24,7 +24,7 @@ from tidewheel.state_stores.stores.custom_store import (
 
 #: Interval (ms) between writes of the file `position`: the changelog's topic id and the commit's
 #: time, which the offset saved by the user's store object lacks.
-_NOTE_EVERY_MS: Final = 60_000
+_POSITION_INTERVAL_MS: Final = 60_000
 
 _DIRECTORY_MODE: Final = 0o700
 
@@ -126,8 +126,8 @@ class CustomStoreHost:
         self._task_id = task_id
         self._changelog = changelog
         self._root = directory / f"custom-{spec.name}"
-        self._note_path = self._root / "position"
-        self._noted: Position | None = None
+        self._position_path = self._root / "position"
+        self._written_position: Position | None = None
         self._closed = False
         #: True during the task's own calls of the user's object, such as `restore` and `commit`.
         #: Logging a change there is an error: the changelog already has it.
@@ -151,23 +151,27 @@ class CustomStoreHost:
     def _open(self) -> None:
         users = self.store.users
         self.identity = secrets.token_hex(16)
-        self._noted = Position.decode(self._read_note())
-        if not users.manages_offsets or (self._changelog is not None and self._noted is None):
+        self._written_position = Position.decode(self._read_position_file())
+        if not users.manages_offsets or (
+            self._changelog is not None and self._written_position is None
+        ):
             self._wipe()
         self._closed = False
         with self._translated("init"):
-            users.init(_Context(self, self._spec.name, self._task_id))
+            users.init(_StoreContext(self, self._spec.name, self._task_id))
         self.position = self._existing_position()
 
     def _existing_position(self) -> Position | None:
-        if self._noted is None or self._changelog is None:
+        if self._written_position is None or self._changelog is None:
             return None
         with self._translated("committed_offset"):
             offset = self.store.users.committed_offset(*self._changelog)
-        if offset is None or offset < self._noted.offset:
+        if offset is None or offset < self._written_position.offset:
             return None
         return Position(
-            offset=offset, topic_id=self._noted.topic_id, written_at_ms=self._noted.written_at_ms
+            offset=offset,
+            topic_id=self._written_position.topic_id,
+            written_at_ms=self._written_position.written_at_ms,
         )
 
     def begin(self, now: Callable[[], int]) -> CustomStore:
@@ -189,10 +193,10 @@ class CustomStoreHost:
         self._open()
 
     def _wipe(self) -> None:
-        self._noted = None
+        self._written_position = None
         with self._translated("emptying its directory"):
             # First: this file must not outlive the data whose offset it describes.
-            self._note_path.unlink(missing_ok=True)
+            self._position_path.unlink(missing_ok=True)
             if self._root.exists():
                 shutil.rmtree(self._root)
 
@@ -238,33 +242,33 @@ class CustomStoreHost:
             self.store.users.commit(offsets)
         if position is not None:
             self.position = position
-            self._keep_note(position)
+            self._write_position_file(position)
 
-    def _keep_note(self, position: Position) -> None:
+    def _write_position_file(self, position: Position) -> None:
         """Write the file `position`: each minute, or if it has another topic or a higher offset.
 
         A start that reads an offset above the object's `committed_offset` discards the data.
         """
-        noted = self._noted
+        written = self._written_position
         if not self.store.users.manages_offsets or (
-            noted is not None
-            and noted.topic_id == position.topic_id
-            and position.offset >= noted.offset
-            and position.written_at_ms - noted.written_at_ms < _NOTE_EVERY_MS
+            written is not None
+            and written.topic_id == position.topic_id
+            and position.offset >= written.offset
+            and position.written_at_ms - written.written_at_ms < _POSITION_INTERVAL_MS
         ):
             return
         with self._translated("noting its position"):
             self._root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-            fresh = self._note_path.with_suffix(".new")
+            fresh = self._position_path.with_suffix(".new")
             fresh.unlink(missing_ok=True)
             with create_private(fresh) as file:
                 file.write(position.encode())
-            fresh.replace(self._note_path)
-        self._noted = position
+            fresh.replace(self._position_path)
+        self._written_position = position
 
-    def _read_note(self) -> bytes | None:
+    def _read_position_file(self) -> bytes | None:
         with self._translated("reading its position"):
-            return self._note_path.read_bytes() if self._note_path.exists() else None
+            return self._position_path.read_bytes() if self._position_path.exists() else None
 
     def close(self) -> None:
         if not self._closed:
@@ -273,7 +277,7 @@ class CustomStoreHost:
                 self.store.users.close()
 
     @contextmanager
-    def _translated(self, what: str) -> Generator[None]:
+    def _translated(self, action: str) -> Generator[None]:
         self._in_call = True
         try:
             yield
@@ -281,7 +285,7 @@ class CustomStoreHost:
             raise
         except Exception as error:
             raise StateStoreError(
-                f"store {self._spec.name} of task {self._task_id}: {what} failed: {type(error).__name__}: {error}; fix its "
+                f"store {self._spec.name} of task {self._task_id}: {action} failed: {type(error).__name__}: {error}; fix its "
                 "class, then restart: committed changes are in its changelog"
             ) from error
         finally:
@@ -289,7 +293,7 @@ class CustomStoreHost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Context(StateStoreContext):
+class _StoreContext(StateStoreContext):
     _slot: CustomStoreHost
     _name: str
     _task_id: str

@@ -68,17 +68,21 @@ def make_store(
     database: Database,
     *,
     topic: str,
-    keep_bytes: int,
+    read_cache_bytes: int,
     now: Callable[[], int],
     is_cached: bool,
     in_range: bool = False,
 ) -> Store:
     match spec.kind:
         case StoreKind.KEY_VALUE:
-            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            buffer = _key_value_buffer(spec)(
+                spec, database, topic=topic, read_cache_bytes=read_cache_bytes
+            )
             return KeyValueStore[Any, Any](buffer, now, is_cached=is_cached)
         case StoreKind.TIMESTAMPED_KEY_VALUE:
-            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            buffer = _key_value_buffer(spec)(
+                spec, database, topic=topic, read_cache_bytes=read_cache_bytes
+            )
             if spec.keeps_headers:
                 return TimestampedKeyValueStoreWithHeaders[Any, Any](
                     buffer, now, is_cached=is_cached
@@ -86,11 +90,13 @@ def make_store(
             return TimestampedKeyValueStore[Any, Any](buffer, now, is_cached=is_cached)
         case StoreKind.VERSIONED:
             return VersionedKeyValueStore[Any, Any](
-                VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
+                VersionedBuffer(spec, database, topic=topic, read_cache_bytes=read_cache_bytes), now
             )
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
             segmented = SegmentedHeadersBuffer if spec.keeps_headers else SegmentedBuffer
-            rows = segmented(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
+            rows = segmented(
+                spec, database, topic=topic, read_cache_bytes=read_cache_bytes, in_range=in_range
+            )
             return _segmented_store(spec)(rows, now, is_cached=is_cached)
         case StoreKind.CUSTOM:
             raise AssertionError(f"store {spec.name} is in no database, but in a CustomStoreHost")

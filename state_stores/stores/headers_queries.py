@@ -35,12 +35,12 @@ class QueryKeyValueStoreWithHeaders(QueryKeyValueStore[K, ValueTimestampHeaders[
 
 
 class ReadOnlyWindowStoreWithHeaders(ReadOnlyWindowStore[K, ValueTimestampHeaders[V]]):
-    def _shown(self, value: Any, timestamp: int) -> ValueTimestampHeaders[V]:
+    def _query_value(self, value: Any, timestamp: int) -> ValueTimestampHeaders[V]:
         return ValueTimestampHeaders(value.value, timestamp, value.headers)
 
 
 class ReadOnlySessionStoreWithHeaders(ReadOnlySessionStore[K, AggregationWithHeaders[V]]):
-    def _shown(self, value: Any, timestamp: int) -> AggregationWithHeaders[V]:  # noqa: ARG002 - the signature of any store
+    def _query_value(self, value: Any, timestamp: int) -> AggregationWithHeaders[V]:  # noqa: ARG002 - the signature of any store
         return AggregationWithHeaders(value.value, value.headers)
 
 

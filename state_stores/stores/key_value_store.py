@@ -34,9 +34,9 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 #: Expiry time below every timestamp: no row has expired.
-_NEVER: Final = -2
+_NOTHING_EXPIRED_MS: Final = -2
 
-_NOT_GIVEN: Final[Any] = object()
+_NO_DEFAULT: Final[Any] = object()
 
 
 @fully_frozen
@@ -145,7 +145,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
             raise TypeError(
                 f"store {self.name}: prefix_serde is of type {type(serde).__name__}; give a serde, as in Serdes.string()"
             )
-        data = key_bytes(serde, self._topic, prefix, self.name, what="prefix")
+        data = key_bytes(serde, self._topic, prefix, self.name, noun="prefix")
         rows = self._iterate(data, prefix_end(data), reverse=False)
         return ((self._key_of(key), value) for key, value in rows)
 
@@ -298,10 +298,10 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
                 raise self._no_pairs(pair) from None
             self.put(key, value)
 
-    def _no_pairs(self, given: object) -> TypeError:
+    def _no_pairs(self, argument: object) -> TypeError:
         return TypeError(
             f"store {self.name}: put_all() takes a mapping or (key, value) pairs, not an object of type "
-            f"{type(given).__name__}"
+            f"{type(argument).__name__}"
         )
 
     def update(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
@@ -316,12 +316,12 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     def pop(self, key: K) -> V: ...
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
-    def pop(self, key: K, default: Any = _NOT_GIVEN) -> Any:
+    def pop(self, key: K, default: Any = _NO_DEFAULT) -> Any:
         """Delete a key and return its value, or `default`; without a default raise `KeyError`."""
         value = self.delete(key)
         if value is not None:
             return value
-        if default is _NOT_GIVEN:
+        if default is _NO_DEFAULT:
             raise KeyError(key)
         return default
 
@@ -439,7 +439,7 @@ class QueryKeyValueStore(ReadOnlyKeyValueStore[K, V]):
 
     def _ended_at(self, observed_ms: int) -> int:
         ttl_ms = self._spec.ttl_ms
-        return _NEVER if ttl_ms is None else observed_ms - ttl_ms
+        return _NOTHING_EXPIRED_MS if ttl_ms is None else observed_ms - ttl_ms
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool

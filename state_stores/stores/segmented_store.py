@@ -77,12 +77,12 @@ class SegmentedReads(Generic[K, V]):
     def _windowed(self, disk_key: bytes) -> Windowed[K]:
         raise NotImplementedError
 
-    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+    def _query_value(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
         return value
 
     def _pairs(self, rows: Iterator[SegmentRow]) -> Iterator[tuple[Windowed[K], V]]:
         return (
-            (self._windowed(disk_key), self._shown(value, timestamp))
+            (self._windowed(disk_key), self._query_value(value, timestamp))
             for disk_key, value, timestamp in rows
         )
 

@@ -46,7 +46,7 @@ class SessionBatch:
             starts, ends = self._layout.sessions_of(rows)
             self._sessions = zip(rows, starts, ends, buffer.get_many(rows), strict=True)
         self._live: dict[bytes, dict[bytes, Any]] = {}
-        self._gone: set[bytes] = set()
+        self._removed: set[bytes] = set()
         self._stored = 0
 
     def find(self, index: int, latest_start: int) -> list[Session]:
@@ -60,9 +60,11 @@ class SessionBatch:
                 for session in before
                 if session[1] <= latest_start and session[3] is not None
             ]
-        return self._found(index, live, latest_start)
+        return self._live_sessions(index, live, latest_start)
 
-    def _found(self, index: int, live: dict[bytes, Any] | None, latest_start: int) -> list[Session]:
+    def _live_sessions(
+        self, index: int, live: dict[bytes, Any] | None, latest_start: int
+    ) -> list[Session]:
         rows = self._rows[index]
         if live is not None:
             rows = self._rows_now(rows, live, self._earliest_ends[index])
@@ -80,12 +82,12 @@ class SessionBatch:
         return sessions
 
     def _rows_now(self, rows: list[bytes], live: Iterable[bytes], earliest: int) -> list[bytes]:
-        time_of, gone = self._layout.time_of, self._gone
-        rows_left = {row for row in rows if row not in gone}
+        time_of, removed = self._layout.time_of, self._removed
+        rows_left = {row for row in rows if row not in removed}
         return sorted(rows_left.union(row for row in live if time_of(row) >= earliest))
 
     def replace(
-        self, index: int, found: Iterable[Session], start: int, end: int, value: Any
+        self, index: int, sessions: Iterable[Session], start: int, end: int, value: Any
     ) -> None:
         """Replace the sessions that a record joins by one session.
 
@@ -93,24 +95,24 @@ class SessionBatch:
         """
         key, buffer = self._keys[index], self._buffer
         new = self._layout.session_key(key, start, end)
-        is_kept = buffer.keeps(value)
+        is_kept = buffer.can_share(value)
         if not is_kept:
             self.store()
             # Before the deletions: if `value` can't be serialised, the old sessions must stay.
             buffer.put(new, value, end)
-            for row, _, found_end, _ in found:
+            for row, _, session_end, _ in sessions:
                 if row != new:
-                    buffer.put(row, None, found_end)
+                    buffer.put(row, None, session_end)
         live = self._live.get(key)
         if live is None:
             live = self._live[key] = {}
-        for row, found_start, found_end, _ in found:
-            self._track_change(index, row, found_start, found_end, None)
-            self._gone.add(row)
+        for row, session_start, session_end, _ in sessions:
+            self._track_change(index, row, session_start, session_end, None)
+            self._removed.add(row)
             live.pop(row, None)
         live[new] = value if is_kept else _STORED
         self._track_change(index, new, start, end, value)
-        self._gone.discard(new)
+        self._removed.discard(new)
         if not is_kept:
             self._stored = len(self.rows)
 
@@ -124,4 +126,4 @@ class SessionBatch:
     def store(self) -> None:
         first, self._stored = self._stored, len(self.rows)
         if first < self._stored:
-            self._buffer.put_kept(self.rows[first:], self.values[first:], self.ends[first:])
+            self._buffer.put_shared(self.rows[first:], self.values[first:], self.ends[first:])

@@ -18,7 +18,7 @@ from tidewheel.state_stores.stores.windowed import Windowed, fully_frozen
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FOUND_BY: Final = ("earliest_end", "latest_start")
+_BOUND_NAMES: Final = ("earliest_end", "latest_start")
 
 
 @fully_frozen
@@ -69,14 +69,14 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
         """Yield a key's sessions with end >= earliest_end and start <= latest_start."""
-        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
+        check_bounds(self.name, earliest_end, latest_start, _BOUND_NAMES)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=False)
         return self._pairs(self._started(rows, latest_start))
 
     def backward_find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
+        check_bounds(self.name, earliest_end, latest_start, _BOUND_NAMES)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=True)
         return self._pairs(self._started(rows, latest_start))
 
@@ -199,7 +199,7 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
         plain: Any = None if value is None else value.aggregation
         super().put(windowed, plain)
 
-    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+    def _query_value(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
         return AggregationWithHeaders(value.value, value.headers)
 
     def find_sessions_bytes(

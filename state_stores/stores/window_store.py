@@ -56,7 +56,7 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
         time_of = self._layout.time_of
         rows = self._key_rows(key, from_ms, to_ms, reverse=reverse)
         return (
-            (time_of(disk_key), self._shown(value, timestamp))
+            (time_of(disk_key), self._query_value(value, timestamp))
             for disk_key, value, timestamp in rows
         )
 
@@ -96,7 +96,7 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
             return self._spec.window_end(start)
         return start + self._spec.window_size_ms
 
-    def _shown(self, value: Any, timestamp: int) -> Any:
+    def _query_value(self, value: Any, timestamp: int) -> Any:
         if self._spec.kind is StoreKind.TIMESTAMPED_WINDOW:
             return ValueAndTimestamp(value, timestamp)
         return value
@@ -265,7 +265,7 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
         else:
             self._put(key, data, value.value, start, value.timestamp)
 
-    def _shown(self, value: Any, timestamp: int) -> Any:
+    def _query_value(self, value: Any, timestamp: int) -> Any:
         return ValueTimestampHeaders(value.value, timestamp, value.headers)
 
     def fetch_bytes(

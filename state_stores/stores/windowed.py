@@ -22,7 +22,7 @@ def fully_frozen(cls: type[T]) -> type[T]:
     Windowed(key='a', start=0, end=5)
     """
     type.__setattr__(cls, "__setattr__", _refuse)
-    type.__setattr__(cls, "__delattr__", _keep)
+    type.__setattr__(cls, "__delattr__", _reject_deletion)
     return cls
 
 
@@ -30,7 +30,7 @@ def _refuse(_: object, name: str, value: Any) -> Never:  # noqa: ARG001 - the me
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _keep(_: object, name: str) -> Never:
+def _reject_deletion(_: object, name: str) -> Never:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 

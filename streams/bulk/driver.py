@@ -179,7 +179,7 @@ class BulkDriver:
             self.session,
             partial(function, work),
             items,
-            what=f"{self.config.application_id}: {step}",
+            description=f"{self.config.application_id}: {step}",
             on_progress=self.progress_reporter(step, total),
         )
 

@@ -196,7 +196,7 @@ class _Ingesting:
             StateSettings(
                 application_id=self._driver.config.application_id,
                 cache_enabled=False,
-                keep_bytes_per_store=0,
+                read_cache_bytes_per_store=0,
             ),
             open_persistent=lambda families: TaskDatabase.open(
                 path, families, options, self._resources

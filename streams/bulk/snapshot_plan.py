@@ -46,9 +46,9 @@ class PartitionPlan:
         """Return the stream time by which the snapshot omits expired rows; None: `observed_ms`."""
         if self.slowest_ms is None:
             return None
-        before_ms = -1 if self.kept is None else self.kept.left_out_by_ms
-        left_out_by_ms = max(before_ms, min(self.slowest_ms, observed_ms))
-        return None if left_out_by_ms == observed_ms else left_out_by_ms
+        before_ms = -1 if self.kept is None else self.kept.expired_until_ms
+        expired_until_ms = max(before_ms, min(self.slowest_ms, observed_ms))
+        return None if expired_until_ms == observed_ms else expired_until_ms
 
     @property
     def is_on_nothing(self) -> bool:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from tidewheel.rebalance.inspect.describe import REJECTED_KEPT
+from tidewheel.rebalance.inspect.describe import REJECTED_MAX
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.group import LIVE, Group, is_of_leader
 from tidewheel.rebalance.protocol.messages import (
@@ -69,7 +69,7 @@ class InboxFold:
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
         #: By request, in order of first answers.
         self.erased: dict[str, KeyErased] = {}
-        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
+        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_MAX)
         self.rejected_count = 0
         self._last_ms = 0
         self._forgot_ms = 0

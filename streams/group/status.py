@@ -11,10 +11,10 @@ from typing import Any
 from tidewheel.rebalance.inspect.describe import (
     LogFold,
     Since,
+    displayed_tasks,
     duration_text,
     member_name,
     task_phase_text,
-    tasks_shown,
 )
 from tidewheel.rebalance.model import TaskId, TaskRole
 from tidewheel.rebalance.protocol.group import LIVE, Group
@@ -202,7 +202,7 @@ def group_status(
         topology_hash=group.about.topology_hash,
         assignor=group.about.assignor,
         members=view.members(),
-        tasks=tuple(view.active(task) for task in tasks_shown(group)),
+        tasks=tuple(view.active(task) for task in displayed_tasks(group)),
         learners=tuple(
             view.copy(task, copy, TaskRole.LEARNER)
             for task, copy in sorted(group.step.learners.items())

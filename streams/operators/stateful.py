@@ -226,7 +226,7 @@ class MaterializedOperator(TableOperator):
     def flush(self, limit: int | None = None) -> RecordBatch | None:
         if self.cache is None or not self._flushes or not len(self.cache):
             return None
-        key_bytes, keys, new = self.cache.take(limit, in_order=self.flushes_in_order)
+        key_bytes, keys, new = self.cache.pop(limit, in_order=self.flushes_in_order)
         values = self.buffer.get_many(key_bytes)
         forwarded, serde = self.forwarded_key_bytes(key_bytes)
         batch = RecordBatch(

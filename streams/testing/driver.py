@@ -391,7 +391,7 @@ class TopologyTestDriver:
         self._policy.drops.report()
         drained = task.stores.drain()
         published: dict[str, list[_Raw]] = {}
-        for columns in self._collector.take_staged():
+        for columns in self._collector.pop_staged():
             published.setdefault(columns.topic, []).extend(_raws(columns))
         self._written |= published.keys()
         for topic, raws in published.items():

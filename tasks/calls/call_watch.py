@@ -205,7 +205,7 @@ class CallWatch:
     def _log_held_lock(self, call: UserCall | None, lock_held_s: float) -> None:
         limit_s = self._limits.call_s
         is_over = limit_s is not None and lock_held_s >= limit_s
-        where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"
+        where = "a call that is over" if call is None else f"{call.text_so_far}, or just before"
         _log.log(
             logging.ERROR if is_over else logging.WARNING,
             "%s has kept the interpreter's lock for %.0f s%s, and blocked everything else in this worker, including commits and range "

@@ -67,7 +67,7 @@ class UserCall(NamedTuple):
         return f"{self.function}{where}, {self._place}"
 
     @property
-    def text_up_to_here(self) -> str:
+    def text_so_far(self) -> str:
         if self.record is None or self.records is None:
             return self.text
         return self._replace(record=None, records=(self.records[0], self.record)).text

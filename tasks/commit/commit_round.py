@@ -200,7 +200,7 @@ class CommitRound:
             task.commit_requested = False
         size_bytes = self._new_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
-        outputs = self.collector.take_staged()
+        outputs = self.collector.pop_staged()
         self.offsets = offsets = self._input.offsets()
         owners = self._input.owners
         progress = {

@@ -81,7 +81,7 @@ class OutputCollector:
     def partition_count(self, topic: str) -> int:
         return self._topics.partition_count(topic)
 
-    def take_staged(self) -> list[OutputColumns]:
+    def pop_staged(self) -> list[OutputColumns]:
         staged, self.staged, self.staged_bytes = self.staged, [], 0
         return staged
 
@@ -91,7 +91,7 @@ class OutputCollector:
         before, size = self.staged, self.staged_bytes
         self.staged, self.staged_bytes = [], 0
         try:
-            yield self.take_staged
+            yield self.pop_staged
         finally:
             self.staged = [*before, *self.staged]
             self.staged_bytes += size

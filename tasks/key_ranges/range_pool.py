@@ -143,7 +143,7 @@ class RangePool:
 
     @property
     def may_soon_be_free(self) -> bool:
-        return self.has_free_threads or any(not each.slow for each in list(self._running))
+        return self.has_free_threads or any(not key_range.slow for key_range in list(self._running))
 
     def close(self) -> None:
         """End the threads, busy ones when their call returns. Does not wait."""

@@ -66,9 +66,9 @@ class RangeCollector:
     def partition_count(self, topic: str) -> int:
         return self._partition_count(topic)
 
-    def take(self) -> list[OutputColumns]:
+    def pop(self) -> list[OutputColumns]:
         self.staged_bytes = 0
-        return self._staged.take()
+        return self._staged.pop()
 
 
 class RangeParts(Protocol):
@@ -516,7 +516,7 @@ class RangeWorker:
             Seal(
                 number=number,
                 rows_done=self.rows_done,
-                outputs=self._collector.take(),
+                outputs=self._collector.pop(),
                 drained=drained,
                 operator_times_ms=processing.operator_times_ms(),
                 size_bytes=size,
@@ -529,14 +529,16 @@ class RangeWorker:
             drained_here = {
                 name: changes for name, changes in drained.items() if name in database.families
             }
-            notes = {
-                key: note
+            metadata = {
+                key: value
                 for changes in drained_here.values()
-                for key, note in changes.notes.items()
+                for key, value in changes.metadata.items()
             }
             if drained_here:
                 database.stage(
-                    number, {name: changes.stored for name, changes in drained_here.items()}, notes
+                    number,
+                    {name: changes.stored for name, changes in drained_here.items()},
+                    metadata,
                 )
 
     def _end(self) -> None:

@@ -53,7 +53,7 @@ class StagedDatabase(DatabaseView):
         self._ordered: dict[str, OrderedRows] = {}
 
     def stage(
-        self, number: int, changes: Mapping[str, SortedRows], notes: Mapping[str, bytes]
+        self, number: int, changes: Mapping[str, SortedRows], metadata: Mapping[str, bytes]
     ) -> None:
         """Add the rows of seal `number`, and drop rows that the database below contains."""
         applied = self.applied
@@ -69,7 +69,7 @@ class StagedDatabase(DatabaseView):
             layers[-1].number = number
             layers[-1].rows.update(zip(rows.keys, rows.values, strict=True))
             self._ordered.pop(family, None)
-        self._notes.update(notes)
+        self._metadata.update(metadata)
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()

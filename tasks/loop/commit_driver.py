@@ -105,7 +105,7 @@ class CommitDriver:
         self._prepare(run_now)
         self.complete()
 
-    def complete_answered(self) -> None:
+    def complete_if_answered(self) -> None:
         if self.state is CommitState.ANSWERED:
             self.complete()
 

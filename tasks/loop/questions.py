@@ -97,7 +97,7 @@ class Questions:
         self._loop = threading.get_ident()
 
     @property
-    def come_often(self) -> bool:
+    def are_frequent(self) -> bool:
         """Return True if a question came recently: another is likely."""
         return time.monotonic() - self._came_s < _LATELY_S
 

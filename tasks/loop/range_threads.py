@@ -46,7 +46,9 @@ class RangeThreads:
             for task in parallel_tasks(running):
                 task.check()
 
-    def rest(self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]) -> None:
+    def pause_resting(
+        self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]
+    ) -> None:
         """Pause the key ranges of tasks that `is_resting` selects; resume the others."""
         if self.pool is None:
             return

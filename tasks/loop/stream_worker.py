@@ -87,7 +87,7 @@ class StreamWorker:
         )
         self._orders = GroupOrders(
             membership,
-            early_orders=self._committer.take_early_orders,
+            early_orders=self._committer.pop_early_orders,
             stop=self.stop,
             status_interval_ms=settings.status_interval_ms,
             metrics=self.metrics,

@@ -63,12 +63,12 @@ class TaskLoop:
         running = self.manager.running
         self.metrics.rounds += 1
         self.watch()
-        self.commits.complete_answered()
+        self.commits.complete_if_answered()
         self.orders.serve(self.manager)
         self.ranges.check(running.values())
         self._admit()
         self.manager.end_erasures()
-        self.ranges.rest(running, self._is_resting)
+        self.ranges.pause_resting(running, self._is_resting)
         self.questions.pass_on(running)
         if not self.orders.may_process:
             self.wake.wait(_IDLE_IN_GROUP_S)
@@ -144,7 +144,7 @@ class TaskLoop:
         if self.orders.membership is not None:
             restoring = self.manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        if self.questions.come_often or self.commits.state not in (
+        if self.questions.are_frequent or self.commits.state not in (
             CommitState.NONE,
             CommitState.OPEN,
         ):

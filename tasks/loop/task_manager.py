@@ -234,7 +234,7 @@ class TaskManager:
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
-        for result in self._updater.take():
+        for result in self._updater.pop_results():
             match result:
                 case RestoredTask():
                     if self._is_current(result.task, result.grant):

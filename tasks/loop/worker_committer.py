@@ -74,7 +74,7 @@ class WorkerCommitter:
         )
         return self._producers
 
-    def take_early_orders(self) -> list[AnyOrder]:
+    def pop_early_orders(self) -> list[AnyOrder]:
         """Remove and return the orders that came while a producer waited for its id."""
         if self._producers is None:
             return []

@@ -68,7 +68,7 @@ _UNHANDLED: Final = (
 )
 
 #: Bytes of committed entries that a global store with a user's processor caches.
-_CACHE_BYTES: Final = 8 * 1024 * 1024
+_READ_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 
 class GlobalCounters:
@@ -99,7 +99,7 @@ class GlobalStateManager(StateManager):
             StateSettings(
                 application_id=application_id,
                 cache_enabled=False,
-                keep_bytes_per_store=_CACHE_BYTES,
+                read_cache_bytes_per_store=_READ_CACHE_BYTES,
             ),
             open_persistent=open_persistent,
             open_in_memory=open_in_memory,

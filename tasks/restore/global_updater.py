@@ -1,6 +1,6 @@
 """Global updater: restores global stores before any task runs, then follows their topics.
 
-A partition is restored when the reader's position reaches an end that is fixed before reading. A
+A partition is restored when the reader's position progress an end that is fixed before reading. A
 stored position serves only while compaction can't have removed tombstones after it. One reader
 serves until the process ends, so no record is lost between restoring and following. After
 `GlobalStoreDamagedError` the process wipes the stores and restarts.
@@ -19,7 +19,7 @@ from tidewheel.tasks.calls.call_watch import GLOBAL, CallWatch, Limits
 from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tidewheel.tasks.kafka.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.restore.global_stores import GlobalStores
-from tidewheel.tasks.restore.store_changelog_reader import ReadPosition, Stalls, explained
+from tidewheel.tasks.restore.store_changelog_reader import ReadProgress, Stalls, explained
 from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)
@@ -252,11 +252,11 @@ class GlobalUpdater:
         if now_s < self._next_stalls_s:
             return
         self._next_stalls_s = now_s + _STALLS_EVERY_S
-        reaches = {
-            partition: ReadPosition(positions.get(partition, entry.start), entry.end)
+        progress = {
+            partition: ReadProgress(positions.get(partition, entry.start), entry.end)
             for partition, entry in self._wanted.items()
         }
-        stalls = self._stalls.check(reaches, now_s)
+        stalls = self._stalls.check(progress, now_s)
         for stall, text in zip(stalls, explained(stalls, self._admin), strict=True):
             store = self._wanted[stall.partition].store
             _log.warning("global store %s: restoring has made %s", store, text)

@@ -26,7 +26,7 @@ from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.restore.store_changelog_reader import (
     ReaderOffsets,
     ReadingTurns,
-    ReadPosition,
+    ReadProgress,
     Stalls,
     StoreChangelogReader,
 )
@@ -161,7 +161,7 @@ class StateUpdater:
     def close_stores(self, task: Task) -> None:
         self._order(partial(self._close, task, task.stores.close))
 
-    def take(self) -> list[RestoreResult]:
+    def pop_results(self) -> list[RestoreResult]:
         if self._error is not None:
             raise self._error
         results: list[RestoreResult] = []
@@ -304,7 +304,7 @@ class StateUpdater:
         if restoring.copy is not None:
             restoring.copy.store_uuid = restoring.task.stores.identity()
             self._next_topics_s = 0.0
-        if not self._begin_runs(restoring, facts):
+        if not self._start_runs(restoring, facts):
             return
         if restoring.copy is not None:
             self._events.started(restoring)  # before anything is loaded
@@ -314,7 +314,7 @@ class StateUpdater:
         self._finish_if_done(restoring)
         self._announce_if_empty(restoring)
 
-    def _begin_runs(
+    def _start_runs(
         self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
     ) -> bool:
         if self._runs is None:
@@ -486,7 +486,7 @@ class StateUpdater:
             self._report_stalls(begin_s)
         self._count_remaining()
         if busy and runs:
-            self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
+            self._reader.pause_after_poll(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
     def _apply(self, run: SourceRecords, changed: dict[StoreRestore, RestoringTask]) -> None:
         partition = TopicPartition(run.topic, run.partition)
@@ -535,7 +535,7 @@ class StateUpdater:
                 self._events.ended(entry)
         if len(done) == len(restoring.entries):
             for entry in done:
-                entry.keep_position()
+                entry.store_position()
             del self._restoring[restoring.task.task_id]
             assert restoring.starts is not None, "a granted task's starts are found first"
             self._results.put(
@@ -600,13 +600,13 @@ class StateUpdater:
 
     def _report_stalls(self, now_s: float) -> None:
         ends = self._reader.offsets().ends if self._reader.tasks else {}
-        reaches: dict[TopicPartition, ReadPosition] = {}
+        progress: dict[TopicPartition, ReadProgress] = {}
         for partition, restoring in self._reader.tasks.items():
             entry = restoring.entries[partition]
             end = entry.end or ends.get(partition)
             if entry.limit is None and end is not None:
-                reaches[partition] = ReadPosition(entry.position, end)
-        stalls = self._stalls.check(reaches, now_s)
+                progress[partition] = ReadProgress(entry.position, end)
+        stalls = self._stalls.check(progress, now_s)
         waits = {
             task_id: text
             for task_id, text in self.waits.items()

@@ -87,7 +87,7 @@ class ReadingTurns:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._paused = self._paused - set(partitions)
 
-    def leave_room(self, records: int, took_s: float) -> None:
+    def pause_after_poll(self, records: int, took_s: float) -> None:
         """Pause as long as the last poll's records took; fit the next poll's into a slice."""
         fitting = int(records / max(took_s, 1e-6) * _SLICE_S)
         self._fitting = max(_RECORDS_MIN, min(fitting, 2 * self._fitting))
@@ -151,8 +151,8 @@ class StoreChangelogReader:
         )
         return reader.poll(self._turns.records(records_max, busy=busy), _POLL_S)
 
-    def leave_room(self, records: int, took_s: float) -> None:
-        self._turns.leave_room(records, took_s)
+    def pause_after_poll(self, records: int, took_s: float) -> None:
+        self._turns.pause_after_poll(records, took_s)
 
     def offsets(self) -> ReaderOffsets:
         reader = self._reader
@@ -166,14 +166,14 @@ class StoreChangelogReader:
             self._reader = None
 
 
-class ReadPosition(NamedTuple):
+class ReadProgress(NamedTuple):
     position: int
     end: int
 
 
 class Stall(NamedTuple):
     partition: TopicPartition
-    reach: ReadPosition
+    progress: ReadProgress
     for_s: float
 
 
@@ -189,17 +189,19 @@ class Stalls:
     def __init__(self) -> None:
         self._watched: dict[TopicPartition, _WatchedPosition] = {}
 
-    def check(self, reaches: Mapping[TopicPartition, ReadPosition], now_s: float) -> list[Stall]:
+    def check(
+        self, progress_by_partition: Mapping[TopicPartition, ReadProgress], now_s: float
+    ) -> list[Stall]:
         watched: dict[TopicPartition, _WatchedPosition] = {}
         due: list[Stall] = []
-        for partition, reach in reaches.items():
-            if reach.position >= reach.end:
+        for partition, progress in progress_by_partition.items():
+            if progress.position >= progress.end:
                 continue
             before = self._watched.get(partition)
-            if before is None or before.position != reach.position:
-                before = _WatchedPosition(reach.position, now_s, now_s + STALL_S)
+            if before is None or before.position != progress.position:
+                before = _WatchedPosition(progress.position, now_s, now_s + STALL_S)
             if now_s >= before.due_s:
-                due.append(Stall(partition, reach, now_s - before.since_s))
+                due.append(Stall(partition, progress, now_s - before.since_s))
                 before = before._replace(due_s=now_s + _AGAIN_S)
             watched[partition] = before
         self._watched = watched
@@ -229,11 +231,11 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
 def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
     """Return a stall's log text; `problem`: error of the request for its cause.
 
-    >>> stall = Stall(TopicPartition("log", 0), ReadPosition(5, 9), 7.2)
+    >>> stall = Stall(TopicPartition("log", 0), ReadProgress(5, 9), 7.2)
     >>> reason_of(stall, None)
     'no progress for 7 s at offset 5 of log-0, which is to be read to offset 9: check the brokers'
     """
-    at, end = stall.reach
+    at, end = stall.progress
     text = f"no progress for {stall.for_s:.0f} s at offset {at} of {stall.partition}, which is to be read to offset {end}"
     if cause is not None:
         return f"{text}: {cause}"

@@ -203,9 +203,9 @@ class StoreRestore(msgspec.Struct, eq=False):
             self._write(run)
             return len(run.offsets)
         self._buffered.append(run)
-        return self.apply_held()
+        return self.apply_buffered()
 
-    def apply_held(self) -> int:
+    def apply_buffered(self) -> int:
         applied = 0
         while self._buffered and (self.limit is None or self._buffered[0].offsets[0] < self.limit):
             run = self._buffered.popleft()
@@ -285,7 +285,7 @@ class StoreRestore(msgspec.Struct, eq=False):
             return 0
         self.limit = self.milestone = limit
         self.known_ms = now_ms
-        return self.apply_held()
+        return self.apply_buffered()
 
     def store_position(self) -> None:
         if self.reached_ms is not None and self.stored_position != self.position:

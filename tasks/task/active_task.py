@@ -177,7 +177,7 @@ class ActiveTask:
         return done
 
     def _process_together(self, limit: int) -> int:
-        runs = self.group.take_together(limit)
+        runs = self.group.pop_joint(limit)
         if len(runs) == 1:
             return self.process_records(runs[0][0])
         decoded: list[tuple[str, RecordBatch, list[int]]] = []

@@ -608,7 +608,7 @@ class ParallelTask:
                     self._operator_times = seal.operator_times_ms
                 for columns in seal.outputs:
                     outputs.add(columns)
-        for columns in outputs.take():
+        for columns in outputs.pop():
             self._parts.collector.add(columns, internal=columns.internal)
         return self._merged_changes(by_store(seals))
 
@@ -619,7 +619,7 @@ class ParallelTask:
             if store in changes:
                 extras = expiry.extras(of_ranges[store], self._open_position_ms())
                 changes[store] = replace(
-                    changes[store], delete_range=extras.delete_range, notes=extras.notes
+                    changes[store], delete_range=extras.delete_range, metadata=extras.metadata
                 )
         return changes
 

@@ -45,12 +45,12 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Application settings for stores.
 
     Attributes:
-        keep_bytes_per_store: Bytes of committed entries that one store caches for reads.
+        read_cache_bytes_per_store: Bytes of committed entries that one store caches for reads.
     """
 
     application_id: str
     cache_enabled: bool
-    keep_bytes_per_store: int
+    read_cache_bytes_per_store: int
 
 
 class StateManager:
@@ -174,7 +174,7 @@ class StateManager:
             spec,
             self._views[spec.persistent],
             topic=self.serde_topic(spec.name),
-            keep_bytes=self._settings.keep_bytes_per_store,
+            read_cache_bytes=self._settings.read_cache_bytes_per_store,
             now=self._now,
             is_cached=spec.caching and self._settings.cache_enabled,
         )
@@ -205,7 +205,7 @@ class StateManager:
                 spec,
                 views[spec.persistent],
                 topic=self.serde_topic(spec.name),
-                keep_bytes=self._settings.keep_bytes_per_store // ranges,
+                read_cache_bytes=self._settings.read_cache_bytes_per_store // ranges,
                 now=now,
                 is_cached=spec.caching and self._settings.cache_enabled,
                 in_range=divided,

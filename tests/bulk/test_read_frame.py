@@ -56,7 +56,7 @@ def test_an_incomplete_row_is_an_error(
 
     def read() -> None:
         frame = read_frame(spark, FrameSource(source=str(path), select=("id AS key", "name")))
-        collected(frame.rdd.map(str), lambda: 0, what="reading")
+        collected(frame.rdd.map(str), lambda: 0, description="reading")
 
     with pytest.raises(StreamsError, match=r"(?i)malformed"):
         read()
@@ -208,7 +208,7 @@ def test_only_canonical_texts_of_csv_are_other_values(spark: SparkSession, tmp_p
     path.write_text('id,n\na,""\nb,zz\n')
     frame = read_frame(spark, FrameSource(source=str(path), schema="n INT"))
     with pytest.raises(StreamsError, match="MALFORMED"):
-        collected(frame.rdd.map(str), lambda: 0, what="reading")
+        collected(frame.rdd.map(str), lambda: 0, description="reading")
 
 
 @contextlib.contextmanager
@@ -248,7 +248,7 @@ def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_p
 
     def read() -> None:
         frame = read_frame(spark, FrameSource(source=str(tmp_path / "x.csv")))
-        collected(frame.rdd.map(str), lambda: 0, what="reading")
+        collected(frame.rdd.map(str), lambda: 0, description="reading")
 
     with pytest.raises(StreamsError):
         read()

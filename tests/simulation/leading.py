@@ -260,7 +260,7 @@ class Leading:
 
 def twin(coordinator: Coordinator) -> Coordinator:
     """Return an independent coordinator with the same knowledge; immutable parts are shared."""
-    seen = coordinator._seen
+    seen = coordinator._observations
     frozen: list[object] = [coordinator.group, coordinator._settings, coordinator._refiner]
     for heard in seen.members.values():
         frozen += [heard.join, *heard.rows.values()]

@@ -142,12 +142,12 @@ _coordinator_init = Coordinator.__init__
 
 def _init_without_grace(self: Coordinator, group: Group, **given: Any) -> None:
     _coordinator_init(self, group, **given)
-    self._seen.claimed_ms -= 60_000
+    self._observations.claimed_ms -= 60_000
 
 
 def _init_forgets_fences(self: Coordinator, group: Group, **given: Any) -> None:
     _coordinator_init(self, group, **given)
-    self._seen.fenced |= _being_fenced(group)
+    self._observations.fenced |= _being_fenced(group)
 
 
 def _being_fenced(group: Group) -> set[str]:
@@ -159,11 +159,11 @@ _bury = membership.fence_dead_members
 
 def _bury_unfenced(draft: Draft) -> None:
     _bury(draft)
-    draft.seen.fenced |= _being_fenced(draft.group)
+    draft.observations.fenced |= _being_fenced(draft.group)
     _bury(draft)
 
 
-_fences_due = membership.fences_due
+_fences_due = membership.pending_fences
 
 
 def _fences_first_ids(draft: Draft) -> Iterator[Fence]:
@@ -260,7 +260,7 @@ def _copy_of_any_epoch(group: Group, task: TaskId, incarnation: str, learn_epoch
 
 
 def _announced_under_any_epoch(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
-    return draft.seen.announced.get(task, {}).get(copy.incarnation)
+    return draft.observations.announced.get(task, {}).get(copy.incarnation)
 
 
 # Targets.
@@ -309,10 +309,10 @@ def _note_task_of_anybody(self: Observations, message: Revoked | GrantedOk, grou
 
 
 def _take_any_acks(draft: Draft) -> None:
-    for task, message in list(draft.seen.revoked.items()):
+    for task, message in list(draft.observations.revoked.items()):
         state = draft.group.states.get(task)
         if state is not None and state.phase == TaskPhase.REVOKING:
-            del draft.seen.revoked[task]
+            del draft.observations.revoked[task]
             draft.release_by_ack(task, message.input, message.changelog_end)
 
 
@@ -484,7 +484,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("H29", "restored is judged by position", 1, rules=_WaitsForTheLastRecord),
     Mutant(
         "invariant 1", "all transactional ids of an incarnation are fenced", 1, more=("lose_reply",) * 4 + ("kill_host",) * 4,
-        patches=(_patch(coordinator_module, "fences_due", _fences_first_ids),),
+        patches=(_patch(coordinator_module, "pending_fences", _fences_first_ids),),
     ),
     Mutant("invariant 2", "who has let go does not go on", 1, rules=_GoesOnAfterRelease),
     Mutant(

@@ -72,8 +72,8 @@ class PortableFunction(Generic[Result]):
             ) from error
 
     def __call__(self, *arguments: Any) -> Result:
-        known = set(sys.path)
-        sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
+        present = set(sys.path)
+        sys.path += [path for path in self._paths if path not in present and Path(path).exists()]
         try:
             function = cast("Callable[..., Result]", cloudpickle.loads(self._carried))
         except ModuleNotFoundError as error:
@@ -138,7 +138,7 @@ def placed_rows(
     encode: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[PlacedRow]],
     partitions: int,
     *,
-    more: Callable[[Item, Counted], Iterable[PlacedRow]],
+    rows_of: Callable[[Item, Counted], Iterable[PlacedRow]],
     items: Sequence[Item],
 ) -> Generator[Placed]:
     """Yield a frame's rows in a sorted Spark partition per target partition, on executors' disks.
@@ -157,7 +157,9 @@ def placed_rows(
     )
     if items:
         others = context.parallelize(items, len(items))
-        rows = rows.union(others.flatMap(partial(_more, PortableFunction(more), counter.add)))
+        rows = rows.union(
+            others.flatMap(partial(_counted_rows, PortableFunction(rows_of), counter.add))
+        )
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
     # The rows are read twice; recomputing the frame could give other rows.
     placed = placed.persist(StorageLevel.DISK_ONLY)
@@ -200,8 +202,8 @@ def utc_converter(kind: DataType) -> Callable[[Any], Any] | None:
             return None
 
 
-def _utc(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone(UTC)
+def _utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)
 
 
 def _in_struct(
@@ -229,10 +231,10 @@ def _in_map(
     }
 
 
-def _more(
-    more: Callable[[Item, Counted], Iterable[PlacedRow]], count: Counted, item: Item
+def _counted_rows(
+    rows_of: Callable[[Item, Counted], Iterable[PlacedRow]], count: Counted, item: Item
 ) -> Iterable[PlacedRow]:
-    return more(item, count)
+    return rows_of(item, count)
 
 
 def _partition_of(place: tuple[int, Any]) -> int:
@@ -243,7 +245,7 @@ def run_on_places(
     placed: Placed,
     function: Callable[[int, Iterator[PlacedRow], Counted], Result],
     *,
-    what: str,
+    description: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
     """Return the function's results in partition order; each partition is a Spark task.
@@ -254,7 +256,7 @@ def run_on_places(
     tasks = placed.rows.mapPartitionsWithIndex(
         partial(_on_place, PortableFunction(function), counter.add)
     )
-    return collected(tasks, lambda: counter.value, what=what, on_progress=on_progress)
+    return collected(tasks, lambda: counter.value, description=description, on_progress=on_progress)
 
 
 def _on_place(

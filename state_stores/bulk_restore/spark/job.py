@@ -16,7 +16,7 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tidewheel.state_stores.bulk_restore.urls import shown_text
+from tidewheel.state_stores.bulk_restore.urls import redacted_text
 from tidewheel.state_stores.errors import StreamsError
 
 __all__ = [
@@ -194,7 +194,7 @@ def run_on_executors(
     function: Callable[[Item, Counted], Result],
     items: Sequence[Item],
     *,
-    what: str,
+    description: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
     """Return the results of `function` in the order of the items; each is a Spark task.
@@ -210,24 +210,24 @@ def run_on_executors(
     context: SparkContext = session.sparkContext
     counter = context.accumulator(0)
     tasks = context.parallelize(items, len(items)).map(Running(function, counter.add))
-    return collected(tasks, lambda: counter.value, what=what, on_progress=on_progress)
+    return collected(tasks, lambda: counter.value, description=description, on_progress=on_progress)
 
 
 def collected(
     tasks: "RDD[Result | ExecutorError]",
     counted: Callable[[], int],
     *,
-    what: str,
+    description: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
     context = tasks.context
-    context.setJobDescription(what)
+    context.setJobDescription(description)
     try:
         with _progress_reported(counted, on_progress):
             results = tasks.collect()
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
-            f"{what}: Spark gave up on a task: {reason_of(error)}; {next_step(str(error))}"
+            f"{description}: Spark gave up on a task: {reason_of(error)}; {next_step(str(error))}"
         ) from error
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type] # None removes it
@@ -309,7 +309,7 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(ValueError("An error occurred while calling o1.load.\n: a.b.RuntimeException: a.Missing: S3A\n\tat x"))
     'RuntimeException: a.Missing: S3A'
     """
-    text = shown_text(str(error))
+    text = redacted_text(str(error))
     _, _, traceback = text.partition(_TRACEBACK)
     lines = traceback.split("\n\n", 1)[0].splitlines()[1:]
     reasons = [line for line in lines if line and not line.startswith((" ", "\t"))]

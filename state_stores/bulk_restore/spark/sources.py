@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.state_stores.bulk_restore.spark.job import reason_of
-from tidewheel.state_stores.bulk_restore.urls import shown_url
+from tidewheel.state_stores.bulk_restore.urls import redacted_url
 from tidewheel.state_stores.errors import StreamsError
 
 _CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -107,107 +107,114 @@ _DOCUMENT_STEP: Final = (
 
 
 def read_frame(
-    session: SparkSession, how: FrameSource, *, key_type: str | None = None
+    session: SparkSession, frame_source: FrameSource, *, key_type: str | None = None
 ) -> DataFrame:
     """Return a frame of files or of a table; a CSV key is converted to the SQL type `key_type`.
 
     Raises:
         StreamsError: Spark can't read it, an expression is wrong, or the encoding is wrong.
     """
-    source = how.source
-    shown = shown_url(source) if "://" in source else source
+    source = frame_source.source
+    source_text = redacted_url(source) if "://" in source else source
     name = source.rstrip("/").lower()
-    file_format = how.file_format or _format_of(name, shown)
+    file_format = frame_source.file_format or _format_of(name, source_text)
     try:
         with _contexts_not_logged():
-            frame = _frame_of(session, source, file_format, how, shown)
-            selected = frame.selectExpr(*how.select) if how.select else frame
+            frame = _frame_of(session, source, file_format, frame_source, source_text)
+            selected = frame.selectExpr(*frame_source.select) if frame_source.select else frame
             return _typed_key(selected, key_type) if file_format == _CSV else selected
     except (PySparkException, Py4JError) as error:
         reason = reason_of(error)
-        step = _next_step(str(error), file_format, how)
-        raise StreamsError(f"{shown}: Spark can't read it: {reason}{step}") from error
+        step = _next_step(str(error), file_format, frame_source)
+        raise StreamsError(f"{source_text}: Spark can't read it: {reason}{step}") from error
 
 
-def _format_of(name: str, shown: str) -> str | None:
+def _format_of(name: str, source_text: str) -> str | None:
     inner = name
     for end in _COMPRESSED:
         inner = inner.removesuffix(end)
     file_format = next((kind for end, kind in _FORMATS.items() if inner.endswith(end)), None)
     if file_format is None and "/" in name and _NAME_END.search(name.rpartition("/")[2]):
         raise StreamsError(
-            f"{shown}: its file extension is no known format; name the format, as in --format csv "
+            f"{source_text}: its file extension is no known format; name the format, as in --format csv "
             "(file_format=): csv, json, parquet, orc, or another one that Spark knows"
         )
     return file_format
 
 
-def _next_step(text: str, file_format: str | None, how: FrameSource) -> str:
+def _next_step(text: str, file_format: str | None, frame_source: FrameSource) -> str:
     if _NANOSECONDS in text:
         return f"; {_NANOSECONDS_STEP}"
-    if file_format == _JSON and not how.multi_line and "MALFORMED" in text.upper():
-        charset = "" if how.encoding is None else f", or it is not {how.encoding}"
+    if file_format == _JSON and not frame_source.multi_line and "MALFORMED" in text.upper():
+        charset = "" if frame_source.encoding is None else f", or it is not {frame_source.encoding}"
         return f"; {_DOCUMENT_STEP}{charset}"
     return ""
 
 
 def _frame_of(
-    session: SparkSession, source: str, file_format: str | None, how: FrameSource, shown: str
+    session: SparkSession,
+    source: str,
+    file_format: str | None,
+    frame_source: FrameSource,
+    source_text: str,
 ) -> DataFrame:
     if file_format == _CSV:
-        return _csv(session, source, how, shown)
+        return _csv(session, source, frame_source, source_text)
     if file_format == _JSON:
-        return _json(session, source, how, shown)
-    _refuse_unused(file_format, how, shown)
+        return _json(session, source, frame_source, source_text)
+    _refuse_unused(file_format, frame_source, source_text)
     if file_format is None:
         is_path = "/" in source
         return session.read.load(source) if is_path else session.read.table(source)
     return session.read.format(file_format).load(source)
 
 
-def _refuse_unused(file_format: str | None, how: FrameSource, shown: str) -> None:
-    given = {
-        "--schema": how.schema,
-        "--infer-schema": how.infer_schema,
-        "--encoding": how.encoding,
-        "--multi-line": how.multi_line,
+def _refuse_unused(file_format: str | None, frame_source: FrameSource, source_text: str) -> None:
+    csv_options = {
+        "--schema": frame_source.schema,
+        "--infer-schema": frame_source.infer_schema,
+        "--encoding": frame_source.encoding,
+        "--multi-line": frame_source.multi_line,
     }
-    names = [name for name, value in given.items() if value]
+    names = [name for name, value in csv_options.items() if value]
     if names:
         raise StreamsError(
-            f"{shown}: {', '.join(names)} is for CSV and JSON, and this is {file_format or 'a table'}; "
+            f"{source_text}: {', '.join(names)} is for CSV and JSON, and this is {file_format or 'a table'}; "
             "remove it, or name the format by --format"
         )
 
 
-def _csv(session: SparkSession, source: str, how: FrameSource, shown: str) -> DataFrame:
+def _csv(
+    session: SparkSession, source: str, frame_source: FrameSource, source_text: str
+) -> DataFrame:
     options = dict(_CSV_OPTIONS)
     if source.lower().rstrip("/").removesuffix(".gz").endswith(".tsv"):
         options["sep"] = "\t"
-    reader = _reader(session, _CSV, options, how)
-    _check_bytes(session, source, how, shown)
+    reader = _reader(session, _CSV, options, frame_source)
+    _check_bytes(session, source, frame_source, source_text)
     inferred = reader.option("inferSchema", "true").load(source).schema
     texts = reader.option("inferSchema", "false").load(source)
-    _check_characters(texts, how, shown)
+    _check_characters(texts, frame_source, source_text)
     names = texts.columns
-    given = _given_types(how, names, shown)
-    types = [given.get(each.name, each) for each in inferred]
+    declared = _declared_types(frame_source, names, source_text)
+    types = [declared.get(field.name, field) for field in inferred]
     lossy, with_empty = _lossy_columns(texts, types)
-    if not how.infer_schema:
-        as_text = (_key_columns(how.select, names) | lossy) - given.keys()
+    if not frame_source.infer_schema:
+        as_text = (_key_columns(frame_source.select, names) | lossy) - declared.keys()
         types = [
-            StructField(each.name, StringType()) if each.name in as_text else each for each in types
+            StructField(field.name, StringType()) if field.name in as_text else field
+            for field in types
         ]
-    empty = [each for each in types if each.name in with_empty and not _is_text(each)]
-    read_as_text = {each.name for each in empty}
+    empty = [field for field in types if field.name in with_empty and not _is_text(field)]
+    read_as_text = {field.name for field in empty}
     schema = StructType(
         [
-            StructField(each.name, StringType()) if each.name in read_as_text else each
-            for each in types
+            StructField(field.name, StringType()) if field.name in read_as_text else field
+            for field in types
         ]
     )
     frame = reader.schema(schema).load(source)
-    return frame.withColumns({each.name: _converted(each) for each in empty}) if empty else frame
+    return frame.withColumns({field.name: _converted(field) for field in empty}) if empty else frame
 
 
 def _is_text(field: StructField) -> bool:
@@ -233,45 +240,53 @@ def _typed_key(frame: DataFrame, key_type: str | None) -> DataFrame:
     return frame.withColumn(_KEY, sql.col(_KEY).cast(key_type))
 
 
-def _json(session: SparkSession, source: str, how: FrameSource, shown: str) -> DataFrame:
-    options = {**_STRICT, "multiLine": str(how.multi_line).lower()}
-    if how.encoding is not None and not how.multi_line:
+def _json(
+    session: SparkSession, source: str, frame_source: FrameSource, source_text: str
+) -> DataFrame:
+    options = {**_STRICT, "multiLine": str(frame_source.multi_line).lower()}
+    if frame_source.encoding is not None and not frame_source.multi_line:
         options["lineSep"] = "\n"  # Spark requires it with an encoding
-    reader = _reader(session, _JSON, options, how)
-    _check_bytes(session, source, how, shown)
-    if how.multi_line:
-        _check_documents(session, source, how, shown)
+    reader = _reader(session, _JSON, options, frame_source)
+    _check_bytes(session, source, frame_source, source_text)
+    if frame_source.multi_line:
+        _check_documents(session, source, frame_source, source_text)
     frame = reader.load(source)
-    given = _given_types(how, frame.columns, shown)
-    if given:
-        types = [given.get(each.name, each) for each in frame.schema]
+    declared = _declared_types(frame_source, frame.columns, source_text)
+    if declared:
+        types = [declared.get(field.name, field) for field in frame.schema]
         frame = reader.schema(StructType(types)).load(source)
-    _check_characters(frame, how, shown)
+    _check_characters(frame, frame_source, source_text)
     return frame
 
 
 def _reader(
-    session: SparkSession, kind: str, options: Mapping[str, str], how: FrameSource
+    session: SparkSession, kind: str, options: Mapping[str, str], frame_source: FrameSource
 ) -> DataFrameReader:
     reader = session.read.format(kind).options(**options)
-    return reader if how.encoding is None else reader.option("encoding", how.encoding)
+    return (
+        reader
+        if frame_source.encoding is None
+        else reader.option("encoding", frame_source.encoding)
+    )
 
 
-def _given_types(how: FrameSource, names: Sequence[str], shown: str) -> dict[str, StructField]:
-    if how.schema is None:
+def _declared_types(
+    frame_source: FrameSource, names: Sequence[str], source_text: str
+) -> dict[str, StructField]:
+    if frame_source.schema is None:
         return {}
-    schema = StructType.fromDDL(how.schema)
+    schema = StructType.fromDDL(frame_source.schema)
     if not isinstance(schema, StructType):
         raise StreamsError(
-            f"{shown}: --schema {how.schema!r} names no columns: 'id STRING, zip INT'"
+            f"{source_text}: --schema {frame_source.schema!r} names no columns: 'id STRING, zip INT'"
         )
-    given = {field.name: field for field in schema}
-    unknown = sorted(given.keys() - set(names))
+    declared = {field.name: field for field in schema}
+    unknown = sorted(declared.keys() - set(names))
     if unknown:
         raise StreamsError(
-            f"{shown}: --schema names {', '.join(unknown)}, and the columns are {', '.join(names)}"
+            f"{source_text}: --schema names {', '.join(unknown)}, and the columns are {', '.join(names)}"
         )
-    return given
+    return declared
 
 
 def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
@@ -297,16 +312,16 @@ def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
 
 def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[str], set[str]]:
     """Return columns that a conversion would change (`007` to 7), and those with empty texts."""
-    fields = [each for each in types if not _is_text(each)]
+    fields = [field for field in types if not _is_text(field)]
     if not fields:
         return set(), set()
-    columns = [sql.col(_quoted(each.name)) for each in fields]
+    columns = [sql.col(_quoted(field.name)) for field in fields]
     row = texts.select(
-        *(_are_canonical(each, column) for each, column in zip(fields, columns, strict=True)),
+        *(_are_canonical(field, column) for field, column in zip(fields, columns, strict=True)),
         *(sql.bool_or(column == "") for column in columns),
     ).first()
     assert row is not None
-    names = [each.name for each in fields]
+    names = [field.name for field in fields]
     canonical, empty = row[: len(names)], row[len(names) :]
     lossy = {
         name for name, is_canonical in zip(names, canonical, strict=True) if is_canonical is False
@@ -334,41 +349,49 @@ def _are_canonical(field: StructField, column: Column) -> Column:
             return all_are(_DATE)
         case TimestampType() | TimestampNTZType():
             # A local time that its zone skips (summer time) would be read as another time.
-            shown = text.try_cast(field.dataType).cast("string").substr(1, _SECONDS_END)
+            parsed = text.try_cast(field.dataType).cast("string").substr(1, _SECONDS_END)
             written = sql.translate(text.substr(1, _SECONDS_END), "T", " ")
             has_zone = text.rlike(r"[Z+]|-[0-9]{2}:[0-9]{2}\z")
-            return all_are(_TIMESTAMP) & sql.bool_and(has_zone | sql.equal_null(shown, written))
+            return all_are(_TIMESTAMP) & sql.bool_and(has_zone | sql.equal_null(parsed, written))
         case _:
             return sql.bool_and(text.isNull())
 
 
-def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
-    if how.encoding is not None and how.encoding.lower() not in _UTF_8:
+def _check_bytes(
+    session: SparkSession, source: str, frame_source: FrameSource, source_text: str
+) -> None:
+    if frame_source.encoding is not None and frame_source.encoding.lower() not in _UTF_8:
         return
     lines = session.read.text(source).where("NOT is_valid_utf8(value)")
     if lines.limit(1).count():
         raise StreamsError(
-            f"{shown}: it is not UTF-8; name its charset, as in --encoding ISO-8859-1 (encoding=)"
+            f"{source_text}: it is not UTF-8; name its charset, as in --encoding ISO-8859-1 (encoding=)"
         )
 
 
-def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
+def _check_characters(frame: DataFrame, frame_source: FrameSource, source_text: str) -> None:
     """Raise StreamsError if Spark replaced bytes that are invalid in the given charset."""
-    if how.encoding is None or how.encoding.lower() in _UTF_8:
+    if frame_source.encoding is None or frame_source.encoding.lower() in _UTF_8:
         return
-    texts = [each.name for each in frame.schema if isinstance(each.dataType, StringType)]
+    texts = [field.name for field in frame.schema if isinstance(field.dataType, StringType)]
     tests: list[Column] = [sql.col(_quoted(name)).contains(_REPLACEMENT) for name in texts]
     if tests and frame.where(reduce(Column.__or__, tests)).limit(1).count():
-        raise StreamsError(f"{shown}: it is not {how.encoding}; name its charset by --encoding")
+        raise StreamsError(
+            f"{source_text}: it is not {frame_source.encoding}; name its charset by --encoding"
+        )
 
 
-def _check_documents(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
+def _check_documents(
+    session: SparkSession, source: str, frame_source: FrameSource, source_text: str
+) -> None:
     """Raise StreamsError if a file has several documents: Spark reads only the first."""
-    if how.encoding is not None and how.encoding.lower() not in _UTF_8:
+    if frame_source.encoding is not None and frame_source.encoding.lower() not in _UTF_8:
         return
     texts = session.read.text(source, wholetext=True).rdd
     if not texts.map(_is_document).reduce(_both):
-        raise StreamsError(f"{shown}: a file is not one JSON document; leave --multi-line out")
+        raise StreamsError(
+            f"{source_text}: a file is not one JSON document; leave --multi-line out"
+        )
 
 
 def _is_document(row: Any) -> bool:
@@ -403,11 +426,11 @@ def _quoted(name: str) -> str:
 @contextlib.contextmanager
 def _contexts_not_logged() -> Generator[None]:
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
-    before = [each.disabled for each in loggers]
-    for each in loggers:
-        each.disabled = True
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        for each, was_disabled in zip(loggers, before, strict=True):
-            each.disabled = was_disabled
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled

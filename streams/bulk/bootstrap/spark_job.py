@@ -120,7 +120,7 @@ class SparkJob:
                 self.columns.names,
                 partial(place_rows, encoder),
                 self.target.partitions,
-                more=partial(place_existing, settings, self.target.changelog, spec.kind),
+                rows_of=partial(place_existing, settings, self.target.changelog, spec.kind),
                 items=[(number, *ends) for number, ends in sorted(existing.items())],
             )
         )
@@ -128,7 +128,7 @@ class SparkJob:
         found = run_on_places(
             rows,
             partial(check_place, spec, self._keep_last),
-            what=self._what("checking rows"),
+            description=self._what("checking rows"),
             on_progress=self.driver.two_stage_reporter(
                 "reading rows", "checking rows", rows.arrived
             ),
@@ -147,7 +147,7 @@ class SparkJob:
         return run_on_places(
             self.placed[0],
             partial(write_place, order, self.driver.travelling, self._keep_last),
-            what=self._what("writing rows"),
+            description=self._what("writing rows"),
             on_progress=self.driver.progress_reporter("writing rows", self.to_write[0]),
         )
 

@@ -62,7 +62,8 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
             StateSettings(
                 application_id=self.config.application_id,
                 cache_enabled=self.config.statestore_cache_max_bytes > 0,
-                keep_bytes_per_store=self.config.statestore_uncommitted_max_bytes // max(count, 1),
+                read_cache_bytes_per_store=self.config.statestore_uncommitted_max_bytes
+                // max(count, 1),
             ),
             open_persistent=partial(self.open_database, directory),
             open_in_memory=InMemoryDatabase,

@@ -41,7 +41,7 @@ def fault_of(
     if kind is not base and _is_of(supplied, method, base):
         return f"{kind.__name__} has no {method} of its own; override {wanted}"
     function = _function_of(supplied, method)
-    if function is not None and not can_take(function, len(arguments)):
+    if function is not None and not accepts_arguments(function, len(arguments)):
         return f"{kind.__name__}.{method} can't be called as {wanted}; make that its parameters"
     return None
 
@@ -63,10 +63,10 @@ def _is_of(supplied: object, method: str, base: type[Any]) -> bool:
     return attribute is inspect.getattr_static(base, method)
 
 
-def can_take(function: Callable[..., Any], arguments: int) -> bool:
+def accepts_arguments(function: Callable[..., Any], arguments: int) -> bool:
     """Return True if a callable accepts this number of arguments, or has no signature.
 
-    >>> can_take(lambda record: None, 1), can_take(lambda key, value: None, 1)
+    >>> accepts_arguments(lambda record: None, 1), accepts_arguments(lambda key, value: None, 1)
     (True, False)
     """
     try:

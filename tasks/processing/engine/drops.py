@@ -28,10 +28,10 @@ class Drop(msgspec.Struct):
 Drops = dict[tuple[str, str], Drop]
 
 
-def shown_drop(node: str, reason: str, drop: Drop) -> str:
+def drop_text(node: str, reason: str, drop: Drop) -> str:
     """Return the text of a drop, without the record's data.
 
-    >>> shown_drop("KSTREAM-AGGREGATE-0000000002", "null key", Drop(3, RecordMetadata("orders", 1, 17)))
+    >>> drop_text("KSTREAM-AGGREGATE-0000000002", "null key", Drop(3, RecordMetadata("orders", 1, 17)))
     '3 records at KSTREAM-AGGREGATE-0000000002: null key (first orders-1 offset 17)'
     """
     first = drop.first
@@ -45,7 +45,7 @@ def most_frequent(drops: Drops) -> str:
     if not drops:
         return ""
     (node, reason), drop = max(drops.items(), key=lambda item: item[1].count)
-    return shown_drop(node, reason, drop)
+    return drop_text(node, reason, drop)
 
 
 class DropLog:
@@ -80,4 +80,4 @@ class DropLog:
             self._warned_s.update(dict.fromkeys(due, now_s))
         for node, reasons in drops_by_node:
             for reason, drop in reasons.items():
-                _log.warning("dropped %s", shown_drop(node, reason, drop))
+                _log.warning("dropped %s", drop_text(node, reason, drop))

@@ -94,7 +94,7 @@ class OutputRuns:
     >>> runs = OutputRuns()
     >>> for value in (b"1", b"2"):
     ...     runs.add(OutputColumns(topic="out", partitions=0, keys=[b"k"], values=[value], timestamps=[0]))
-    >>> [columns.values for columns in runs.take()]
+    >>> [columns.values for columns in runs.pop()]
     [[b'1', b'2']]
     """
 
@@ -113,7 +113,7 @@ class OutputRuns:
             del self._last[columns.topic]
         self._columns.append(columns)
 
-    def take(self) -> list[OutputColumns]:
+    def pop(self) -> list[OutputColumns]:
         columns, self._columns, self._last = self._columns, [], {}
         return columns
 

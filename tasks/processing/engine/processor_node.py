@@ -26,7 +26,7 @@ from tidewheel.tasks.processing.api.record import (
     Record,
     RecordMetadata,
 )
-from tidewheel.tasks.processing.api.supplied import AnyProcessor, can_take, process_of
+from tidewheel.tasks.processing.api.supplied import AnyProcessor, accepts_arguments, process_of
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.punctuation import Schedule, first_due_ms
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
@@ -390,7 +390,7 @@ def _check_callback(callback: object, node: str) -> None:
         kind = "an async function"
     elif isgeneratorfunction(callback):
         kind = "a generator"
-    elif not can_take(callback, 1):
+    elif not accepts_arguments(callback, 1):
         name = getattr(callback, "__qualname__", type(callback).__qualname__)
         kind = f"{name}, which can't be called with one timestamp"
     else:

@@ -247,7 +247,7 @@ def test_H15_a_release_without_offsets_keeps_the_known_offsets() -> None:
     group = apply(Group(), before)
     draft = Draft(
         group=group,
-        seen=Observations(claimed_ms=0, ready_lag_max=0),
+        observations=Observations(claimed_ms=0, ready_lag_max=0),
         settings=with_settings(),
         now_ms=0,
     )

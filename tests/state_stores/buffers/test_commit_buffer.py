@@ -42,13 +42,15 @@ def spec_of(value_serde: Serde[Any]) -> StoreSpec:
 
 
 def buffer_of(
-    value_serde: Serde[Any], database: InMemoryDatabase | None = None, keep_bytes: int = 1 << 20
+    value_serde: Serde[Any],
+    database: InMemoryDatabase | None = None,
+    read_cache_bytes: int = 1 << 20,
 ) -> CommitBuffer:
     return CommitBuffer(
         spec_of(value_serde),
         database or InMemoryDatabase(["store"]),
         topic=TOPIC,
-        keep_bytes=keep_bytes,
+        read_cache_bytes=read_cache_bytes,
     )
 
 
@@ -61,10 +63,10 @@ def encoded(value: Any) -> bytes:
 class BufferMachine(RuleBasedStateMachine):
     """Every operation, compared with dictionaries of visible and of committed rows."""
 
-    @initialize(keep_bytes=st.sampled_from([0, 600, 3_000, 1 << 20]))
-    def open(self, keep_bytes: int) -> None:
+    @initialize(read_cache_bytes=st.sampled_from([0, 600, 3_000, 1 << 20]))
+    def open(self, read_cache_bytes: int) -> None:
         self.database = InMemoryDatabase(["store"])
-        self.buffer = buffer_of(JSON, self.database, keep_bytes)
+        self.buffer = buffer_of(JSON, self.database, read_cache_bytes)
         self.seen: dict[bytes, tuple[bytes, int]] = {}
         self.committed: dict[bytes, tuple[bytes, int]] = {}
         #: Timestamps of changes since the last commit, including deletes.
@@ -325,7 +327,7 @@ def test_keys_read_together_equal_keys_read_singly(
         (key, wrap_value(encoded(value), time)) for key, (value, time) in sorted(rows.items())
     ]
     database.write({"store": stored}, {})
-    buffer = buffer_of(JSON, database, keep_bytes=0)
+    buffer = buffer_of(JSON, database, read_cache_bytes=0)
     known = st.sampled_from(sorted(rows)) | st.binary(max_size=3)
     for keys in data.draw(st.lists(st.lists(known, min_size=1), min_size=1, max_size=4)):
         expected = [rows.get(key, (None, -1)) for key in keys]
@@ -340,7 +342,7 @@ def test_keys_read_together_equal_keys_read_singly(
 
 def test_hot_keys_survive_a_generation_and_cold_keys_are_dropped() -> None:
     database = CountingDatabase()
-    buffer = buffer_of(JSON, database, keep_bytes=0)
+    buffer = buffer_of(JSON, database, read_cache_bytes=0)
     for commit in range(3):
         for key in (b"cold", b"hot") if commit == 0 else (b"hot",):
             buffer.put(key, commit, commit)
@@ -355,7 +357,7 @@ def test_hot_keys_survive_a_generation_and_cold_keys_are_dropped() -> None:
 
 def test_discarding_forgets_every_generation() -> None:
     database = InMemoryDatabase(["store"])
-    buffer = buffer_of(JSON, database, keep_bytes=1_000)
+    buffer = buffer_of(JSON, database, read_cache_bytes=1_000)
     for value, keys in ((1, [b"k", b"1", b"2", b"3"]), (2, [b"k"])):
         for key in keys:
             buffer.put(key, value, value)
@@ -370,7 +372,7 @@ def test_clean_entries_stay_within_the_budget() -> None:
     database = InMemoryDatabase(["store"])
     rows = [(b"%06d" % number, wrap_value(b"1", 0)) for number in range(20_000)]
     database.write({"store": rows}, {})
-    buffer = buffer_of(JSON, database, keep_bytes=200_000)
+    buffer = buffer_of(JSON, database, read_cache_bytes=200_000)
     for start in range(0, 20_000, 500):
         buffer.fetch([key for key, _ in rows[start : start + 500]])
         buffer.applied()

@@ -28,7 +28,7 @@ def range_of(
         SPEC,
         database,
         topic=TOPIC,
-        keep_bytes=1 << 20,
+        read_cache_bytes=1 << 20,
         now=lambda: 0,
         is_cached=False,
         in_range=in_range,
@@ -120,7 +120,7 @@ def test_K6_a_copy_keeps_the_changelogs_rows_for_slow_ranges() -> None:
         assert [LAYOUT.time_of(key) // MINUTE for key, _ in folded] == left
         database = InMemoryDatabase(["store"])
         store = make_store(
-            spec, database, topic=TOPIC, keep_bytes=1 << 20, now=lambda: 0, is_cached=False
+            spec, database, topic=TOPIC, read_cache_bytes=1 << 20, now=lambda: 0, is_cached=False
         )
         for row in rows.values():
             write_rows(database, {"store": [row]}, {}, {"store": store.buffer.restored([row])})

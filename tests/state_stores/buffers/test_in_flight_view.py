@@ -17,11 +17,11 @@ ranges = st.none() | st.tuples(keys, keys)
 
 
 def drained(
-    changes: dict[bytes, bytes | None], gone: tuple[bytes, bytes] | None, notes: dict[str, bytes]
+    changes: dict[bytes, bytes | None], gone: tuple[bytes, bytes] | None, metadata: dict[str, bytes]
 ) -> Drained:
     ordered = sorted(changes)
     on_disk = SortedRows(ordered, [changes[key] for key in ordered])
-    return Drained([], [], [], disk_rows=on_disk, delete_range=gone, notes=notes)
+    return Drained([], [], [], disk_rows=on_disk, delete_range=gone, metadata=metadata)
 
 
 @given(
@@ -31,7 +31,7 @@ def drained(
     asked=st.lists(keys),
     lower=bounds,
     upper=bounds,
-    notes=st.dictionaries(st.sampled_from("ab"), st.binary(min_size=1, max_size=2)),
+    metadata=st.dictionaries(st.sampled_from("ab"), st.binary(min_size=1, max_size=2)),
 )
 def test_a_view_equals_the_database_after_the_commit(
     before: dict[bytes, bytes | None],
@@ -40,7 +40,7 @@ def test_a_view_equals_the_database_after_the_commit(
     asked: list[bytes],
     lower: bytes | None,
     upper: bytes | None,
-    notes: dict[str, bytes],
+    metadata: dict[str, bytes],
 ) -> None:
     database = InMemoryDatabase(["mine", "other"])
     written = sorted(before.items())
@@ -59,7 +59,7 @@ def test_a_view_equals_the_database_after_the_commit(
         ]
 
     untouched = seen()
-    change = drained(changes, gone, notes)
+    change = drained(changes, gone, metadata)
     view.show({"mine": change}, {})
     under_way = seen()
     begun = view.iterate("mine", lower, upper)

@@ -74,7 +74,7 @@ class QueryBench(StoreBench):
         self.database = database
         self.view = InFlightView(database)
         self.store = make_store(
-            self.spec, self.view, topic=TOPIC, keep_bytes=1 << 20, now=lambda: self.now,
+            self.spec, self.view, topic=TOPIC, read_cache_bytes=1 << 20, now=lambda: self.now,
             is_cached=False,
         )  # fmt: skip
 

@@ -108,7 +108,7 @@ def replay(
 ) -> StoreTime:
     """Restore like `tidewheel.tasks.restore.store_restore`, record by record."""
     buffer: Any = make_store(
-        spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, is_cached=False
+        spec, database, topic="changelog", read_cache_bytes=0, now=lambda: 0, is_cached=False
     ).buffer
     time = StoreTime()
     for record in records:

@@ -52,12 +52,12 @@ class StoreBench:
         committed: The store for queries.
     """
 
-    def __init__(self, spec: StoreSpec, *, rocksdb: bool, keep_bytes: int = 1 << 20) -> None:
+    def __init__(self, spec: StoreSpec, *, rocksdb: bool, read_cache_bytes: int = 1 << 20) -> None:
         self.spec = spec
         self.now = 0
         self.changelog: list[tuple[bytes, bytes | None, int]] = []
         self.headers: list[Headers] = []
-        self._keep_bytes = keep_bytes
+        self._read_cache_bytes = read_cache_bytes
         self._rocksdb = rocksdb
         self._root = Path(tempfile.mkdtemp()) if rocksdb else None
         self._resources = SharedResources.create(_OPTIONS) if rocksdb else None
@@ -82,7 +82,7 @@ class StoreBench:
             self.spec,
             database,
             topic=TOPIC,
-            keep_bytes=self._keep_bytes,
+            read_cache_bytes=self._read_cache_bytes,
             now=lambda: self.now,
             is_cached=self.spec.caching,
         )

@@ -21,13 +21,13 @@ class KeyValueMachine(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from([StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE]),
-        keep_bytes=st.sampled_from([0, 1 << 20]),
+        read_cache_bytes=st.sampled_from([0, 1 << 20]),
         caching=st.booleans(),
     )
-    def open(self, kind: StoreKind, keep_bytes: int, *, caching: bool) -> None:
+    def open(self, kind: StoreKind, read_cache_bytes: int, *, caching: bool) -> None:
         self.timestamped = kind is StoreKind.TIMESTAMPED_KEY_VALUE
         spec = spec_of(kind, caching=caching)
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         self.rows: dict[str, Any] = {}
         self.kept: dict[str, Any] = {}
 

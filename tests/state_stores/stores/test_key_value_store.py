@@ -33,7 +33,7 @@ def opened(kind: type[Any] = KeyValueStore, *, cached: bool = False) -> Any:
     spec = spec_of(
         StoreKind.TIMESTAMPED_KEY_VALUE if kind is TimestampedKeyValueStore else StoreKind.KEY_VALUE
     )
-    buffer = CommitBuffer(spec, InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=1 << 20)
+    buffer = CommitBuffer(spec, InMemoryDatabase(["store"]), topic=TOPIC, read_cache_bytes=1 << 20)
     store = kind(buffer, lambda: NOW, is_cached=cached)
     assert (store.open_cache() is not None) == cached
     return store
@@ -264,7 +264,7 @@ def test_cached_changes_are_a_dictionary_of_keys_with_old_values(
 ) -> None:
     store: Any = opened(cached=True)
     store.put_all(before)
-    store.cache.take()
+    store.cache.pop()
     had = set(before)
     recency: dict[str, None] = {}
     forwarded = set(before)
@@ -275,7 +275,7 @@ def test_cached_changes_are_a_dictionary_of_keys_with_old_values(
             recency[key] = None
             (had.discard if value is None else had.add)(key)
         assert len(store.cache) == len(recency)
-        data, keys, new = store.cache.take(limit)
+        data, keys, new = store.cache.pop(limit)
         assert keys == list(recency)[:limit]
         assert data == [key.encode() for key in keys]
         assert new == {key.encode() for key in keys if key not in forwarded}
@@ -284,7 +284,7 @@ def test_cached_changes_are_a_dictionary_of_keys_with_old_values(
             (forwarded.add if key in had else forwarded.discard)(key)
         assert len(store.cache) == len(recency)
     assert store.cache.size_bytes >= sum(len(key.encode()) for key in recency)
-    store.cache.take()
+    store.cache.pop()
     assert (len(store.cache), store.cache.size_bytes) == (0, 0)
 
 
@@ -304,8 +304,8 @@ def test_a_batch_of_changes_is_tracked_like_single_changes(
             at_once.buffer.put(key.encode(), 1, 0)
             singly.put(key, 1)
     assert at_once.cache.size_bytes == singly.cache.size_bytes
-    assert at_once.cache.take(limit) == singly.cache.take(limit)
-    assert at_once.cache.take() == singly.cache.take()
+    assert at_once.cache.pop(limit) == singly.cache.pop(limit)
+    assert at_once.cache.pop() == singly.cache.pop()
 
 
 def test_the_cache_does_not_grow_with_the_number_of_changes() -> None:
@@ -320,7 +320,9 @@ def test_the_cache_does_not_grow_with_the_number_of_changes() -> None:
 def committed(*contents: dict[str, tuple[int, int]], kind: StoreKind = StoreKind.KEY_VALUE) -> Any:
     databases = []
     for rows in contents:
-        buffer = CommitBuffer(spec_of(kind), InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=0)
+        buffer = CommitBuffer(
+            spec_of(kind), InMemoryDatabase(["store"]), topic=TOPIC, read_cache_bytes=0
+        )
         for key, (value, timestamp) in rows.items():
             buffer.put(key.encode(), value, timestamp)
         buffer._database.write({"store": buffer.drain().stored}, {})

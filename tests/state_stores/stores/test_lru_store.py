@@ -18,10 +18,10 @@ keys = st.sampled_from(["a", "b", "c", "d", "e"])
 class LruMachine(RuleBasedStateMachine):
     rocksdb = False
 
-    @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
-    def open(self, keep_bytes: int) -> None:
+    @initialize(read_cache_bytes=st.sampled_from([0, 1 << 20]))
+    def open(self, read_cache_bytes: int) -> None:
         spec = spec_of(StoreKind.KEY_VALUE, max_entries=MOST)
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         #: key -> (timestamp, value), least recently used first.
         self.rows: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self.kept = OrderedDict(self.rows)

@@ -32,10 +32,10 @@ class Changeable(int):
 class SessionMachine(RuleBasedStateMachine):
     rocksdb = False
 
-    @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
-    def open(self, keep_bytes: int) -> None:
+    @initialize(read_cache_bytes=st.sampled_from([0, 1 << 20]))
+    def open(self, read_cache_bytes: int) -> None:
         spec = spec_of(StoreKind.SESSION, retention_ms=RETENTION)
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         self.rows: dict[Windowed[str], int] = {}
         self.observed = -1
         self.kept = ({**self.rows}, -1)
@@ -192,7 +192,7 @@ def test_a_session_put_again_is_found_after_every_kind_of_write() -> None:
     buffer.put(row, 1, 20)
     assert found() == [(10, 20, 1)]
     buffer.put(row, None, 20)
-    assert buffer.known_rows(b"a", 0, FOREVER) == found() == []
+    assert buffer.indexed_rows(b"a", 0, FOREVER) == found() == []
     buffer.put(row, 2, 20)
     assert found() == [(10, 20, 2)]
     buffer.put(row, None, 20)
@@ -251,7 +251,7 @@ def test_cached_changes_have_windowed_keys() -> None:
     bench = bench_of(caching=True)
     held = bench.store.open_cache()
     bench.store.put_bytes(b"b", 1, 6, 7, 0)
-    assert held.take()[:2] == ([bench.store.disk_key(b"b", 1, 6)], [Windowed("b", 1, 6)])
+    assert held.pop()[:2] == ([bench.store.disk_key(b"b", 1, 6)], [Windowed("b", 1, 6)])
 
 
 def test_a_plain_key_is_no_session() -> None:

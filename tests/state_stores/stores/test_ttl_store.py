@@ -19,10 +19,10 @@ times = st.integers(0, 40)
 class TtlMachine(RuleBasedStateMachine):
     rocksdb = False
 
-    @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
-    def open(self, keep_bytes: int) -> None:
+    @initialize(read_cache_bytes=st.sampled_from([0, 1 << 20]))
+    def open(self, read_cache_bytes: int) -> None:
         spec = spec_of(StoreKind.TIMESTAMPED_KEY_VALUE, ttl_ms=TTL)
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         self.rows: dict[str, tuple[int, int]] = {}
         self.observed = -1
         self.kept = ({**self.rows}, -1)

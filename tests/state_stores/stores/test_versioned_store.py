@@ -68,10 +68,10 @@ class Model:
 class VersionedMachine(RuleBasedStateMachine):
     rocksdb = False
 
-    @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
-    def open(self, keep_bytes: int) -> None:
+    @initialize(read_cache_bytes=st.sampled_from([0, 1 << 20]))
+    def open(self, read_cache_bytes: int) -> None:
         spec = spec_of(StoreKind.VERSIONED, history_retention_ms=HISTORY)
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         self.model = Model()
         self.kept = Model()
 

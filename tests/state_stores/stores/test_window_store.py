@@ -39,9 +39,9 @@ class WindowMachine(RuleBasedStateMachine):
     @initialize(
         kind=st.sampled_from([StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW]),
         duplicates=st.booleans(),
-        keep_bytes=st.sampled_from([0, 1 << 20]),
+        read_cache_bytes=st.sampled_from([0, 1 << 20]),
     )
-    def open(self, kind: StoreKind, duplicates: bool, keep_bytes: int) -> None:
+    def open(self, kind: StoreKind, duplicates: bool, read_cache_bytes: int) -> None:
         self.timestamped = kind is StoreKind.TIMESTAMPED_WINDOW
         self.duplicates = duplicates and not self.timestamped
         spec = spec_of(
@@ -50,7 +50,7 @@ class WindowMachine(RuleBasedStateMachine):
             window_size_ms=MINUTE,
             retain_duplicates=self.duplicates,
         )
-        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, read_cache_bytes=read_cache_bytes)
         #: (key, start) -> values in the order of their puts.
         self.rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.observed = -1
@@ -353,7 +353,7 @@ def test_cached_changes_have_windowed_keys() -> None:
     held = bench.store.open_cache()
     bench.store.put("a", 1, 5)
     bench.store.put_bytes(b"b", 1, 6, 0)
-    disk_keys, windowed, new = held.take()
+    disk_keys, windowed, new = held.pop()
     assert disk_keys == [bench.store.disk_key(b"a", 5), bench.store.disk_key(b"b", 6)]
     assert windowed == [Windowed("a", 5, 10), Windowed("b", 6, 11)]
     assert new == set(disk_keys)

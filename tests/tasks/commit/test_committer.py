@@ -83,7 +83,7 @@ class Stage:
 
     def commit(self, *, sequence: int = 1) -> Commit:
         return Commit(
-            outputs=self.collector.take_staged(),
+            outputs=self.collector.pop_staged(),
             changelogs={LOG: [Drained([b"a", b"b"], [b"1", None], [5, 6])]},
             offsets={IN: CommittedOffset(42, f"metadata {sequence}")},
         )

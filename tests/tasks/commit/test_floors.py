@@ -26,7 +26,7 @@ def granted_after_fence(order: RunTask) -> RunTask:
     )  # fmt: skip
     draft = Draft(
         group=apply(Group(), owned),
-        seen=Observations(claimed_ms=0, ready_lag_max=0),
+        observations=Observations(claimed_ms=0, ready_lag_max=0),
         settings=CoordinatorSettings(),
         now_ms=0,
     )

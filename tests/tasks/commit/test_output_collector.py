@@ -40,8 +40,8 @@ def test_exactly_once_stages_everything() -> None:
     collector.add(first, internal=False)
     collector.add(second, internal=True)
     assert collector.staged_bytes > 3
-    assert collector.take_staged() == [first, second]
-    assert (collector.take_staged(), collector.staged_bytes) == ([], 0)
+    assert collector.pop_staged() == [first, second]
+    assert (collector.pop_staged(), collector.staged_bytes) == ([], 0)
     assert collector.produced == 3
 
 
@@ -52,7 +52,7 @@ def test_at_least_once_sends_sinks_immediately_and_stages_internal_records() -> 
     collector.add(outside, internal=False)
     collector.add(inside, internal=True)
     assert sinks.sent == [outside]
-    assert collector.take_staged() == [inside]
+    assert collector.pop_staged() == [inside]
 
 
 @given(
@@ -92,7 +92,7 @@ def test_a_record_too_large_is_left_out_if_the_handler_continues(headers: Any) -
     collector = collector_of(handlers, limits={"out": 500})
     columns = columns_of("out", b"1", sized(501), b"3", partitions=[0, 1, 2], headers=headers)
     collector.add(columns, internal=False)
-    dead, kept = collector.take_staged()
+    dead, kept = collector.pop_staged()
     assert kept is columns
     assert (kept.values, kept.keys, kept.partitions) == ([b"1", b"3"], [b"k0", b"k2"], [0, 2])
     assert kept.source_offsets == [100, 102]
@@ -153,7 +153,7 @@ def test_a_dead_letter_too_large_makes_no_further_dead_letter(as_function: bool)
     handlers = ErrorHandlers(production=setting, dead_letter_topic="dead")
     collector = collector_of(handlers, limits={"out": 500, "dead": 500})
     collector.add(columns_of("out", b"1", sized(501)), internal=False)
-    assert [columns.topic for columns in collector.take_staged()] == ["out"]
+    assert [columns.topic for columns in collector.pop_staged()] == ["out"]
     assert collector.policy is not None
     assert collector.policy.skipped == 2
     assert len(asked) == (2 if as_function else 0)
@@ -206,7 +206,7 @@ def test_a_dead_letter_has_the_input_behind_an_output(at_least_once: bool) -> No
     )
     collector.add(columns_of("out", b"1", sized(5_001), sized(5_001)), internal=False)
 
-    first, second, kept = sinks.sent if at_least_once else collector.take_staged()
+    first, second, kept = sinks.sent if at_least_once else collector.pop_staged()
     assert kept.values == [b"1"]
     assert (first.topic, first.keys, first.values) == ("dead", [b"k101"], [b"input 101"])
     assert (second.topic, second.keys, second.values) == ("dead", [b"k102"], [b"input 102"])
@@ -244,7 +244,7 @@ def test_an_output_without_an_input_becomes_the_dead_letter(
     )
     columns = columns_of("out", sized(5_001), sized(9_000), source_topic=None, source_offsets=None)
     collector.add(columns, internal=False)
-    (letter,) = collector.take_staged()
+    (letter,) = collector.pop_staged()
     assert (letter.keys, letter.values) == ([b"k0"], [sized(5_001)])
     assert inputs.readers == []
     (lost,) = (text for text in caplog.messages if "dead letter is lost" in text)

@@ -44,7 +44,7 @@ def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, thr
     worker = bench.make_worker(threads=threads)
     task = worker._hooks.make_task(TaskId(0, 0), collector, collector.policy)
     if isinstance(task, ParallelTask):
-        task.join(RangePool(0), HALVES, 10)
+        task.set_ranges(RangePool(0), HALVES, 10)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
     task.start(dict.fromkeys(old_maps, 0), {}, (), old_maps)

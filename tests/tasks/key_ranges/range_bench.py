@@ -138,7 +138,7 @@ class RangeBench:
                 spec,
                 self.database,
                 topic=spec.name,
-                keep_bytes=1 << 20,
+                read_cache_bytes=1 << 20,
                 now=processing.record_timestamp,
                 is_cached=spec.caching and self.config.statestore_cache_max_bytes > 0,
                 in_range=self.in_ranges,

@@ -45,5 +45,5 @@ def test_K6_commits_in_between_keep_the_records_to_process(
 @given(old_maps())
 def test_K6_the_old_map_ends_at_its_highest_offset(old: OldMap) -> None:
     after = old.after(old.highest)
-    assert after.cut == KeyRanges()
-    assert old.after(old.highest - 1).cut == old.cut
+    assert after.key_ranges == KeyRanges()
+    assert old.after(old.highest - 1).key_ranges == old.key_ranges

@@ -321,7 +321,7 @@ def test_an_idle_worker_polls_faster_after_a_query() -> None:
     with living(bench) as life:
         usual_s = life.worker._loop.idle_s()
         life.store("counts", uncommitted=True).get("a")
-        assert life.worker._loop.idle_s() < usual_s / 2 or not life.worker.questions.come_often
+        assert life.worker._loop.idle_s() < usual_s / 2 or not life.worker.questions.are_frequent
 
 
 @THREADS

@@ -131,12 +131,12 @@ def test_a_grant_replaced_during_its_offset_query_starts_under_the_new_one() -> 
 @contextmanager
 def deaf(host: Host) -> Generator[None]:
     updater: Any = host.worker._loop.manager._updater
-    take = updater.take
-    updater.take = list
+    pop_results = updater.pop_results
+    updater.pop_results = list
     try:
         yield
     finally:
-        updater.take = take
+        updater.pop_results = pop_results
 
 
 def turned(host: Host) -> None:

@@ -81,9 +81,9 @@ def test_reading_is_throttled_while_tasks_run() -> None:
     sizes: list[int] = []
     for _ in range(12):
         sizes.append(turns.turns.records(20_000, busy=True))
-        turns.turns.leave_room(sizes[-1], sizes[-1] / 500_000)
+        turns.turns.pause_after_poll(sizes[-1], sizes[-1] / 500_000)
     assert sizes[0] <= 1_000
     assert sizes[-1] == pytest.approx(2_000, rel=0.1)
     assert max(turns.waited) <= 0.004
-    turns.turns.leave_room(1_000, 10.0)
+    turns.turns.pause_after_poll(1_000, 10.0)
     assert turns.turns.records(20_000, busy=True) == 100

@@ -7,7 +7,7 @@ import pytest
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
-from tidewheel.tasks.restore.store_changelog_reader import ReadPosition, Stall, Stalls, explained
+from tidewheel.tasks.restore.store_changelog_reader import ReadProgress, Stall, Stalls, explained
 
 LOG = TopicPartition("app-counts-changelog", 1)
 OPEN = OpenTransaction(
@@ -39,7 +39,7 @@ def _seconds_of_reports(*positions: int, end: int = 9) -> list[int]:
     return [
         second
         for second, position in enumerate(positions)
-        if stalls.check({LOG: ReadPosition(position, end)}, float(second))
+        if stalls.check({LOG: ReadProgress(position, end)}, float(second))
     ]
 
 
@@ -58,23 +58,23 @@ def test_a_partition_at_its_end_does_not_stall(position: int) -> None:
 
 def test_a_partition_that_is_left_out_is_forgotten() -> None:
     stalls = Stalls()
-    stalls.check({LOG: ReadPosition(5, 9)}, 0.0)
+    stalls.check({LOG: ReadProgress(5, 9)}, 0.0)
     assert not stalls.is_stalled(LOG, 4.0)
     assert stalls.is_stalled(LOG, 5.0)
     stalls.check({}, 5.0)
     assert not stalls.is_stalled(LOG, 6.0)
-    assert not stalls.check({LOG: ReadPosition(5, 9)}, 7.0)
+    assert not stalls.check({LOG: ReadProgress(5, 9)}, 7.0)
 
 
 def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None:
-    (text,) = explained([Stall(LOG, ReadPosition(5, 9), 6.0)], Admin())
+    (text,) = explained([Stall(LOG, ReadProgress(5, 9), 6.0)], Admin())
     for part in ("writer", "producer id 7", "epoch 2", str(LOG), "offset 5", OPEN.command):
         assert part in text
     assert not OPEN.is_hanging
 
 
 def test_the_reason_names_a_missing_transaction_or_answer() -> None:
-    other = Stall(TopicPartition("other", 0), ReadPosition(5, 9), 6.0)
+    other = Stall(TopicPartition("other", 0), ReadProgress(5, 9), 6.0)
     (text,) = explained([other], Admin())
     assert "other-0" in text
     assert "brokers" in text

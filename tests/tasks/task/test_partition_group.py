@@ -87,13 +87,13 @@ def test_runs_are_the_order_of_single_records(
 
 
 @given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1))
-def test_take_together_returns_the_order_of_single_records(
+def test_pop_joint_returns_the_order_of_single_records(
     inputs: list[list[list[int]]], limits: list[int]
 ) -> None:
     group = filled(inputs)
     left: list[Row] = []
     turn = 0
-    while taken := group.take_together(limits[turn % len(limits)]):
+    while taken := group.pop_joint(limits[turn % len(limits)]):
         placed = [
             (place, row)
             for chunk, places in taken
@@ -189,8 +189,8 @@ def test_headers_travel_with_their_records() -> None:
 
 
 def test_an_empty_group_returns_no_records() -> None:
-    assert PartitionGroup(PARTITIONS).take(10) is None
-    assert PartitionGroup([]).take(10) is None
+    assert PartitionGroup(PARTITIONS).pop(10) is None
+    assert PartitionGroup([]).pop(10) is None
 
 
 # -- ties of the test driver -------------------------------------------------------------------------------------------

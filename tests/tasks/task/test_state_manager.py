@@ -52,7 +52,7 @@ class Stage:
     """An open state manager over recorded databases."""
 
     def __init__(
-        self, *specs: StoreSpec, keep_bytes: int = 1 << 20, cache_enabled: bool = False
+        self, *specs: StoreSpec, read_cache_bytes: int = 1 << 20, cache_enabled: bool = False
     ) -> None:
         self.disk: RecordedDatabase | None = None
         self.memory: RecordedDatabase | None = None
@@ -60,7 +60,9 @@ class Stage:
             TaskId(0, 2),
             specs,
             StateSettings(
-                application_id="app", cache_enabled=cache_enabled, keep_bytes_per_store=keep_bytes
+                application_id="app",
+                cache_enabled=cache_enabled,
+                read_cache_bytes_per_store=read_cache_bytes,
             ),
             open_persistent=self.open_persistent,
             open_in_memory=self.open_in_memory,
@@ -139,7 +141,7 @@ def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
 
 
 def test_stores_that_are_only_read_keep_their_budget() -> None:
-    stage = Stage(spec("read"), spec("written"), keep_bytes=20_000)
+    stage = Stage(spec("read"), spec("written"), read_cache_bytes=20_000)
     read, written = stage.stores["read"], stage.stores["written"]
     for number in range(2_000):
         read.get(str(number))
@@ -273,7 +275,7 @@ def test_expired_rows_are_drained_without_a_put() -> None:
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_stores_see_staged_changes(*, persistent: bool) -> None:
-    stage = Stage(spec("a", persistent=persistent), keep_bytes=0)
+    stage = Stage(spec("a", persistent=persistent), read_cache_bytes=0)
     store = stage.stores["a"]
     for key, value in (("gone", 1), ("k", 1), ("same", 1)):
         store.put(key, value)

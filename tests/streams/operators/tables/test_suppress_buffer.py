@@ -78,7 +78,7 @@ def commit(rows: CommitBuffer, database: InMemoryDatabase) -> None:
 @given(STEPS, st.integers(1, 3))
 def test_the_oldest_row_is_removed_first_after_any_steps(steps: list[Any], indexed: int) -> None:
     database = InMemoryDatabase([SPEC.name])
-    rows = CommitBuffer(SPEC, database, topic="held", keep_bytes=0)
+    rows = CommitBuffer(SPEC, database, topic="held", read_cache_bytes=0)
     held = SuppressBuffer(rows, indexed_rows=indexed)
     model: dict[bytes, tuple[int, int]] = {}
     for number, (step, key, time) in enumerate(steps):
@@ -98,7 +98,7 @@ def test_the_oldest_row_is_removed_first_after_any_steps(steps: list[Any], index
             commit(rows, database)
         elif step == "reopen":
             commit(rows, database)
-            rows = CommitBuffer(SPEC, database, topic="held", keep_bytes=0)
+            rows = CommitBuffer(SPEC, database, topic="held", read_cache_bytes=0)
             held = SuppressBuffer(rows, indexed_rows=indexed)
         assert held.records == len(model)
         assert held.size_bytes == sum(

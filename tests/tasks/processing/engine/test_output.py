@@ -46,10 +46,10 @@ def test_outputs_of_a_range_keep_their_order_within_each_topic(
         expected.setdefault(topic, []).extend(_rows(columns))
         runs.add(columns)
     found: dict[str, list[object]] = {}
-    for columns in runs.take():
+    for columns in runs.pop():
         found.setdefault(columns.topic, []).extend(_rows(columns))
     assert found == expected
-    assert runs.take() == []
+    assert runs.pop() == []
 
 
 def _rows(columns: OutputColumns) -> list[object]:
@@ -94,7 +94,7 @@ def test_outputs_of_several_inputs_name_their_input() -> None:
     runs = OutputRuns()
     runs.add(mixed)
     runs.add(mixed)
-    for columns in runs.take():
+    for columns in runs.pop():
         drop(columns, [1])
         assert [columns.input_of(index) for index in range(3)] == [expected[0], *expected[2:]]
     assert isinstance(mixed.input_of(0), RecordMetadata)
