@@ -264,11 +264,11 @@ def _member_lines(group: Group) -> list[str]:
         if record.reason and record.phase != MemberPhase.ACTIVE:
             words.append(f"- {record.reason}")
         lines.append(f"  {' '.join(words)}")
-        lines += _task_lines(group, incarnation)
+        lines += _member_task_lines(group, incarnation)
     return lines
 
 
-def _task_lines(group: Group, incarnation: str) -> list[str]:
+def _member_task_lines(group: Group, incarnation: str) -> list[str]:
     step = group.step
     roles = {
         "active": sorted(group.owned(incarnation)),
