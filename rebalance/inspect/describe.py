@@ -167,7 +167,7 @@ def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
         return GroupPhase.EMPTY
     if is_outdated(group) if assigning is None else assigning:
         return GroupPhase.ASSIGNING
-    return GroupPhase.RUNNING if _is_settled(group) else GroupPhase.RECONCILING
+    return GroupPhase.RUNNING if _is_at_target(group) else GroupPhase.RECONCILING
 
 
 def task_phase_text(group: Group, task: TaskId) -> str:
@@ -230,7 +230,7 @@ def duration_text(milliseconds: int) -> str:
     return f"{ms // 100 / 10} s"
 
 
-def _is_settled(group: Group) -> bool:
+def _is_at_target(group: Group) -> bool:
     if group.step.learners or any(
         record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
         for record in group.members.values()

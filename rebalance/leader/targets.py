@@ -54,7 +54,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
             self._basis = basis_of(group, num_standby_replicas)
         return self._basis
 
-    def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
+    def has_current_target(self, group: Group, num_standby_replicas: int) -> bool:
         """Return True if the target fits the current members and program.
 
         An equal digest is not enough: anyone can log a target of unknown members or tasks.
@@ -118,7 +118,7 @@ def request_target(draft: Draft, assigning: AssignorRequests) -> AssignmentReque
     basis = assigning.basis_of(draft.group, draft.settings.num_standby_replicas)
     if assigning.pending is not None:
         return None
-    if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
+    if assigning.has_current_target(draft.group, draft.settings.num_standby_replicas):
         # The changes since the target did not affect its inputs.
         draft.observations.news.clear()
         draft.observations.first_join_ms = None

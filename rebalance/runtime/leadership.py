@@ -211,7 +211,7 @@ class Leadership:
         self._end()
         return messages
 
-    def drop(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
         if self.state is not TermState.IDLE:
             self._lose(reason)
 

@@ -72,7 +72,7 @@ class LogFollower:
         self._again_ms = _AGAIN_MS
         self._offset = -1
 
-    def once(self, timeout_s: float) -> float:
+    def run_once(self, timeout_s: float) -> float:
         """Open or read the log; return the seconds to wait before the next call."""
         if self._hold_wanted:
             self._hold(self._hold_wanted)
@@ -95,7 +95,7 @@ class LogFollower:
         return 0.0
 
     def hold_soon(self, reason: str) -> None:
-        """Make the next `once` stop reading until the group is recovered; thread-safe."""
+        """Make the next `run_once` stop reading until the group is recovered; thread-safe."""
         self._hold_wanted = reason
 
     def _hold(self, reason: str) -> None:

@@ -261,7 +261,7 @@ class GroupRuntime:
         self.finish(0)
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         return self._leadership.coordinator is not None
 
     @property
@@ -282,9 +282,9 @@ class GroupRuntime:
         self._close()
         reader.join()
 
-    def once(self) -> int:
+    def run_once(self) -> int:
         """Read, process and decide once; return the next wake time."""
-        self._follower.once(0)
+        self._follower.run_once(0)
         while not self._calls.empty():
             self._run_calls(self._calls.get())
         return self.turn()
@@ -292,7 +292,7 @@ class GroupRuntime:
     def _read(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._stopping.wait(self._follower.once(_POLL_S))
+                self._stopping.wait(self._follower.run_once(_POLL_S))
             except Exception:  # noqa: BLE001 - logged; without a reader the members would stop
                 _log.exception("reading the group's topics failed; trying again")
                 self._stopping.wait(1.0)
@@ -396,7 +396,7 @@ class GroupRuntime:
             hosted.welcomed = hosted.welcomed or self._held != ""
             hosted.member = None
         self._held = ""
-        self._leadership.drop("the log was reopened")
+        self._leadership.abandon("the log was reopened")
         self._reset_log_state(now_ms)
         self._log = opened.log
         self._topic_ids = dict(opened.topic_ids)
@@ -408,7 +408,7 @@ class GroupRuntime:
             return
         _log.error("group %s: SAFE_HOLD: %s; %s", self._settings.app, reason, _RECOVER)
         self._held = reason
-        self._leadership.drop(reason)
+        self._leadership.abandon(reason)
         self._log = None
 
     def _permit_leaves(self) -> None:

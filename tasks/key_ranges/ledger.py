@@ -29,7 +29,7 @@ class RunMemory:
         self._waiting: list[deque[_DistributedRun]] = [deque() for _ in range(ranges)]
         self._done = [0] * ranges
 
-    def give(self, rows: int, indexes: Iterable[int]) -> None:
+    def add(self, rows: int, indexes: Iterable[int]) -> None:
         """Count a run of `rows` records; `indexes` has the range of each of its work items."""
         holders = list(indexes)
         if not holders:
@@ -43,7 +43,7 @@ class RunMemory:
         """Release runs; `items_done` is the total of work items that range `index` finished.
 
         >>> memory = RunMemory(2)
-        >>> memory.give(10, [0, 1])
+        >>> memory.add(10, [0, 1])
         >>> memory.release(0, 1)
         >>> memory.bytes
         1240
@@ -79,7 +79,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     others: Mapping[TopicPartition, tuple[int, int]]
 
 
-class Open(msgspec.Struct):
+class RestartPoint(msgspec.Struct):
     """Restart point of a range, which has sealed (handed over for a commit) all rows before `row`.
 
     It has an offset in each partition, so a restart merges the inputs in the same order.
@@ -128,55 +128,55 @@ class Ledger:
     """Rows that one range received and has not sealed (handed over for a commit).
 
     Attributes:
-        given: Number of received rows; a chunk without rows for the range counts as one.
+        received: Number of received rows; a chunk without rows for the range counts as one.
         passes: Number of such chunks.
     """
 
     def __init__(self, *, by_time: bool = False) -> None:
-        self.given = 0
+        self.received = 0
         self.passes = 0
         self.sealed = 0
         self._by_time = by_time
         self._entries: deque[_Entry] = deque()
 
-    def give(self, chunk: Chunk, rows: Sequence[int], passed: int = 0) -> None:
-        end = self.given + len(rows)
-        self._entries.append(_Entry(self.given, end, chunk, rows, passed))
-        self.given = end
+    def add(self, chunk: Chunk, rows: Sequence[int], passed: int = 0) -> None:
+        end = self.received + len(rows)
+        self._entries.append(_Entry(self.received, end, chunk, rows, passed))
+        self.received = end
 
-    def give_time(self, chunk: Chunk, passed: int = 0) -> None:
+    def add_time(self, chunk: Chunk, passed: int = 0) -> None:
         """Count a chunk without rows for the range; its callbacks ran up to row `passed`."""
         last = len(chunk.offsets) - 1
         if passed <= last:
-            self._entries.append(_Entry(self.given, self.given + 1, chunk, (last,), passed))
-        self.given += 1
+            self._entries.append(_Entry(self.received, self.received + 1, chunk, (last,), passed))
+        self.received += 1
         self.passes += 1
 
     def waiting(self, rows_done: int, passes_done: int) -> int:
-        return max(self.given - rows_done - (self.passes - passes_done), 0)
+        return max(self.received - rows_done - (self.passes - passes_done), 0)
 
     def seal(self, rows_done: int) -> None:
         self.sealed = rows_done
         while self._entries and self._entries[0].end <= rows_done:
             self._entries.popleft()
 
-    def open_row(self) -> Open | None:
+    def restart_point(self) -> RestartPoint | None:
         if not self._entries:
             return None
         first = self._entries[0]
         done = max(self.sealed - first.begin, 0)
         if not self._by_time:
-            return Open(first.chunk, first.rows[done])
+            return RestartPoint(first.chunk, first.rows[done])
         # The time of other ranges' rows in between may still make callbacks due.
-        return Open(first.chunk, first.rows[done - 1] + 1 if done else first.passed)
+        return RestartPoint(first.chunk, first.rows[done - 1] + 1 if done else first.passed)
 
 
-def first_open(ledgers: Iterable[Ledger]) -> Open | None:
-    open_rows = (row.open_row() for row in ledgers)
-    return min(filter(None, open_rows), key=lambda row: row.order, default=None)
+def first_restart_point(ledgers: Iterable[Ledger]) -> RestartPoint | None:
+    points = (ledger.restart_point() for ledger in ledgers)
+    return min(filter(None, points), key=lambda point: point.order, default=None)
 
 
 def offsets_of(ledgers: Iterable[Ledger], partition: TopicPartition, end: int) -> list[int]:
     """Return the restart offset of each range; `end` where everything is sealed."""
-    open_rows = (row.open_row() for row in ledgers)
-    return [end if row is None else row.offset_of(partition) for row in open_rows]
+    points = (ledger.restart_point() for ledger in ledgers)
+    return [end if point is None else point.offset_of(partition) for point in points]

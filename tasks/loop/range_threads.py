@@ -59,11 +59,11 @@ class RangeThreads:
                 task.set_paused(task.task_id in resting)
         self._resting = resting
 
-    def settle(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:
+    def halt(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:
         """Wait for running calls of user code, before a clean stop."""
         until_s = time.monotonic() + self._settings.drain_timeout_ms / 1000
         for task in parallel_tasks(running):
-            task.settle(until_s, on_wait)
+            task.halt(until_s, on_wait)
         self.check(running)
 
     def repartition(

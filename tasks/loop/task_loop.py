@@ -96,7 +96,7 @@ class TaskLoop:
     def stop(self) -> None:
         """Stop cleanly: commit before and after running calls end."""
         self.commits.commit()  # durable, however long running calls take
-        self.ranges.settle(self.manager.running.values(), self.orders.show_progress)
+        self.ranges.halt(self.manager.running.values(), self.orders.show_progress)
         self.commits.finish()
 
     def _is_resting(self, task: Task) -> bool:

@@ -433,7 +433,7 @@ class TaskManager:
         if running:
             until_s = time.monotonic() + _IN_PROGRESS_S
             for parallel in parallel_tasks(task for _, task in running):
-                parallel.settle(until_s, lambda: None)
+                parallel.halt(until_s, lambda: None)
             self._commit()
         for order, task in running:
             self._release_running(order, task)

@@ -29,7 +29,13 @@ from tidewheel.tasks.key_ranges.keyed_analysis import (
     runs_users_objects,
     scanned_stores,
 )
-from tidewheel.tasks.key_ranges.ledger import Chunk, Ledger, RunMemory, first_open, offsets_of
+from tidewheel.tasks.key_ranges.ledger import (
+    Chunk,
+    Ledger,
+    RunMemory,
+    first_restart_point,
+    offsets_of,
+)
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 from tidewheel.tasks.key_ranges.progress_merge import level, starting_ranges, together
 from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
@@ -311,7 +317,7 @@ class ParallelTask:
             if key_range.closing_error is not None:
                 raise key_range.closing_error
 
-    def settle(self, until_s: float, tick: Callable[[], None]) -> None:
+    def halt(self, until_s: float, tick: Callable[[], None]) -> None:
         """Stop the ranges after their records in progress; meanwhile call `tick` every 10 ms.
 
         Coroutines that still run at `until_s` (monotonic) are cancelled.
@@ -484,7 +490,7 @@ class ParallelTask:
         for share in shares:
             index, key_range = share.index, self.ranges[share.index]
             item = with_passed_row(share.item, chunk, old, key_range.setting)
-            self._ledgers[index].give(chunk, item.rows, max(item.passed, ends.get(index, 0)))
+            self._ledgers[index].add(chunk, item.rows, max(item.passed, ends.get(index, 0)))
             ends[index] = item.end
             self._distributed_bytes += item.size_bytes
             key_range.queue.append(item)
@@ -498,9 +504,9 @@ class ParallelTask:
             for index in passing:
                 key_range = self.ranges[index]
                 item = with_passed_row(time_only, chunk, old, key_range.setting)
-                self._ledgers[index].give_time(chunk, item.passed)
+                self._ledgers[index].add_time(chunk, item.passed)
                 key_range.queue.append(item)
-        self._runs.give(len(times_ms), [*(share.index for share in shares), *passing])
+        self._runs.add(len(times_ms), [*(share.index for share in shares), *passing])
         self._wake_ranges([self.ranges[index] for index in (*ends, *passing)])
 
     def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
@@ -661,7 +667,7 @@ class ParallelTask:
         return self._vectors[partition]
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
-        first = first_open(self._ledgers)
+        first = first_restart_point(self._ledgers)
         return self.partition_times_ms[partition] if first is None else first.time_ms_of(partition)
 
     def operator_times_ms(self) -> tuple[int, ...]:
@@ -674,7 +680,7 @@ class ParallelTask:
         return processing.operator_times_at(self._open_position_ms())
 
     def _open_position_ms(self) -> int:
-        first = first_open(self._ledgers)
+        first = first_restart_point(self._ledgers)
         return self._dealer.position_ms if first is None else first.position_ms
 
     # -- figures ---------------------------------------------------------------------------------------------------

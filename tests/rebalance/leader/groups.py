@@ -106,8 +106,8 @@ class Process:
         self.workers.append(worker)
         return worker
 
-    def once(self) -> None:
-        self.runtime.once()
+    def run_once(self) -> None:
+        self.runtime.run_once()
         for worker in self.workers:
             self._work(worker)
 
@@ -167,11 +167,11 @@ class World:
     def run(self, duration_ms: int) -> None:
         for _ in range(duration_ms // STEP_MS):
             for process in self.processes:
-                process.once()
+                process.run_once()
             self.clock.advance(STEP_MS)
 
     def leaders(self) -> list[Process]:
-        return [each for each in self.processes if each.runtime.leads]
+        return [each for each in self.processes if each.runtime.is_leading]
 
     def messages(self, kind: type[AnyMessage]) -> list[AnyMessage]:
         return [each for each in self.topics.messages() if isinstance(each, kind)]

@@ -164,7 +164,7 @@ def test_the_death_of_a_worker_is_reported_immediately() -> None:
     lost = set(second.running)
     two.workers.remove(second)
     two.runtime.died(second.incarnation, "its process has ended")
-    two.once()
+    two.run_once()
     assert [each.incarnation for each in world.messages(MemberDied)] == ["b-1"]
     world.run(SESSION_MS // 3)
     assert lost <= first.running
@@ -367,7 +367,7 @@ def test_H24_a_worker_of_a_held_group_leaves_immediately() -> None:
     world.topics.delete()
     world.run(100)
     two.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
-    two.once()
+    two.run_once()
     assert second.line.orders[-1] == MayClose()
     assert MayClose() not in first.line.orders
     two.runtime.report(second.incarnation, WorkerClosed())
@@ -448,7 +448,7 @@ def test_a_report_does_not_revive_a_forgotten_incarnation() -> None:
     world, *_ = _group_of_two()
     successor = world.start("p3")
     zombie = successor.start_worker("z", welcomed=True)
-    successor.once()  # the log is open but not read
+    successor.run_once()  # the log is open but not read
     successor.runtime.report(zombie.incarnation, WorkerStatus())
     world.run(1_000)
     assert zombie.ended
@@ -459,7 +459,7 @@ def test_a_leader_that_closes_resigns_and_is_replaced_immediately() -> None:
     world, one, two, *_ = _group_of_two()
     one.workers.clear()
     one.runtime.stop()
-    one.once()
+    one.run_once()
     one.runtime._close()
     world.kill(one)
     assert any(isinstance(each, LeaderBeat) and each.resigns for each in world.topics.messages())
