@@ -59,8 +59,8 @@ def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
             f"{join.member} has task_assignor {join.assignor!r}, the group was set up again for {about.assignor!r}: {remedy}",
         )
     older = join.topology_epoch < about.topology_epoch
-    same = join.topology_epoch == about.topology_epoch
-    if older or (same and join.topology_hash != about.topology_hash):
+    is_same_epoch = join.topology_epoch == about.topology_epoch
+    if older or (is_same_epoch and join.topology_hash != about.topology_hash):
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
             f"{join.member} runs another topology ({join.topology_hash}) than the group was set up again for "
@@ -101,8 +101,8 @@ def _topology_refusal(
             f"{join.member} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
         )
     for record in other_members:
-        same_epoch = record.topology_epoch == join.topology_epoch
-        if same_epoch and record.topology_hash != join.topology_hash:
+        is_same_epoch = record.topology_epoch == join.topology_epoch
+        if is_same_epoch and record.topology_hash != join.topology_hash:
             return Refusal(
                 "INCOMPATIBLE_TOPOLOGY",
                 f"{join.member} runs another topology than {record.member} ({join.topology_hash} instead of "

@@ -356,8 +356,8 @@ def _pending_leave(draft: Draft, record: MemberRecord) -> Leave | None:
     if wish is None or record.phase != MemberPhase.LEAVING:
         return wish
     # Only a more urgent request changes a leaving member.
-    at_once = wish.rejoin or not wish.drain_ms
-    return wish if at_once and record.drain_ms else None
+    is_immediate = wish.rejoin or not wish.drain_ms
+    return wish if is_immediate and record.drain_ms else None
 
 
 def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:

@@ -307,8 +307,8 @@ class Observations(msgspec.Struct, kw_only=True):
             heard_ms=now_ms,
             history=((now_ms, message.positions),),
         )
-        goes_on = before is not None and _continues(before, announced)
-        if before is not None and goes_on:
+        continues = before is not None and _continues(before, announced)
+        if before is not None and continues:
             announced = replace(
                 announced,
                 since_ms=before.since_ms,
@@ -318,7 +318,7 @@ class Observations(msgspec.Struct, kw_only=True):
             )
         copies[message.incarnation] = announced
         self.failures.pop((task, message.member), None)
-        return not goes_on or announced.lag > self.ready_lag_max
+        return not continues or announced.lag > self.ready_lag_max
 
     def _task(self, message: Revoked | GrantedOk, group: Group) -> bool:
         task = _task_id(message.task)

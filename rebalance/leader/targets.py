@@ -272,13 +272,13 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
         keys = changelog_keys(task, draft.group.tasks.get(task))
         if not keys:
             continue
-        known_ends = {
+        ends_since_join = {
             key: ends[key].offset
             for key in keys
             if is_known and key in ends and ends[key].requested_ms >= heard.joined_ms
         }
-        checked = copy.positions and len(known_ends) == len(keys)
-        yield task, lag_of(copy.positions, known_ends, keys) if checked else -1
+        checked = copy.positions and len(ends_since_join) == len(keys)
+        yield task, lag_of(copy.positions, ends_since_join, keys) if checked else -1
 
 
 def awaited_names(group: Group) -> frozenset[str]:

@@ -62,14 +62,14 @@ def move_tasks(draft: Draft, refiner: Refiner) -> None:
 def _expelled(draft: Draft) -> frozenset[str]:
     """Return leaving members whose deadline has passed: their tasks are revoked now."""
     live = draft.live().values()
-    nobody_left = not any(record.phase == MemberPhase.ACTIVE for record in live)
+    has_no_active = not any(record.phase == MemberPhase.ACTIVE for record in live)
     names: set[str] = set()
     for record in live:
         if record.phase == MemberPhase.LEAVING:
             since_ms = draft.observations.phase_ms.get(
                 record.incarnation, draft.observations.claimed_ms
             )
-            if nobody_left or draft.due_or_schedule(since_ms + record.drain_ms):
+            if has_no_active or draft.due_or_schedule(since_ms + record.drain_ms):
                 names.add(record.member)
     return frozenset(names)
 
@@ -228,13 +228,13 @@ def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
     heard = draft.observations.members.get(state.owner or "")
     row = heard.rows.get(task) if heard is not None else None
     epoch, has_some = draft.observations.cold.get(task, (0, False))
-    granted_here = epoch == state.task_epoch
+    is_current_grant = epoch == state.task_epoch
     if row is not None and row.role == _ACTIVE and row.epoch == state.task_epoch:
         if row.state != "RESTORING":
             return Readiness.READY
-        has_started = any(row.changelog.values()) or not granted_here
+        has_started = any(row.changelog.values()) or not is_current_grant
         return Readiness.PROGRESSING if has_started else Readiness.NOTHING
-    if not granted_here:
+    if not is_current_grant:
         return Readiness.READY
     return Readiness.PROGRESSING if has_some else Readiness.NOTHING
 

@@ -155,9 +155,9 @@ def analyse(index: Index, task: TaskId) -> Verdict:
     target, holder = index.refine_input.owners.get(task), index.staying_owner(task)
     if holder is not None and target in (holder, None):
         return Verdict(task, holder)
-    handed_over = _finished_revocation(index, task)
-    if handed_over is not None:
-        return handed_over
+    finished = _finished_revocation(index, task)
+    if finished is not None:
+        return finished
     if target is None or not index.can_receive(target):
         return _without_target(index, task, holder, target or "its next owner")
     if not index.refine_input.tasks[task].stateful:
@@ -205,13 +205,13 @@ def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> V
 
 
 def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
-    may_take = _can_move(index, holder, target)
+    can_move = _can_move(index, holder, target)
     if not index.refine_input.enabled:
-        owner = target if may_take else holder
-        return Verdict(task, owner, staged=not may_take, cold=may_take, reason="no learners")
+        owner = target if can_move else holder
+        return Verdict(task, owner, staged=not can_move, cold=can_move, reason="no learners")
     copy, owner_state = index.copy_on(task, target), index.task(task).owner_state
     if copy is not None and copy.readiness == Readiness.READY:
-        if may_take:
+        if can_move:
             return Verdict(task, target, reason="its copy is ready")
         why = f"the copy is ready, {target} has not settled"
     else:
@@ -219,7 +219,7 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
         ready = _copies(index, task, Readiness.READY)
         if owner_state != Readiness.READY and ready:
             holder, why = ready[0], "its owner restores, this copy is ready"
-        elif owner_state == Readiness.NOTHING and may_take:
+        elif owner_state == Readiness.NOTHING and can_move:
             # Restore once, on the target owner, instead of twice.
             return Verdict(task, target, cold=True, reason="no member has restored any of it")
     return Verdict(task, holder, target, staged=True, reason=why)
@@ -390,13 +390,13 @@ def _select_learners(
     while heap and len(learners) < budget.all:
         entry = heappop(heap)
         task = entry[-1]
-        is_left = _is_leaving(index, task)
-        if not is_left and staying >= budget.staying:
+        is_leaving = _is_leaving(index, task)
+        if not is_leaving and staying >= budget.staying:
             continue
         if (fresh := rank(task)) != entry:
             heappush(heap, fresh)
             continue
-        staying += not is_left
+        staying += not is_leaving
         learners[task] = candidates[task].warmed or ""
         added[learners[task]] += costs[task] == _LearnerCost.NEW
     return learners
@@ -438,8 +438,8 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
     wanted = index.refine_input.standbys.get(task, ())
     if not wanted and task not in index.copies:
         return ()
-    at_rest = not verdict.reason and verdict.owner not in wanted
-    if at_rest and index.receiving.issuperset(wanted):
+    is_stable = not verdict.reason and verdict.owner not in wanted
+    if is_stable and index.receiving.issuperset(wanted):
         keepers = set(wanted)
         if index.copies_of(task).keys() <= keepers:
             return tuple(sorted(keepers))

@@ -325,8 +325,8 @@ class Leadership:
         self._audit_ms = now_ms + AUDIT_EACH_MS
         decided = coordinator.group
         differs = group != decided
-        was_so, self._differing = self._differing is decided, decided if differs else None
-        return self._is_damaged or (differs and was_so)
+        did_differ, self._differing = self._differing is decided, decided if differs else None
+        return self._is_damaged or (differs and did_differ)
 
     def _restate(self) -> None:
         log, coordinator = self._log, self._coordinator

@@ -41,8 +41,8 @@ class SessionBatch:
         buffer.fetch(rows)
         self._sessions: Iterator[Session] = iter(())
         #: True if the sessions' values are decoded; else `find` reads them record by record.
-        self._are_known = buffer.are_decoded(rows)
-        if self._are_known:
+        self._are_decoded = buffer.are_decoded(rows)
+        if self._are_decoded:
             starts, ends = self._layout.sessions_of(rows)
             self._sessions = zip(rows, starts, ends, buffer.get_many(rows), strict=True)
         self._live: dict[bytes, dict[bytes, Any]] = {}
@@ -54,7 +54,7 @@ class SessionBatch:
         rows = self._rows[index]
         before = list(islice(self._sessions, len(rows))) if rows else []
         live = self._live.get(self._keys[index])
-        if live is None and self._are_known:
+        if live is None and self._are_decoded:
             return [
                 session
                 for session in before
@@ -95,8 +95,8 @@ class SessionBatch:
         """
         key, buffer = self._keys[index], self._buffer
         new = self._layout.session_key(key, start, end)
-        is_kept = buffer.can_share(value)
-        if not is_kept:
+        is_shared = buffer.can_share(value)
+        if not is_shared:
             self.store()
             # Before the deletions: if `value` can't be serialised, the old sessions must stay.
             buffer.put(new, value, end)
@@ -110,10 +110,10 @@ class SessionBatch:
             self._track_change(index, row, session_start, session_end, None)
             self._removed.add(row)
             live.pop(row, None)
-        live[new] = value if is_kept else _STORED
+        live[new] = value if is_shared else _STORED
         self._track_change(index, new, start, end, value)
         self._removed.discard(new)
-        if not is_kept:
+        if not is_shared:
             self._stored = len(self.rows)
 
     def _track_change(self, index: int, row: bytes, start: int, end: int, value: Any) -> None:

@@ -210,7 +210,7 @@ def origin_of_foreign(
     )
 
 
-def origin_of_own(
+def origin_of_commit(
     partition: TopicPartition,
     progress: Progress,
     inputs: AbstractSet[TopicPartition],

@@ -111,8 +111,8 @@ class RunRestores:
         if behind > settings.from_records:
             return True
         # For few records, runs pay only in a full restore with snapshots.
-        begins = entry.task.stores.position(entry.store) is None
-        return behind > 0 and begins and settings.maker.has_snapshots
+        is_full_restore = entry.task.stores.position(entry.store) is None
+        return behind > 0 and is_full_restore and settings.maker.has_snapshots
 
     def stop(self, restoring: RestoringTask) -> None:
         for build in [

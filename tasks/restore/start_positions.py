@@ -25,8 +25,8 @@ from tidewheel.tasks.restore.offset_origin import (
     StartRules,
     check_names,
     lost_text,
+    origin_of_commit,
     origin_of_foreign,
-    origin_of_own,
     origin_without_offset,
 )
 
@@ -211,7 +211,7 @@ def _origins(
             offset = committed.get(partition)
             progress = progress_by_input[partition]
             if progress is not None:
-                origins[partition] = origin_of_own(partition, progress, task_inputs, offsets)
+                origins[partition] = origin_of_commit(partition, progress, task_inputs, offsets)
             elif is_committed(offset):
                 floor = grant.input.get(partition)
                 origins[partition] = origin_of_foreign(

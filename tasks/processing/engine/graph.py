@@ -379,8 +379,8 @@ def _depth_first(nodes: Iterable[Node]) -> list[Node]:
     visited: set[str] = set()
     stack = [(node, False) for node in nodes if node.operator is None]
     while stack:
-        node, is_left = stack.pop()
-        if is_left:
+        node, is_finished = stack.pop()
+        if is_finished:
             done.append(node)
         elif node.name not in visited:
             visited.add(node.name)
