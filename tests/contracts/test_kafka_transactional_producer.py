@@ -185,7 +185,7 @@ def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
         (True, 3, False),
     ]
     assert all("MSG_SIZE_TOO_LARGE" in str(each.error) for each in refused)
-    _commit_again_until_it_holds(producer, columns(topic, b"rest", b"rest", partitions=[0, 1]))
+    _commit_until_it_succeeds(producer, columns(topic, b"rest", b"rest", partitions=[0, 1]))
     assert values_of(cluster, topic, 2) == [b"rest", b"rest"]
 
 
@@ -217,7 +217,7 @@ def test_a_topic_that_accepts_only_small_batches_is_written(real_cluster: RealCl
     with pytest.raises(TransactionAbortedError):
         _produce_and_commit(producer, records)
     assert producer.find_refused([records]) == []
-    _commit_again_until_it_holds(producer, records)
+    _commit_until_it_succeeds(producer, records)
     assert len(values_of(real_cluster, topic, 200)) == 200
 
 
@@ -262,7 +262,7 @@ def _produce_and_commit(producer: TransactionalProducer, records: OutputColumns)
     producer.commit("some-group", {})
 
 
-def _commit_again_until_it_holds(producer: TransactionalProducer, records: OutputColumns) -> None:
+def _commit_until_it_succeeds(producer: TransactionalProducer, records: OutputColumns) -> None:
     """Retry as the worker does, after an abort that was no rejection."""
     for _ in range(3):
         producer.begin()

@@ -45,7 +45,7 @@ class ModelProducer(Protocol):
     def abort(self) -> str: ...
 
 
-class Asked(Protocol):
+class BrokerUnderTest(Protocol):
     """Operations of both brokers."""
 
     def topic(self) -> str: ...
@@ -343,7 +343,7 @@ class _ProducerOfKafka:
 
 
 @pytest.fixture(params=["model", pytest.param("kafka", marks=pytest.mark.broker)])
-def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
+def asked(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
     if request.param == "model":
         yield Model()
         return
@@ -353,7 +353,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
     real.close()
 
 
-def started(asked: Asked, transactional_id: str | None = None) -> ModelProducer:
+def started(asked: BrokerUnderTest, transactional_id: str | None = None) -> ModelProducer:
     producer = asked.producer(transactional_id or asked.name())
     assert producer.init() == ""
     return producer
@@ -370,13 +370,13 @@ def commit_offsets(
     return producer.commit()
 
 
-def test_F1_a_group_without_members_accepts_plain_commits(asked: Asked) -> None:
+def test_F1_a_group_without_members_accepts_plain_commits(asked: BrokerUnderTest) -> None:
     topic, group = asked.topic(), asked.name()
     assert asked.plain_commit(group, topic, 7) == ""
     until(lambda: asked.committed(group, topic, stable=True) == 7, "the commit is decided")
 
 
-def test_F2_a_group_with_members_refuses_plain_commits_of_strangers(asked: Asked) -> None:
+def test_F2_a_group_with_members_refuses_plain_commits_of_strangers(asked: BrokerUnderTest) -> None:
     topic, group = asked.topic(), asked.name()
     member = asked.join(group, topic)
     assert asked.plain_commit(group, topic, 7) == "UNKNOWN_MEMBER_ID"
@@ -384,7 +384,9 @@ def test_F2_a_group_with_members_refuses_plain_commits_of_strangers(asked: Asked
     assert asked.plain_commit(group, topic, 8) == ""
 
 
-def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(asked: Asked) -> None:
+def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(
+    asked: BrokerUnderTest,
+) -> None:
     topic, group = asked.topic(), asked.name()
     producer = started(asked)
     assert commit_offsets(producer, group, topic, 1) == ""
@@ -393,7 +395,7 @@ def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(as
     until(lambda: asked.committed(group, topic, stable=True) == 2, "the commit is decided")
 
 
-def test_F4_a_member_that_left_can_no_longer_commit(asked: Asked) -> None:
+def test_F4_a_member_that_left_can_no_longer_commit(asked: BrokerUnderTest) -> None:
     topic, group = asked.topic(), asked.name()
     member = asked.join(group, topic)
     producer = started(asked)
@@ -406,14 +408,14 @@ def test_F4_a_member_that_left_can_no_longer_commit(asked: Asked) -> None:
     until(lambda: asked.committed(group, topic, stable=True) == 6, "the commit is decided")
 
 
-def test_F5_a_member_may_commit_what_it_does_not_own(asked: Asked) -> None:
+def test_F5_a_member_may_commit_what_it_does_not_own(asked: BrokerUnderTest) -> None:
     topic, other, group = asked.topic(), asked.topic(), asked.name()
     member = asked.join(group, topic)
     assert commit_offsets(started(asked), group, other, 5, member) == ""
     until(lambda: asked.committed(group, other, stable=True) == 5, "the commit is decided")
 
 
-def test_F6_an_offset_may_decrease(asked: Asked) -> None:
+def test_F6_an_offset_may_decrease(asked: BrokerUnderTest) -> None:
     topic, group = asked.topic(), asked.name()
     producer = started(asked)
     assert commit_offsets(producer, group, topic, 15) == ""
@@ -421,7 +423,7 @@ def test_F6_an_offset_may_decrease(asked: Asked) -> None:
     until(lambda: asked.committed(group, topic, stable=True) == 3, "the commit is decided")
 
 
-def test_F7_readers_wait_for_a_pending_offset_until_it_is_fenced(asked: Asked) -> None:
+def test_F7_readers_wait_for_a_pending_offset_until_it_is_fenced(asked: BrokerUnderTest) -> None:
     topic, group, shared = asked.topic(), asked.name(), asked.name()
     producer = started(asked, shared)
     assert commit_offsets(producer, group, topic, 4) == ""
@@ -433,7 +435,7 @@ def test_F7_readers_wait_for_a_pending_offset_until_it_is_fenced(asked: Asked) -
     until(lambda: asked.committed(group, topic, stable=True) == 4, "the commit is decided")
 
 
-def test_F9_a_fenced_zombie_stays_fenced(asked: Asked) -> None:
+def test_F9_a_fenced_zombie_stays_fenced(asked: BrokerUnderTest) -> None:
     topic, shared = asked.topic(), asked.name()
     zombie = started(asked, shared)
     assert zombie.begin() == ""
@@ -446,7 +448,7 @@ def test_F9_a_fenced_zombie_stays_fenced(asked: Asked) -> None:
     assert asked.visible(topic)[0] == ["newer"]
 
 
-def test_F16_an_aborted_tail_is_skipped(asked: Asked) -> None:
+def test_F16_an_aborted_tail_is_skipped(asked: BrokerUnderTest) -> None:
     topic = asked.topic()
     producer = started(asked)
     for values, commit in (("ab", True), ("cd", False)):
@@ -459,7 +461,7 @@ def test_F16_an_aborted_tail_is_skipped(asked: Asked) -> None:
     assert asked.visible(topic) == (["a", "b"], 6)
 
 
-def test_F20_a_late_end_decides_the_next_transaction(asked: Asked) -> None:
+def test_F20_a_late_end_decides_the_next_transaction(asked: BrokerUnderTest) -> None:
     topic = asked.topic()
     producer = asked.repeated_producer(asked.name())
     assert producer.init() == ""
@@ -471,7 +473,7 @@ def test_F20_a_late_end_decides_the_next_transaction(asked: Asked) -> None:
     assert producer.abort() == "INVALID_TXN_STATE"
 
 
-def test_F20_a_late_end_is_refused_after_a_new_producer(asked: Asked) -> None:
+def test_F20_a_late_end_is_refused_after_a_new_producer(asked: BrokerUnderTest) -> None:
     topic, shared = asked.topic(), asked.name()
     retired = asked.repeated_producer(shared)
     assert retired.init() == ""

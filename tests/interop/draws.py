@@ -80,7 +80,7 @@ def _outlast(program: Drawn) -> None:
             step.setdefault("kept", {})["retention"] = _DAY_MS
 
 
-def _off_the_edge(program: Drawn) -> None:
+def _avoid_window_ends(program: Drawn) -> None:
     suppressed = [
         step
         for step in _windowed(program)
@@ -145,7 +145,7 @@ RULES = (
         "the closing millisecond",
         "One closing rule per kind of window: `suppress` behind sliding windows and sessions gives results a millisecond"
         " later than Kafka Streams. Times are on a grid and graces beside it there, so that no record comes at that millisecond.",
-        _off_the_edge,
+        _avoid_window_ends,
     ),
     Rule(
         "deletions of versions",

@@ -97,7 +97,7 @@ class _Last(Processor[Any, Any, Any, Any]):
             self.context.forward(record.replace(value=mix(before, record.value)))
 
 
-class _Gathers(Processor[Any, Any, Any, Any]):
+class _Collector(Processor[Any, Any, Any, Any]):
     def __init__(self, store: str, time: PunctuationType) -> None:
         self._store = store
         self._time = time
@@ -143,13 +143,13 @@ def _kept(step: Step) -> dict[str, Any]:
     return {"store": _materialized(step["kept"])} if "kept" in step else {}
 
 
-def _takes_key(step: Step) -> bool:
+def _accepts_key(step: Step) -> bool:
     return bool(step.get("arguments") == _WITH_KEY)
 
 
 def _joiner(step: Step) -> Callable[..., Any]:
     deletes = step.get("deletes", False)
-    if _takes_key(step):
+    if _accepts_key(step):
         return lambda key, left, right: unless_deleted(deletes, mix(key, left, right))
     return lambda left, right: unless_deleted(deletes, mix(left, right))
 
@@ -339,7 +339,7 @@ def _timer(pool: Pool, step: Step) -> None:
     time = PunctuationType.WALL_CLOCK_TIME if by_clock else PunctuationType.STREAM_TIME
     pool.builder.add_state_store(Stores.key_value(store, persistent=by_clock, **TEXT))
     pool.streams.append(
-        pool.stream(step, "a").process(lambda: _Gathers(store, time), stores=[store])
+        pool.stream(step, "a").process(lambda: _Collector(store, time), stores=[store])
     )
 
 
@@ -442,7 +442,7 @@ def _foreign(pool: Pool, step: Step) -> None:
     def with_key(key: Any, value: Any) -> str | None:
         return None if digest("foreign", salt, value) % 7 == 0 else key_of(salt, key, value)
 
-    foreign_key = with_key if _takes_key(step) else lambda value: with_key(None, value)
+    foreign_key = with_key if _accepts_key(step) else lambda value: with_key(None, value)
     joiner = _rows_joiner(step)
     pool.add(join(other, joiner, foreign_key=foreign_key, **_kept(step), **_named(step)))
 

@@ -45,7 +45,7 @@ class _Stamp(FixedKeyProcessor[Any, Any, Any]):
         self.context.forward(record.replace(value=mix(record.value, record.timestamp)))
 
 
-class _Gathers(Processor[Any, Any, Any, Any]):
+class _Collector(Processor[Any, Any, Any, Any]):
     def __init__(self, store: str, clock: PunctuationType) -> None:
         self._store = store
         self._clock = clock
@@ -134,7 +134,7 @@ def stamped(pool: Pool, s: Stream) -> None:
 def gathered(pool: Pool, s: Stream, clock: PunctuationType) -> None:
     name = pool.name()
     pool.builder.add_state_store(Stores.key_value(name, **_TEXT))
-    pool.streams.append(s.process(lambda: _Gathers(name, clock), stores=[name]))
+    pool.streams.append(s.process(lambda: _Collector(name, clock), stores=[name]))
 
 
 def transformed(pool: Pool, t: Table) -> None:

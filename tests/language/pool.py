@@ -92,7 +92,7 @@ class Pool:
         self.steps += 1
         return f"made{self.steps}"
 
-    def told(self, table: Table) -> None:
+    def add_changes(self, table: Table) -> None:
         """Keep a windowed table's changes as a stream with plain keys."""
         self.streams.append(
             table.to_stream().map(lambda key, value: (key.key, mix(key.start, key.end, value)))

@@ -276,7 +276,7 @@ def _added(add: Callable[[Pool, Stream], None]) -> Apply:
 OPERATORS: dict[str, Apply] = {
     **{name: _kept(lambda p: p.streams.append, make) for name, make in _STREAMS.items()},
     **{name: _kept(lambda p: p.kept, make) for name, make in _TO_TABLES.items()},
-    **{name: _kept(lambda p: p.told, make) for name, make in _TO_WINDOWS.items()},
+    **{name: _kept(lambda p: p.add_changes, make) for name, make in _TO_WINDOWS.items()},
     **{name: _kept_of_tables(make) for name, make in _TABLES.items()},
     **{name: _added(add) for name, add in WITH_STORES.items()},
     **_OTHERS,

@@ -58,20 +58,20 @@ def lived(program: Program, chunks: list[Chunk], fate: Fate | None) -> Outputs:
     left = list(chunks)
     if fate is not None and fate.cut is not None:
         cut = fate.cut % len(chunks)
-        _live_through(bench, chunks[:cut])
+        _run_chunks(bench, chunks[:cut])
         left = chunks[cut:]
     elif fate is not None:
-        _live_through(bench, left, crash_after=fate.step)
+        _run_chunks(bench, left, crash_after=fate.step)
     if fate is not None and fate.wiped:
         bench.disk.versions.clear()
-    _live_through(bench, left)
+    _run_chunks(bench, left)
     return {
         name: [(each.key, each.value, each.timestamp) for each in bench.broker.records(name)]
         for name in outputs
     }
 
 
-def _live_through(bench: Bench, left: list[Chunk], *, crash_after: int | None = None) -> None:
+def _run_chunks(bench: Bench, left: list[Chunk], *, crash_after: int | None = None) -> None:
     """Send runs of records until none is left or the worker crashes."""
 
     def send_next(_worker: Any, source: Any) -> None:

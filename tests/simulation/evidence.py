@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class LeaderHeard:
+class LeaderReports:
     """Messages that the current leader has heard, in order."""
 
     decided_ms: int = 0  # Its last decision; the next logged records stem from it.
@@ -94,6 +94,6 @@ class Evidence:
     died: set[str] = field(default_factory=set)
     #: Newest incarnation that asked to join, by member.
     newest: dict[str, str] = field(default_factory=dict)
-    leader: LeaderHeard = field(default_factory=LeaderHeard)
+    leader: LeaderReports = field(default_factory=LeaderReports)
     #: End of the longest disturbance.
     disturbed_until_ms: int = 0

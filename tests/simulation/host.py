@@ -123,9 +123,9 @@ class Host(Process):
         self._inbox, self._poll_due, self._state_due, self._wake_at = [], False, False, -1
         self.election = self._new_election()
         self.state_grew()
-        self.world.post(self, 1, self._look_after_worker)
+        self.world.post(self, 1, self._check_worker)
         if self.held_ms is not None:
-            self.world.post(self, 1, self.look_at_topics)
+            self.world.post(self, 1, self.check_control_topics)
         self._wake(self.world.now + 1)
 
     def restart_watchdog(self) -> None:
@@ -266,8 +266,8 @@ class Host(Process):
         """Return the worker's lease as read from shared memory."""
         return None if self.lease_until_ms is None else self.lease_until_ms - self.world.now
 
-    def _look_after_worker(self) -> None:
-        self.world.post(self, self.settings.heartbeat_interval_ms, self._look_after_worker)
+    def _check_worker(self) -> None:
+        self.world.post(self, self.settings.heartbeat_interval_ms, self._check_worker)
         progress, since = self._seen_progress
         now = self.world.now
         if self.worker.progress != progress:
@@ -289,7 +289,7 @@ class Host(Process):
         if not self.world.reachable(self):
             return
         if self.held_ms is not None or self.lifetime.topics_life() != self._topics_life:
-            self.look_at_topics()
+            self.check_control_topics()
             return
         group, offset = self.lifetime.fold()
         self._is_read = True
@@ -306,11 +306,11 @@ class Host(Process):
                 self._follow_member(member)
         self._wake(now)
 
-    def look_at_topics(self) -> None:
+    def check_control_topics(self) -> None:
         """Hold while the control topics differ; resume with recovered ones (H24)."""
         life = self.lifetime.topics_life()
         if not self.world.reachable(self):
-            self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
+            self.world.post(self, HELD_LOOK_MS, self.check_control_topics)
         elif life and life == self._topics_life and self.held_ms is None:
             return
         elif life:
@@ -321,7 +321,7 @@ class Host(Process):
                 self.held_ms = self.world.now
                 if self.leading is not None:
                     self.leading.end("SAFE_HOLD")
-            self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
+            self.world.post(self, HELD_LOOK_MS, self.check_control_topics)
 
     def _go_on(self, life: int) -> None:
         """Restart with recovered topics; earlier log state is void."""

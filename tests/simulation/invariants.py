@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from tests.simulation.evidence import EndsRead, Evidence, LeaderHeard, Limits
+from tests.simulation.evidence import EndsRead, Evidence, LeaderReports, Limits
 from tests.simulation.placement import has_twice, needless_moves
 from tests.simulation.world import World
 from tidewheel.rebalance.model import TaskPhase
@@ -76,7 +76,7 @@ class LogInvariants:
         #: Highest committed epoch when the log restarted, until its first snapshot; else None.
         self._anew: int | None = None
 
-    def begin_anew(self, committed_epoch: int) -> None:
+    def restart_after_loss(self, committed_epoch: int) -> None:
         """Accept a new log after a loss: earlier incarnations are void (invariant 24)."""
         self._anew = committed_epoch
         self.leader_epoch = 0
@@ -116,7 +116,7 @@ class LogInvariants:
             case SnapshotEnd():
                 self._in_snapshot, self._anew = False, None
             case _ if self._in_snapshot and self._anew is not None:
-                self._stated_anew(record, self._anew)
+                self._check_recovered(record, self._anew)
             case _ if self._in_snapshot:
                 self._restated(record)
             case _:
@@ -130,7 +130,7 @@ class LogInvariants:
         self.leader_epoch = record.leader_epoch
         self.claims += 1
         self.claimed_ms = self.world.now
-        self.evidence.leader = LeaderHeard(decided_ms=self.world.now)
+        self.evidence.leader = LeaderReports(decided_ms=self.world.now)
 
     def _change(self, record: AnyRecord) -> None:
         match record:
@@ -150,7 +150,7 @@ class LogInvariants:
             case _:
                 raise AssertionError(f"{record} belongs to claims and snapshots")
 
-    def _stated_anew(self, record: AnyRecord, committed_epoch: int) -> None:
+    def _check_recovered(self, record: AnyRecord, committed_epoch: int) -> None:
         """Check the first snapshot of a new log: no owners, epochs above every committed one."""
         if isinstance(record, GroupRecord):
             self._change(record)
@@ -188,7 +188,7 @@ class LogInvariants:
         if before is not None:
             self._no_way_back(before, record)
             if record.phase == "FENCING" != before.phase:
-                self._had_its_time(record)
+                self._check_session_after_claim(record)
                 if before.phase == "LEAVING":
                     self._was_drained(before)
         if record.phase == "LEAVING" and (before is None or before.phase != "LEAVING"):
@@ -211,7 +211,7 @@ class LogInvariants:
         if order.get(record.phase, 0) < order.get(before.phase, 0):
             self.fail(18, f"{record.incarnation} comes back from {before.phase} as {record.phase}")
 
-    def _had_its_time(self, record: MemberRecord) -> None:
+    def _check_session_after_claim(self, record: MemberRecord) -> None:
         """H5: no member is fenced within a session after a claim."""
         grace_ms = self.world.now - self.claimed_ms
         if record.reason.startswith("no beat") and grace_ms < record.session_timeout_ms:
@@ -522,12 +522,12 @@ class LogInvariants:
         if (task, epoch, incarnation) in self.evidence.revoked:
             self.fail(2, f"{incarnation} commits for {task} after it has let go")
 
-    def said_running(self, task: str, epoch: int) -> None:
+    def reported_running(self, task: str, epoch: int) -> None:
         self.running[task] = max(epoch, self.running.get(task, 0))
 
     # Now and then, and at the end.
 
-    def nobody_forgotten(self) -> None:
+    def check_unowned_tasks(self) -> None:
         """Invariant 21: once nothing is wrong, unowned tasks are granted in time."""
         now, calm_ms = self.world.now, self.evidence.disturbed_until_ms
         if not any(each.phase == "ACTIVE" for each in self.members.values()):

@@ -93,7 +93,7 @@ class CommittingWorker(Process, ABC):
                     continue
                 parts.append(self._cut(active))
         if not parts:
-            self._let_go()
+            self._release_active()
             return
         self.commit = commit = Commit(self.transactional_id, self.epoch, parts)
         self._send(commit, self._produce, self._decide_next)
@@ -218,7 +218,7 @@ class CommittingWorker(Process, ABC):
                 if self.around.rules.applies_after_commit():
                     self._apply_values(part)
                 self._move(active.names, active.disk, part.changelog_end)
-        self._let_go()
+        self._release_active()
 
     @staticmethod
     def _apply_values(part: Part) -> None:
@@ -229,7 +229,7 @@ class CommittingWorker(Process, ABC):
             else:
                 store[key] = value
 
-    def _let_go(self) -> None:
+    def _release_active(self) -> None:
         for active in list(self.active.values()):
             if active.release is None or active.stage not in ("running", "waiting", "restoring"):
                 continue
@@ -248,7 +248,7 @@ class CommittingWorker(Process, ABC):
 
     def _released(self, active: ActiveTask, order: ReleaseTask) -> None:
         names, ran = active.names, active.stage == "running"
-        if self.around.rules.lets_go():
+        if self.around.rules.stops_after_release():
             del self.active[names.text]
         else:
             active.release = None

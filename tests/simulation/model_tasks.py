@@ -133,7 +133,7 @@ class Rules:
         return True
 
     @staticmethod
-    def lets_go() -> bool:
+    def stops_after_release() -> bool:
         """Invariant 2: stop after the reported release."""
         return True
 
@@ -143,12 +143,12 @@ class Rules:
         return True
 
     @staticmethod
-    def goes_on(*, others_restore: bool) -> bool:
+    def runs_independently(*, others_restore: bool) -> bool:
         """Invariant 7: a task runs independently of other tasks in its worker."""
         return True
 
     @staticmethod
-    def may_take_input(lease_left: int | None) -> bool:
+    def may_read_input(lease_left: int | None) -> bool:
         """H9, H24: no input without a lease; None: it needs none."""
         return lease_left is None or lease_left > 0
 

@@ -192,7 +192,7 @@ class ModelWorker(CommittingWorker):
         if active is not None:
             if active.order.task_epoch == order.task_epoch:
                 if active.stage == "running":
-                    self._say_running(active)
+                    self._report_running(active)
                 return
             if active.order.task_epoch > order.task_epoch:
                 return
@@ -268,9 +268,9 @@ class ModelWorker(CommittingWorker):
         lease = self.lease_left()
         # The open commit's changes are not in the stores yet.
         free = self.commit is None and self.unknown is None
-        free = free and self.around.rules.may_take_input(lease)
+        free = free and self.around.rules.may_read_input(lease)
         others = any(each.stage == "restoring" for each in self.active.values())
-        free = free and self.around.rules.goes_on(others_restore=others)
+        free = free and self.around.rules.runs_independently(others_restore=others)
         for active in list(self.active.values()):
             if active.stage == "restoring" and reachable:
                 self._restore(active)
@@ -474,11 +474,11 @@ class ModelWorker(CommittingWorker):
             return
         active.stage = "running"
         self.around.opened(self, active)
-        self._say_running(active)
+        self._report_running(active)
         if active.release is not None:
             self._begin_commit()
 
-    def _say_running(self, active: ActiveTask) -> None:
+    def _report_running(self, active: ActiveTask) -> None:
         self.send_report(
             orders.TaskRunning(
                 task=active.names.text,

@@ -133,7 +133,7 @@ def _keys_without_epoch(records: list[AnyRecord]) -> list[bytes]:
     return [key.partition(b"/")[2] for key in _record_keys(records)]
 
 
-def _one_key_per_thing(records: list[AnyRecord]) -> list[bytes]:
+def _one_key_per_record(records: list[AnyRecord]) -> list[bytes]:
     return [record_key(record) for record in records]
 
 
@@ -212,7 +212,7 @@ def _fence_forgets_floor(
 _let_leave = membership.process_leaves
 
 
-def _leave_at_once(draft: Draft) -> None:
+def _leave_immediately(draft: Draft) -> None:
     _let_leave(draft)
     for record in draft.live().values():
         if record.phase == MemberPhase.LEAVING:
@@ -226,7 +226,7 @@ def _leave_by_fence(draft: Draft) -> None:
             membership._begin_fence(draft, record, "it leaves")
 
 
-def _expelled_at_once(draft: Draft) -> frozenset[str]:
+def _expelled_immediately(draft: Draft) -> frozenset[str]:
     live = draft.live().values()
     return frozenset(each.member for each in live if each.phase == MemberPhase.LEAVING)
 
@@ -243,7 +243,7 @@ def _bury_with_owners(draft: Draft) -> None:
             draft.revoke(task, None, "its learner is over", draft.settings.revoke_timeout_ms)
 
 
-def _same_epoch_goes_on(before: Announced, now: Announced) -> bool:
+def _same_epoch_continues(before: Announced, now: Announced) -> bool:
     return before.learn_epoch == now.learn_epoch
 
 
@@ -268,7 +268,7 @@ def _announced_under_any_epoch(draft: Draft, task: TaskId, copy: Copy) -> Announ
 _owned = sticky._Kind._owned
 
 
-def _lets_one_go(self: sticky._Kind) -> dict[str, list[TaskId]]:
+def _loses_a_task(self: sticky._Kind) -> dict[str, list[TaskId]]:
     """Drop one of a member's tasks."""
     owned = _owned(self)
     for tasks in owned.values():
@@ -299,7 +299,9 @@ def _keeps_while_fenced(draft: Draft, intermediate: Refinement) -> None:
 # Messages.
 
 
-def _note_task_of_anybody(self: Observations, message: Revoked | GrantedOk, group: Group) -> bool:
+def _record_task_of_any_member(
+    self: Observations, message: Revoked | GrantedOk, group: Group
+) -> bool:
     task = TaskId.parse(message.task)
     if isinstance(message, Revoked):
         self.revoked[task] = message
@@ -308,7 +310,7 @@ def _note_task_of_anybody(self: Observations, message: Revoked | GrantedOk, grou
     return True
 
 
-def _take_any_acks(draft: Draft) -> None:
+def _accept_any_acks(draft: Draft) -> None:
     for task, message in list(draft.observations.revoked.items()):
         state = draft.group.states.get(task)
         if state is not None and state.phase == TaskPhase.REVOKING:
@@ -323,7 +325,7 @@ def _no_epoch(*found: Any) -> int:
     return 0
 
 
-def _anybody(join: JoinGroup, about: GroupRecord) -> None:
+def _any_member(join: JoinGroup, about: GroupRecord) -> None:
     return None
 
 
@@ -348,7 +350,7 @@ class _DoesNotReadOn(Rules):
         return 0
 
 
-class _TakesPendingOffsets(Rules):
+class _AcceptsPendingOffsets(Rules):
     @staticmethod
     def stable_offsets() -> bool:
         return False
@@ -366,21 +368,21 @@ class _WaitsForTheLastRecord(Rules):
         return last_record >= until - 1
 
 
-class _GoesOnAfterRelease(Rules):
+class _ContinuesAfterRelease(Rules):
     @staticmethod
-    def lets_go() -> bool:
+    def stops_after_release() -> bool:
         return False
 
 
 class _NeedsNoLease(Rules):
     @staticmethod
-    def may_take_input(lease_left: int | None) -> bool:
+    def may_read_input(lease_left: int | None) -> bool:
         return True
 
 
 class _WaitsForOthers(Rules):
     @staticmethod
-    def goes_on(*, others_restore: bool) -> bool:
+    def runs_independently(*, others_restore: bool) -> bool:
         return not others_restore
 
 
@@ -436,7 +438,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "H4-snapshot", "what a snapshot holds has keys of its own", 1,
-        patches=(_patch(record_forms, "record_keys", _one_key_per_thing),),
+        patches=(_patch(record_forms, "record_keys", _one_key_per_record),),
     ),
     Mutant(
         "H5", "a new leader gives everybody a full session", 1,
@@ -464,7 +466,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
-    Mutant("H15", "a pending offset is waited for", 3, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
+    Mutant("H15", "a pending offset is waited for", 3, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_AcceptsPendingOffsets),
     Mutant(
         "H15-floor", "a fence keeps the offsets that were left before", 2,
         patches=(_patch(Draft, "_release", _fence_forgets_floor),),
@@ -473,8 +475,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "H20", "an acknowledgement counts for its incarnation and epoch only", 3, more=("replay_messages",) * 8 + ("join",) * 2,
         patches=(
-            _patch(Observations, "_task", _note_task_of_anybody),
-            _patch(coordinator_module, "release_acknowledged", _take_any_acks),
+            _patch(Observations, "_task", _record_task_of_any_member),
+            _patch(coordinator_module, "release_acknowledged", _accept_any_acks),
         ),
     ),
     Mutant(
@@ -486,7 +488,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "invariant 1", "all transactional ids of an incarnation are fenced", 1, more=("lose_reply",) * 4 + ("kill_host",) * 4,
         patches=(_patch(coordinator_module, "pending_fences", _fences_first_ids),),
     ),
-    Mutant("invariant 2", "who has let go does not go on", 1, rules=_GoesOnAfterRelease),
+    Mutant("invariant 2", "an owner stops after its release", 1, rules=_ContinuesAfterRelease),
     Mutant(
         "invariant 3", "a task is released when its owner says so", 1,
         patches=(_patch(coordinator_module, "release_acknowledged", _release_unasked),),
@@ -510,7 +512,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "invariant 8-store", "what was found out about one store does not count for the next", 3,
         more=("swap_stores",) * 30 + ("join",) * 3,
-        patches=(_patch(observations, "_continues", _same_epoch_goes_on),),
+        patches=(_patch(observations, "_continues", _same_epoch_continues),),
     ),
     Mutant(
         "invariant 9", "a learner's death changes nothing for the owner", 8, more=("join",) * 2 + ("kill_worker",) * 4,
@@ -521,7 +523,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("invariant 14", "stores are written after the commit", 27, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
-        patches=(_patch(coordinator_module, "process_leaves", _leave_at_once),),
+        patches=(_patch(coordinator_module, "process_leaves", _leave_immediately),),
     ),
     Mutant(
         "invariant 16-fence", "who leaves is drained, not fenced", 1, more=("drain",) * 2,
@@ -529,15 +531,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "invariant 16-cold", "who drains keeps its tasks until others are ready", 1, more=("drain",) * 2,
-        patches=(_patch(task_moves, "_expelled", _expelled_at_once),),
+        patches=(_patch(task_moves, "_expelled", _expelled_immediately),),
     ),
     Mutant(
         "invariant 17", "a group that was set up again waits for its program", 15, more=("lose_topics",),
-        patches=(_patch(compatibility, "_pin_refusal", _anybody),),
+        patches=(_patch(compatibility, "_pin_refusal", _any_member),),
     ),
     Mutant(
         "invariant 20", "what makes no load smaller is not moved", 1, more=("join",) * 2 + ("leave",) * 2,
-        patches=(_patch(sticky._Kind, "_owned", _lets_one_go),),
+        patches=(_patch(sticky._Kind, "_owned", _loses_a_task),),
     ),
     Mutant("invariant 22", "a copy is promoted in place", 1, rules=_KeepsTheCopyItRuns),
     Mutant(

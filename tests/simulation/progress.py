@@ -43,7 +43,7 @@ class ProgressInvariant:
     def look(self, hosts: Iterable[Host], *, lose: float) -> None:
         now = self.world.now
         hosts = list(hosts)
-        if lose > LOSES_SELDOM or self._nobody_works(hosts):
+        if lose > LOSES_SELDOM or self._leases_may_end(hosts):
             self._all_trouble_ms = now
         unconcerned = {
             host.worker.incarnation: self._calm_ms(host)
@@ -55,9 +55,9 @@ class ProgressInvariant:
             since_ms = unconcerned.get(state.owner or "")
             begun = self.log.running.get(task, 0) >= state.task_epoch
             if state.phase == running and begun and since_ms is not None:
-                self._look_at(task, state.task_epoch, since_ms, state.owner or "")
+                self._check_task(task, state.task_epoch, since_ms, state.owner or "")
 
-    def _nobody_works(self, hosts: list[Host]) -> bool:
+    def _leases_may_end(self, hosts: list[Host]) -> bool:
         """Return True if leases may end: slow network or broker, or no leader."""
         world = self.world
         leads = any(
@@ -74,7 +74,7 @@ class ProgressInvariant:
         mine_ms = self._trouble_ms.setdefault(host.worker.incarnation, self.world.now)
         return max(mine_ms, self._all_trouble_ms) + LEASE_AGAIN_MS
 
-    def _look_at(self, task: str, epoch: int, calm_ms: int, owner: str) -> None:
+    def _check_task(self, task: str, epoch: int, calm_ms: int, owner: str) -> None:
         now, key = self.world.now, (task, epoch)
         position = self._positions.get(key, 0)
         before, since_ms = self._still.get(key, (-1, now))

@@ -55,10 +55,10 @@ class SafeHold:
         self.lifetime.disturb(length_ms + 10_000)
         for host in self.lifetime.hosts:
             delay_ms = int(self.world.chance.uniform(50, 1_500))
-            self.world.post(host, delay_ms, host.look_at_topics)
+            self.world.post(host, delay_ms, host.check_control_topics)
         self.world.after(length_ms, self._recover)
 
-    def took_input(self, worker: Process) -> None:
+    def check_input(self, worker: Process) -> None:
         """Invariant 24: without a lease, held members take no input."""
         for host in self.lifetime.hosts:
             if host.worker is worker and host.held_ms is not None:
@@ -151,7 +151,7 @@ class _Operator:
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         offsets = self._broker.offsets.values()
         epochs = [each.metadata.task_epoch for each in offsets if each.metadata is not None]
-        self._lifetime.log.begin_anew(max(epochs, default=0))
+        self._lifetime.log.restart_after_loss(max(epochs, default=0))
         self._lifetime.forget_log()
         log = self._lifetime.state_log
         rows = [(log, key, value) for key, value in zip(keys, values, strict=True)]

@@ -100,7 +100,7 @@ class Simulation:
         if self.scenario.faults:
             self.world.at(FAULTS_COUNTED_MS, make_up, self, INPUT_UNTIL_MS)
         self.world.after(LOOK_EACH_MS, self._look)
-        self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
+        self.world.after(PROGRESS_EACH_MS, self._check_progress)
         self.world.run(INPUT_UNTIL_MS)
         self._make_peace()
         self._settle()
@@ -118,10 +118,10 @@ class Simulation:
 
     def _look(self) -> None:
         self.world.after(LOOK_EACH_MS, self._look)
-        self.log.nobody_forgotten()
+        self.log.check_unowned_tasks()
 
-    def _look_at_progress(self) -> None:
-        self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
+    def _check_progress(self) -> None:
+        self.world.after(PROGRESS_EACH_MS, self._check_progress)
         self.progress.look(self.hosts, lose=self.inbox.lose)
 
     def _make_peace(self) -> None:
@@ -136,12 +136,12 @@ class Simulation:
                 world.resume(process)
             host.worker.slow_until_ms = host.worker.no_disk_until_ms = 0
         world.heal()
-        self._let_somebody_come()
+        self._start_a_member()
         self.disturb(1_000)
         if self.rolling.newer:
             self.rolling.begin(self.hosts, newer=True)
 
-    def _let_somebody_come(self) -> None:
+    def _start_a_member(self) -> None:
         """Start a member if none remains, after its earlier leave."""
         if any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
             return
@@ -158,12 +158,17 @@ class Simulation:
         quiet = 0
         while quiet < 2:
             self.world.run(self.world.now + LOOK_EACH_MS)
-            left = self.log.unsettled() or self.data.behind() or self._coming() or self._decides()
+            left = (
+                self.log.unsettled()
+                or self.data.behind()
+                or self._pending_change()
+                or self._decides()
+            )
             quiet = 0 if left else quiet + 1
             if left and self.world.now >= until:
                 self.world.fail(f"invariant 19: the group does not come to rest: {left}")
 
-    def _coming(self) -> str:
+    def _pending_change(self) -> str:
         for host in self.hosts:
             if host.up != host.worker.up:
                 return f"{host.name} comes or goes"
@@ -246,7 +251,7 @@ class Simulation:
             host.kill()
             self.disturb(0)
         if self.world.now > INPUT_UNTIL_MS:
-            self._let_somebody_come()
+            self._start_a_member()
 
     def restart_in_order(self, host: Host) -> None:
         """Restart a member, unless its settings must be refused."""
@@ -292,9 +297,9 @@ class Simulation:
         self.world.trace_event(f"the broker is stopped for {length_ms} ms")
         self.world.broker_paused = True
         self.disturb(length_ms)
-        self.world.after(length_ms, self._broker_goes_on)
+        self.world.after(length_ms, self._resume_broker)
 
-    def _broker_goes_on(self) -> None:
+    def _resume_broker(self) -> None:
         self.world.broker_paused = False
         self.world.heal()
 
@@ -365,7 +370,7 @@ class Simulation:
 
     def reported(self, host: Host, report: AnyReport) -> None:
         if isinstance(report, TaskRunning):
-            self.log.said_running(report.task, report.task_epoch)
+            self.log.reported_running(report.task, report.task_epoch)
             self.metrics.began(
                 warm=report.restored <= self.acceptable_recovery_lag + WRITTEN_MEANWHILE,
                 planned=(report.task, report.task_epoch) in self.log.moves,
@@ -378,7 +383,7 @@ class Simulation:
         self.progress.processed(active)
 
     def processed(self, worker: CommittingWorker, active: ActiveTask) -> None:
-        self.safe_hold.took_input(worker)
+        self.safe_hold.check_input(worker)
         self.progress.processed(active)
 
     def applied(self, worker: CommittingWorker, names: TaskNames, disk: Disk) -> None:

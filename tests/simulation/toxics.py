@@ -54,10 +54,10 @@ def _leader(simulation: "Simulation") -> Host | None:
 def _kill(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
     simulation.world.trace_event(f"{host.name} is killed")
     host.kill()
-    _come_back(simulation, host, toxic)
+    _start_again(simulation, host, toxic)
 
 
-def _come_back(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
+def _start_again(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
     if toxic.draw * 1000 % 1 < 0.85:
         simulation.start_later(host, 200 + toxic.length_ms)
     simulation.disturb(toxic.length_ms)
@@ -131,7 +131,7 @@ def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
     if host is not None:
         simulation.world.trace_event(f"{host.worker.name} is killed")
         host.kill_worker()
-        _come_back(simulation, host, toxic)
+        _start_again(simulation, host, toxic)
     return host is not None
 
 

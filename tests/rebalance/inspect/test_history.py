@@ -9,12 +9,12 @@ def _when(timestamp_ms: int) -> str:
     return f"T+{timestamp_ms - T}"
 
 
-def _last(book: LogBook) -> Episode:
+def _last_episode(book: LogBook) -> Episode:
     return account(book.entries)[-1]
 
 
 def test_the_episode_of_a_scale_out_lists_its_steps() -> None:
-    assert episode_text(_last(scale_out()), _when) == (
+    assert episode_text(_last_episode(scale_out()), _when) == (
         "T+2000  1 task granted, 3 stayed, 4.2 s\n"
         "  +0 ms     c joined on h-c\n"
         "  +200 ms   target 2: c joined\n"
@@ -44,7 +44,7 @@ def test_a_death_with_a_standby() -> None:
     book.released("0_1", "fence").released("0_3", "fence").step()
     book.grant("0_1", "a").grant("0_3", "a").member("b", MemberPhase.GONE)
     book.after(100).target({"0_0": "a", "0_1": "a", "0_2": "a", "0_3": "a"}, "b died")
-    assert episode_text(_last(book), _when) == (
+    assert episode_text(_last_episode(book), _when) == (
         "T+6000  2 tasks granted, 2 stayed, 700 ms\n"
         "  +0 ms     b counts as dead and is being fenced: its process ended\n"
         "  +600 ms   b is fenced\n"
@@ -60,7 +60,7 @@ def test_a_static_member_restarts() -> None:
     book.member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.after(2_480).member("b", MemberPhase.GONE).member("b", life=2)
     book.grant("0_1", "b", life=2).grant("0_3", "b", life=2)
-    assert episode_text(_last(book), _when) == (
+    assert episode_text(_last_episode(book), _when) == (
         "T+1000  2 tasks granted, 2 stayed, 2.5 s\n"
         "  +0 ms     b releases its tasks for a restart\n"
         "  +20 ms    b is away, its tasks wait 1 min 0 s for it\n"
@@ -73,25 +73,25 @@ def test_a_static_member_restarts() -> None:
 def test_a_static_member_that_misses_its_rejoin_timeout() -> None:
     book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.after(60_000).member("b", MemberPhase.GONE)
-    assert "b did not come back in time" in episode_text(_last(book), _when)
+    assert "b did not come back in time" in episode_text(_last_episode(book), _when)
 
 
 def test_a_learner_that_is_no_longer_needed() -> None:
     book = two_members().member("c").target({"0_1": "c"}).step({"0_1": ("c-1", 7)})
     book.after(500).member("c", MemberPhase.GONE)
     book.target({"0_0": "a", "0_1": "b", "0_2": "a", "0_3": "b"}, "c left").step()
-    assert [each.text for each in _last(book).happenings] == [
+    assert [each.text for each in _last_episode(book).happenings] == [
         "c joined on h-c",
         "target 2",
         "c left",
         "target 3: c left",
         "the learner of 0_1 at c was dropped, the task stayed",
     ]
-    assert (_last(book).moves, _last(book).stayed) == ((), 4)
+    assert (_last_episode(book).moves, _last_episode(book).stayed) == ((), 4)
 
 
 def test_a_new_leader_starts_an_episode() -> None:
-    assert episode_text(_last(two_members().after(10).leader("p2")), _when) == (
+    assert episode_text(_last_episode(two_members().after(10).leader("p2")), _when) == (
         "T+1010  p2 leads, in place of p1 (leader epoch 2)\n"
         "  +0 ms     p2 leads, in place of p1 (leader epoch 2)"
     )
@@ -99,7 +99,7 @@ def test_a_new_leader_starts_an_episode() -> None:
 
 def test_an_unfinished_episode_is_marked() -> None:
     book = two_members().member("c").target({"0_1": "c"}, "c joined").step({"0_1": ("c-1", 7)})
-    episode = _last(book)
+    episode = _last_episode(book)
     assert episode.ended_ms is None
     assert episode_text(episode, _when).startswith(
         "T+1000  0 tasks granted, 4 stayed so far: not finished"
@@ -110,7 +110,7 @@ def test_tasks_without_state_move_without_a_copy() -> None:
     book = LogBook().leader("p1").about("0_0", stateful=False).member("a")
     book.target({"0_0": "a"}).grant("0_0", "a").member("b").target({"0_0": "b"})
     book.revoke("0_0", "a").released("0_0").grant("0_0", "b")
-    assert [each.how for each in _last(book).moves] == ["stateless"]
+    assert [each.how for each in _last_episode(book).moves] == ["stateless"]
 
 
 def test_member_phases_are_described_in_words() -> None:
@@ -166,4 +166,4 @@ def test_the_episode_of_a_restart_under_a_new_leader_ends() -> None:
     for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
         for task in tasks:
             book.after(10).grant(task, name, life=2)
-    assert _last(book).ended_ms == book.now_ms
+    assert _last_episode(book).ended_ms == book.now_ms

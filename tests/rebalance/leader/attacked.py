@@ -30,7 +30,7 @@ class Attacked(RoundTable):
         if record is not None:
             self._append(record)
 
-    def whisper(self, data: bytes) -> None:
+    def receive_raw(self, data: bytes) -> None:
         message = decode_message(data)
         if message is not None:
             self.receive(message)

@@ -26,7 +26,7 @@ from tidewheel.streams.group.recovery import GroupProgram, RecoveryFacts, recove
 CHANGELOG = f"{APP}-counts-changelog"
 
 
-def sees(table: RoundTable, worker: Worker, count: int, **partitions: int) -> None:
+def report_partitions(table: RoundTable, worker: Worker, count: int, **partitions: int) -> None:
     tasks = tuple((each.task, each.stateful, each.changelogs) for each in stateful(count))
     topics = {name.replace("_", "-"): many for name, many in partitions.items()}
     worker.member.report(TasksSeen(tasks=tasks, partitions=topics), table.now_ms)
@@ -39,7 +39,7 @@ def test_N8_new_partitions_become_tasks() -> None:
     table.start("b")
     table.run(1_000)
     before = table.owners()
-    sees(table, a, 6, orders=6)
+    report_partitions(table, a, 6, orders=6)
     assert set(table.owners()) == {f"0_{n}" for n in range(6)}
     assert set(table.phases().values()) == {"RUNNING"}
     assert {task: owner for task, owner in table.owners().items() if task in before} == before
@@ -69,7 +69,7 @@ def test_H26_lost_partitions_hold_the_group_until_they_return() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
-    sees(table, a, 4, orders=3)
+    report_partitions(table, a, 4, orders=3)
     assert table.group.about.held.startswith(
         "partitions: topic orders has 3, the group has worked with 4"
     )
@@ -77,7 +77,7 @@ def test_H26_lost_partitions_hold_the_group_until_they_return() -> None:
     table.run(10_000)
     assert set(table.owners().values()) == {"a-1"}
     assert len(a.running) == 4
-    sees(table, a, 4, orders=4)
+    report_partitions(table, a, 4, orders=4)
     table.run(8_000)
     assert not table.group.about.held
     assert set(table.owners().values()) == {"a-1", "b-1"}
@@ -87,7 +87,7 @@ def test_H26_a_changelog_with_too_few_partitions_holds_the_group() -> None:
     table = RoundTable()
     a = table.start("a", partitions={"orders": 4, CHANGELOG: 4})
     table.run(1_000)
-    sees(table, a, 6, **{"orders": 6, CHANGELOG: 4})
+    report_partitions(table, a, 6, **{"orders": 6, CHANGELOG: 4})
     assert f"changelog {CHANGELOG} has 4" in table.group.about.held
     assert len(table.group.tasks) == 4
 
@@ -113,7 +113,7 @@ def test_tasks_are_added_when_their_topics_appear() -> None:
     a = table.start("a", tasks=(), partitions={})
     table.run(1_000)
     assert not table.owners()
-    sees(table, a, 2, orders=2)
+    report_partitions(table, a, 2, orders=2)
     assert set(table.owners()) == {"0_0", "0_1"}
 
 
@@ -177,17 +177,17 @@ def test_N12_tasks_that_no_member_sees_are_removed() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
-    sees(table, a, 2, orders=2)
+    report_partitions(table, a, 2, orders=2)
     assert len(table.group.tasks) == 4
-    sees(table, b, 2, orders=2)
+    report_partitions(table, b, 2, orders=2)
     table.run(2_000)
     # `orders` was not deleted, only shrunk: an operator must decide.
     assert table.group.about.held
     assert len(table.group.tasks) == 4
 
-    sees(table, a, 2, other=2)
+    report_partitions(table, a, 2, other=2)
     assert len(table.group.tasks) == 4
-    sees(table, b, 2, other=2)
+    report_partitions(table, b, 2, other=2)
     table.run(20_000)
     assert not table.group.about.held
     assert table.group.about.partitions == {"other": 2}
@@ -204,7 +204,7 @@ def test_N12_tasks_that_no_member_sees_are_removed() -> None:
     assert "0_3" not in describe_group(table.group)
 
     before = table.group.states[TaskId(0, 3)].task_epoch
-    sees(table, a, 4, other=4)
+    report_partitions(table, a, 4, other=4)
     table.run(20_000)
     assert set(table.phases().values()) == {"RUNNING"}
     assert table.group.states[TaskId(0, 3)].task_epoch == before + 1
@@ -231,7 +231,7 @@ def test_N12_the_last_topic_of_a_pattern_may_be_deleted() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
-    sees(table, a, 0)
+    report_partitions(table, a, 0)
     table.run(2_000)
     assert not table.group.tasks
     assert not a.running
@@ -243,11 +243,11 @@ def test_N12_a_new_leader_removes_no_task_before_every_member_has_reported() -> 
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
-    sees(table, b, 2, other=2)
+    report_partitions(table, b, 2, other=2)
     table.lead("p1")
     table.run(10_000)
     assert len(table.group.tasks) == 4
-    sees(table, a, 2, other=2)
+    report_partitions(table, a, 2, other=2)
     table.run(10_000)
     assert len(table.group.tasks) == 2
 

@@ -188,7 +188,7 @@ class GroupMachine(RuleBasedStateMachine):
     # -- invariants of the group at rest ---------------------------------------------------------------------------
 
     @invariant()
-    def workers_run_what_the_log_says(self) -> None:
+    def workers_run_logged_tasks(self) -> None:
         """At most one worker runs a task: its owner, possibly being revoked (1)."""
         if not hasattr(self, "table"):
             return
@@ -213,7 +213,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert (phase == MemberPhase.FENCING) if waits else (phase in LIVE)
 
     @invariant()
-    def nobody_has_a_task_twice(self) -> None:
+    def no_task_has_two_owners(self) -> None:
         """Owner, learner and standbys differ (22), unless the owner is being revoked."""
         if not hasattr(self, "table"):
             return
@@ -232,7 +232,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert replay(self.table.log) == self.table.group
 
     @invariant()
-    def deciding_again_decides_nothing(self) -> None:
+    def repeated_decision_is_empty(self) -> None:
         """Fixpoint (19)."""
         if hasattr(self, "table"):
             decision = self.table.coordinator.decide(self.table.now_ms)

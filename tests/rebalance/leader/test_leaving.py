@@ -15,7 +15,7 @@ def leave(table: RoundTable, worker: Worker, **given: Any) -> None:
     worker.member.report(WorkerLeaves(**given), table.now_ms)
 
 
-def close_when_told(table: RoundTable, worker: Worker) -> bool:
+def close_when_allowed(table: RoundTable, worker: Worker) -> bool:
     told = any(isinstance(order, MayClose) for order in worker.told)
     if told:
         worker.member.report(WorkerClosed(), table.now_ms)
@@ -48,7 +48,7 @@ def test_L4_a_drained_member_keeps_running_until_learners_take_over() -> None:
     table.run(2_000)
     assert set(table.owners().values()) == {"b-1"}
     assert not a.running
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
     assert "a-1" not in table.group.members
     assert table.fenced == []
     assert "a-1" not in table.workers
@@ -95,7 +95,7 @@ def test_L4_the_last_member_releases_its_tasks_without_a_successor() -> None:
     leave(table, a, drain_ms=20_000)
     table.run()
     assert set(table.phases().values()) == {"RELEASED"}
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
     table.start("b")
     table.run(1_000)
     assert set(table.owners().values()) == {"b-1"}
@@ -110,7 +110,7 @@ def test_L4_a_drain_by_an_operator_moves_all_tasks() -> None:
     table.receive(DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=9_000))
     table.run(2_000)
     assert set(table.owners().values()) == {"b-1"}
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
     assert "a-1" not in table.group.members
 
 
@@ -138,7 +138,7 @@ def test_a_leaving_member_is_removed_with_its_last_task() -> None:
     table.run()
     assert set(table.owners().values()) == {"b-1"}
     assert "a-1" not in table.group.members
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
 
 
 @pytest.mark.parametrize("static", [True, False])
@@ -151,7 +151,7 @@ def test_S1_a_clean_restart_gets_its_tasks_back(static: bool) -> None:
     events = {task: table.events(task) for task, owner in before.items() if owner == "b-1"}
     leave(table, a, rejoin=True)
     table.run()
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
     table.run(20_000)
     assert sorted(table.phases().values()) == ["RELEASED", "RELEASED", "RUNNING", "RUNNING"]
     table.start("a", 2, static=static)
@@ -171,7 +171,7 @@ def test_S2_a_rolling_bounce_of_every_member_changes_nothing() -> None:
     for name in "abc":
         leave(table, table.workers[f"{name}-1"], rejoin=True)
         table.run()
-        assert close_when_told(table, table.workers.get(f"{name}-1") or a_ghost())
+        assert close_when_allowed(table, table.workers.get(f"{name}-1") or a_ghost())
         table.run(2_000)
         table.start(name, 2, static=True)
         table.run(2_000)
@@ -225,7 +225,7 @@ def test_S1_the_next_target_names_no_restart_that_needed_no_target() -> None:
     table.run(10_000)
     leave(table, a, rejoin=True)
     table.run(100)
-    assert close_when_told(table, a)
+    assert close_when_allowed(table, a)
     table.start("a", 2, static=True)
     table.run(4_000)
     table.start("c")

@@ -214,7 +214,7 @@ def test_H15_a_fence_keeps_the_last_offsets_of_a_task(new_leader: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "floor"), [(1, {"orders-0": 9}), (7, {})], ids=["under its epoch", "under another"]
+    ("epoch", "floor"), [(1, {"orders-0": 9}), (7, {})], ids=["current epoch", "another epoch"]
 )
 def test_H15_the_reported_commits_of_a_dead_owner_are_a_floor(
     epoch: int, floor: dict[str, int]

@@ -17,7 +17,7 @@ from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
 REASON = "ValueError: no such city"
 
 
-def ask(table: RoundTable, worker: Worker) -> None:
+def request_shutdown(table: RoundTable, worker: Worker) -> None:
     worker.member.report(WantShutdown(reason=REASON), table.now_ms)
 
 
@@ -35,7 +35,7 @@ def test_a_shutdown_reaches_every_member_once_including_the_requester() -> None:
     table.run(10_000)
     running = [set(each.running) for each in workers]
 
-    ask(table, workers[1])
+    request_shutdown(table, workers[1])
     table.run(5_000)
 
     assert [reasons(each) for each in workers] == [[f"b: {REASON}"]] * 3
@@ -48,7 +48,7 @@ def test_a_shutdown_does_not_apply_to_later_joiners() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
-    ask(table, a)
+    request_shutdown(table, a)
     table.run(1_000)
     late = table.start("c")
     table.run(2_000)
@@ -68,8 +68,8 @@ def test_two_concurrent_shutdown_requests_end_the_application_once() -> None:
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
-    ask(table, a)
-    ask(table, b)
+    request_shutdown(table, a)
+    request_shutdown(table, b)
     table.run(5_000)
     assert len(reasons(a)) == len(reasons(b)) == 1
     assert reasons(a) == reasons(b)
@@ -110,7 +110,7 @@ def test_the_next_leader_restates_a_shutdown_without_repeating_it_to_members() -
     table = RoundTable()
     workers = [table.start(name) for name in "ab"]
     table.run(10_000)
-    ask(table, workers[0])
+    request_shutdown(table, workers[0])
     table.run(1_000)
     restated = replay([LeaderClaim(leader_epoch=9, leader="p1"), *snapshot(table.group, 9)])
     assert {each.shutdown for each in restated.live().values()} == {f"a: {REASON}"}
@@ -131,7 +131,7 @@ def test_N14_a_leader_without_shutdown_support_ends_no_member() -> None:
             observe(message, now_ms)
 
     table.coordinator.observe = older  # type: ignore[method-assign]  # what it would do without that kind
-    ask(table, a)
+    request_shutdown(table, a)
     table.run(5_000)
     assert reasons(a) == reasons(b) == []
     assert len(said(table)) > 1, "it is asked for again"

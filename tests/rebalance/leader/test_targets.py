@@ -33,11 +33,11 @@ class Leader:
         )
         self.written: list[TargetRecord] = []
 
-    def hears(self, *messages: AnyMessage) -> None:
+    def observe_all(self, *messages: AnyMessage) -> None:
         for message in messages:
             self.coordinator.observe(message, self.now_ms)
 
-    def asks(self) -> AssignmentRequest | None:
+    def next_request(self) -> AssignmentRequest | None:
         found: AssignmentRequest | None = None
         for _ in range(5):
             decision = self.coordinator.decide(self.now_ms)
@@ -50,7 +50,7 @@ class Leader:
     def wait(self, ms: int) -> None:
         self.now_ms += ms
         for incarnation, record in self.coordinator.group.members.items():
-            self.hears(
+            self.observe_all(
                 Beat(app=APP, member=record.member, incarnation=incarnation, seq=self.now_ms)
             )
 
@@ -61,65 +61,65 @@ def all_to(name: str) -> Assignment:
 
 def test_the_assignor_gets_one_request_at_a_time_and_none_without_changes() -> None:
     leader = Leader()
-    leader.hears(join("a"))
+    leader.observe_all(join("a"))
     leader.wait(300)
-    assert leader.asks() is None, "it has joined only now: others may follow"
+    assert leader.next_request() is None, "it has joined only now: others may follow"
     leader.wait(300)
-    request = leader.asks()
+    request = leader.next_request()
     assert request is not None
-    assert leader.asks() is None
+    assert leader.next_request() is None
     leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
-    assert leader.asks() is None
+    assert leader.next_request() is None
     assert len(leader.written) == 1
     leader.wait(10_000)
-    assert leader.asks() is None
+    assert leader.next_request() is None
 
 
 def test_requests_to_a_failing_assignor_back_off() -> None:
     leader = Leader()
-    leader.hears(join("a"))
-    leader.asks()
+    leader.observe_all(join("a"))
+    leader.next_request()
     leader.wait(300)
     for pause_ms in (1_000, 2_000, 4_000):
-        request = leader.asks()
+        request = leader.next_request()
         assert request is not None
         leader.coordinator.assigned(request, None, "it raised ValueError", leader.now_ms)
         assert leader.coordinator.alarm == "it raised ValueError"
         leader.wait(pause_ms - 1)
-        assert leader.asks() is None
+        assert leader.next_request() is None
         leader.wait(1)
-    request = leader.asks()
+    request = leader.next_request()
     assert request is not None
     leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
-    leader.asks()
+    leader.next_request()
     assert leader.coordinator.alarm == ""
     assert len(leader.written) == 1
 
 
 def test_an_invalid_assignment_raises_an_alarm() -> None:
     leader = Leader()
-    leader.hears(join("a"))
-    leader.asks()
+    leader.observe_all(join("a"))
+    leader.next_request()
     leader.wait(300)
-    request = leader.asks()
+    request = leader.next_request()
     assert request is not None
     leader.coordinator.assigned(request, all_to("z"), "", leader.now_ms)
-    leader.asks()
+    leader.next_request()
     assert "given to 'z', which is not in the group" in leader.coordinator.alarm
     assert not leader.written
 
 
 def test_an_assignment_to_a_member_that_left_is_requested_again() -> None:
     leader = Leader()
-    leader.hears(join("a"), join("b"))
-    leader.asks()
+    leader.observe_all(join("a"), join("b"))
+    leader.next_request()
     leader.wait(300)
-    request = leader.asks()
+    request = leader.next_request()
     assert request is not None
     leader.now_ms += 3_000
-    leader.hears(Beat(app=APP, member="a", incarnation="a-1", seq=99_999))
+    leader.observe_all(Beat(app=APP, member="a", incarnation="a-1", seq=99_999))
     leader.coordinator.assigned(request, all_to("b"), "", leader.now_ms)
-    again = leader.asks()
+    again = leader.next_request()
     assert not leader.written
     assert again is not None
     assert [member.name for member in again.members] == ["a"]
@@ -127,14 +127,14 @@ def test_an_assignment_to_a_member_that_left_is_requested_again() -> None:
 
 def test_an_assignment_for_an_older_request_is_dropped() -> None:
     leader = Leader()
-    leader.hears(join("a"))
-    leader.asks()
+    leader.observe_all(join("a"))
+    leader.next_request()
     leader.wait(300)
-    request = leader.asks()
+    request = leader.next_request()
     assert request is not None
     leader.coordinator.assigned(request, None, "too slow", leader.now_ms)
     leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
-    leader.asks()
+    leader.next_request()
     assert not leader.written
 
 

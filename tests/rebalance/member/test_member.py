@@ -459,7 +459,7 @@ def test_a_new_watchdog_repeats_all_orders() -> None:
     assert not [each for each in member.decide(START_MS).orders if isinstance(each, RunTask)]
 
 
-def wish(**given: Any) -> EraseKey:
+def erase_message(**given: Any) -> EraseKey:
     plain = EraseKey(
         app=APP,
         member="operator",
@@ -477,7 +477,7 @@ def wish(**given: Any) -> EraseKey:
 def test_the_owner_of_a_task_orders_a_deletion() -> None:
     member = admitted(task())
     for _ in range(2):
-        member.receive(wish(), START_MS + 10)
+        member.receive(erase_message(), START_MS + 10)
         assert member.decide(START_MS + 10).orders == (
             EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice", tail=8),
         )
@@ -486,17 +486,17 @@ def test_the_owner_of_a_task_orders_a_deletion() -> None:
 @pytest.mark.parametrize(
     "given",
     [{"task_epoch": 2}, {"task_epoch": 4}, {"task": "0_2"}, {"app": "other"}],
-    ids=["of an owner before", "of an owner to come", "of another task", "of another application"],
+    ids=["former owner", "later owner", "another task", "another application"],
 )
 def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> None:
     member = admitted(task())
-    member.receive(wish(**given), START_MS + 10)
+    member.receive(erase_message(**given), START_MS + 10)
     assert member.decide(START_MS + 10).orders == ()
 
 
 def test_an_incarnation_without_tasks_orders_no_deletion() -> None:
     for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
-        member.receive(wish(), START_MS + 10)
+        member.receive(erase_message(), START_MS + 10)
         orders = member.decide(START_MS + 10).orders
         assert not [each for each in orders if isinstance(each, EraseRows)]
 
@@ -515,4 +515,4 @@ def test_a_deletion_is_answered() -> None:
 
 def test_the_text_of_a_deletion_hides_its_key() -> None:
     order = EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice")
-    assert "alice" not in repr(wish()) + repr(order)
+    assert "alice" not in repr(erase_message()) + repr(order)

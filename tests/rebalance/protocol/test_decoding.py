@@ -266,7 +266,7 @@ def test_no_record_ends_a_leader_or_a_member(
         if in_log:
             table.forge(_under(record, table.group.leader_epoch))
         else:
-            table.whisper(message)
+            table.receive_raw(message)
         table.turns(2)
     if leader_dies:
         table.coordinator = table.lead("p1")
@@ -298,7 +298,7 @@ def test_rejected_records_change_nothing(attack: list[bytes]) -> None:
 def test_a_forged_heartbeat_of_a_huge_epoch_stops_no_leader() -> None:
     table = _attacked()
     worker = table.workers["a-1"]
-    table.whisper(_message("LEADER_BEAT", leader_epoch=2**52, incarnation="evil", seen={}))
+    table.receive_raw(_message("LEADER_BEAT", leader_epoch=2**52, incarnation="evil", seen={}))
     before = worker.member.decide(table.now_ms).lease_until_ms
     table.turns(6)
     after = worker.member.decide(table.now_ms).lease_until_ms
@@ -312,6 +312,6 @@ def test_a_joiner_with_threads_and_tasks_out_of_range_changes_nothing() -> None:
     members = set(table.group.members)
     joiner = json.loads(encode_message(join("evil")))
     for change in ({"threads": 0}, {"tasks": [{"task": "../../etc"}]}, {"threads": 10**9}):
-        table.whisper(json.dumps(joiner | change).encode())
+        table.receive_raw(json.dumps(joiner | change).encode())
         table.turns(3)
     assert set(table.group.members) == members

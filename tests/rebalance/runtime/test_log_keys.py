@@ -12,7 +12,7 @@ from tidewheel.rebalance.runtime.log_keys import LogKeys
 from tidewheel.rebalance.runtime.ports import LoggedRecord
 
 
-def _note(keys: LogKeys, *records: AnyRecord) -> Group:
+def _track(keys: LogKeys, *records: AnyRecord) -> Group:
     for record in records:
         keys.add(LoggedRecord(record_key(record).decode(), record))
     return replay(records)
@@ -26,7 +26,7 @@ def _member(epoch: int, name: str, phase: str, rejoin_ms: int = 0) -> MemberReco
 
 def test_H4_only_records_of_earlier_leaders_are_stale() -> None:
     keys = LogKeys()
-    group = _note(
+    group = _track(
         keys,
         LeaderClaim(leader_epoch=1, leader="p"),
         _member(1, "a", "ACTIVE"),
@@ -40,7 +40,7 @@ def test_H4_only_records_of_earlier_leaders_are_stale() -> None:
 
 def test_records_of_members_that_left_are_stale_unless_they_are_awaited() -> None:
     keys = LogKeys()
-    group = _note(
+    group = _track(
         keys,
         LeaderClaim(leader_epoch=1, leader="p"),
         _member(1, "gone", "GONE"),
@@ -52,7 +52,7 @@ def test_records_of_members_that_left_are_stale_unless_they_are_awaited() -> Non
 
 def test_a_tombstone_is_not_written_twice_and_a_newer_claim_makes_no_key_stale() -> None:
     keys = LogKeys()
-    group = _note(
+    group = _track(
         keys, LeaderClaim(leader_epoch=1, leader="p"), LeaderClaim(leader_epoch=2, leader="q")
     )
     keys.add(LoggedRecord("1/claim", None, tombstone=True))

@@ -68,7 +68,7 @@ def _group_of_two() -> tuple[World, Process, Process, Worker, Worker]:
     return world, one, two, first, second
 
 
-def _check_ends_at_once(process: Process) -> None:
+def _check_ends_immediately(process: Process) -> None:
     """The process ends without waiting: its clock is frozen."""
     process.runtime.finish(3_000)
     ending = threading.Thread(target=process.runtime.run, daemon=True)
@@ -371,7 +371,7 @@ def test_H24_a_worker_of_a_held_group_leaves_immediately() -> None:
     assert second.line.orders[-1] == MayClose()
     assert MayClose() not in first.line.orders
     two.runtime.report(second.incarnation, WorkerClosed())
-    _check_ends_at_once(two)
+    _check_ends_immediately(two)
 
 
 def test_H24_a_worker_leaving_before_the_hold_may_close() -> None:
@@ -387,7 +387,7 @@ def test_H24_a_worker_leaving_before_the_hold_may_close() -> None:
     assert second.line.orders.count(MayClose()) == 1
     two.runtime.died(dying.incarnation, "its process has ended")
     two.runtime.report(second.incarnation, WorkerClosed())
-    _check_ends_at_once(two)
+    _check_ends_immediately(two)
 
 
 def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() -> None:

@@ -104,7 +104,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.put(*row)
 
     @rule(rows=st.lists(st.tuples(KEYS, VALUES, TIMES)))
-    def put_all_with_one_that_fails(self, rows: list[tuple[bytes, Any, int]]) -> None:
+    def put_all_with_a_failing_value(self, rows: list[tuple[bytes, Any, int]]) -> None:
         rows = [*rows, (b"b", object(), 1)]
         with pytest.raises(SerializationError):
             self.buffer.put_all(*map(list, zip(*rows, strict=True)))
@@ -114,7 +114,7 @@ class BufferMachine(RuleBasedStateMachine):
         value=st.sampled_from([object(), {1: object()}, "\udc80", [decimal]]),
         timestamp=TIMES,
     )
-    def put_what_fails(self, key: bytes, value: Any, timestamp: int) -> None:
+    def put_failing_value(self, key: bytes, value: Any, timestamp: int) -> None:
         with pytest.raises(SerializationError):
             self.buffer.put(key, value, timestamp)
 

@@ -95,7 +95,7 @@ def tampered(**changes: Any) -> bytes:
             id="changed",
         ),
         pytest.param(tampered(added=1), "does not describe", id="unknown field"),
-        pytest.param(tampered(store="../x"), "does not describe", id="name of no store"),
+        pytest.param(tampered(store="../x"), "does not describe", id="invalid store name"),
         pytest.param(tampered(kind="heap"), "does not describe", id="unknown kind"),
         pytest.param(tampered(format_version=2), "format", id="two versions"),
         pytest.param(tampered(topic_id=""), "topic id", id="no topic id"),
@@ -110,28 +110,28 @@ def test_the_error_of_a_manifest_is_reported(data: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"from_offset": 101}, id="ends before it begins"),
+        pytest.param({"from_offset": 101}, id="end before start"),
         pytest.param({"to_offset": 99}, id="a run beyond its end"),
-        pytest.param({"to_offset": 1 << 63}, id="no offset"),
+        pytest.param({"to_offset": 1 << 63}, id="invalid offset"),
         pytest.param({"caught_up_at_ms": -1}, id="no time"),
-        pytest.param({"time": StoreTime(-2)}, id="no store's time"),
+        pytest.param({"time": StoreTime(-2)}, id="invalid stream time"),
         pytest.param({"time": StoreTime(0, 1 << 32)}, id="no sequence number"),
         pytest.param({"time": StoreTime(7), "expired_by_ms": 8}, id="expired by a later time"),
-        pytest.param({"expired_by_ms": -2}, id="expired by no time"),
-        pytest.param({"partition": 2, "runs": ()}, id="a partition the topic has not"),
+        pytest.param({"expired_by_ms": -2}, id="invalid expiry time"),
+        pytest.param({"partition": 2, "runs": ()}, id="a missing partition"),
         pytest.param({"runs": (run(partition=1),)}, id="a run of another partition"),
         pytest.param(
             {"runs": (run(file="app/other/runs/0/0-1-aaaaaaaaaaaaaaaa.sst"),)}, id="foreign"
         ),
         pytest.param(
-            {"runs": (run(file="app/store/runs/0/../../x.sst"),)}, id="a path that leads out"
+            {"runs": (run(file="app/store/runs/0/../../x.sst"),)}, id="a path outside the location"
         ),
         pytest.param({"runs": (run(rows=0),)}, id="no row"),
-        pytest.param({"runs": (run(deletes=1),)}, id="deletes of nothing"),
-        pytest.param({"runs": (run(first_key=b"b", last_key=b"a"),)}, id="keys in no order"),
+        pytest.param({"runs": (run(deletes=1),)}, id="deletes without rows"),
+        pytest.param({"runs": (run(first_key=b"b", last_key=b"a"),)}, id="unsorted keys"),
         pytest.param({"runs": (run(sha256="x"),)}, id="no checksum"),
-        pytest.param({"runs": (run(from_offset=50), run(to_offset=50))}, id="runs in no order"),
-        pytest.param({"runs": (run(to_offset=60), run(from_offset=50))}, id="runs that overlap"),
+        pytest.param({"runs": (run(from_offset=50), run(to_offset=50))}, id="unsorted runs"),
+        pytest.param({"runs": (run(to_offset=60), run(from_offset=50))}, id="overlapping runs"),
     ],
 )
 def test_inconsistent_numbers_are_not_written(changes: dict[str, Any]) -> None:

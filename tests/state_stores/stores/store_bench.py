@@ -122,7 +122,7 @@ class StoreBench:
         self._open(self._database())
         self.replay(int.from_bytes(self.database.position("store") or b""), cuts)
 
-    def begin_again(self, how: tuple[str, Sequence[int]]) -> None:
+    def reopen_or_restore(self, how: tuple[str, Sequence[int]]) -> None:
         """Reopen the store; uncommitted changes are lost."""
         match how:
             case ("restart", _):

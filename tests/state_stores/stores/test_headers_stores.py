@@ -96,7 +96,7 @@ def test_a_store_with_headers_equals_a_dictionary(kind: StoreKind, rocksdb: bool
                         if row is not None:
                             model[at] = row
                     case _:
-                        bench.begin_again(step)
+                        bench.reopen_or_restore(step)
                         model = dict(committed)
                 assert shown(kind, bench.store) == model
                 assert shown(kind, queried) == committed

@@ -93,8 +93,8 @@ class KeyValueMachine(RuleBasedStateMachine):
         assert list(self.bench.committed.all()) == self.expect()
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
-        self.bench.begin_again(how)
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
+        self.bench.reopen_or_restore(how)
         self.rows = {**self.kept}
 
     @invariant()
@@ -127,11 +127,11 @@ def test_rows_lost_by_a_kill_are_replayed() -> None:
     replayed: list[Any] = []
     write = bench.replay
 
-    def noted(begin: int, cuts: Any) -> None:
+    def recorded(begin: int, cuts: Any) -> None:
         replayed.append((begin, dict(bench.store.all())))
         write(begin, cuts)
 
-    bench.replay = noted  # type: ignore[method-assign]
+    bench.replay = recorded  # type: ignore[method-assign]
     bench.kill([])
     assert replayed == [(1, {"a": 1})]
     assert dict(bench.store.all()) == {"a": 1, "b": 2}

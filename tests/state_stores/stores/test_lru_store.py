@@ -54,9 +54,9 @@ class LruMachine(RuleBasedStateMachine):
         assert list(self.bench.committed.all()) == self.everything()
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
         """Reopened stores have their keys in timestamp order."""
-        self.bench.begin_again(how)
+        self.bench.reopen_or_restore(how)
         in_order = sorted(self.kept.items(), key=lambda row: (row[1][0], row[0]))
         self.rows = OrderedDict(in_order)
 

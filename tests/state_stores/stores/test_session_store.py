@@ -153,8 +153,8 @@ class SessionMachine(RuleBasedStateMachine):
             assert list(self.bench.committed.fetch_range(None, None)) == list(everything)
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
-        self.bench.begin_again(how)
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
+        self.bench.reopen_or_restore(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
 

@@ -51,7 +51,7 @@ class TtlMachine(RuleBasedStateMachine):
         self.observed = max(self.observed, self.rows.get(key, (0, timestamp))[1])
 
     @rule(now=times)
-    def time_goes_on(self, now: int) -> None:
+    def advance_time(self, now: int) -> None:
         """A read advances the store's time."""
         self.bench.now = now
         self.observed = max(self.observed, now)
@@ -67,8 +67,8 @@ class TtlMachine(RuleBasedStateMachine):
             assert dict(self.bench.committed.all()) == self.alive()
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
-        self.bench.begin_again(how)
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
+        self.bench.reopen_or_restore(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
 
@@ -170,11 +170,11 @@ def test_a_commit_checks_rows_only_when_one_may_have_expired() -> None:
     scans: list[Any] = []
     iterate = bench.database.iterate
 
-    def noted(*bounds: Any) -> Any:
+    def recorded(*bounds: Any) -> Any:
         scans.append(bounds)
         return iterate(*bounds)
 
-    bench.database.iterate = noted  # type: ignore[method-assign, assignment]
+    bench.database.iterate = recorded  # type: ignore[method-assign, assignment]
     for now in range(200, 1_000, 100):
         put(bench, "c", 1, now=now)
         bench.commit()

@@ -119,8 +119,8 @@ class VersionedMachine(RuleBasedStateMachine):
             self.compare(self.bench.committed)
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
-        self.bench.begin_again(how)
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
+        self.bench.reopen_or_restore(how)
         self.model = self.kept.copy()
         self.bench.store.restore_times((self.model.observed,))
 

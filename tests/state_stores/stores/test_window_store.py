@@ -160,8 +160,8 @@ class WindowMachine(RuleBasedStateMachine):
             assert list(self.bench.committed.all()) == list(self.bench.store.all())
 
     @rule(how=begins)
-    def begin_again(self, how: tuple[str, list[int]]) -> None:
-        self.bench.begin_again(how)
+    def reopen_or_restore(self, how: tuple[str, list[int]]) -> None:
+        self.bench.reopen_or_restore(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
         self.dropped = 0
@@ -298,11 +298,11 @@ def test_a_full_scan_of_one_key_does_not_read_the_others() -> None:
     seen: list[bytes] = []
     peek = bench.store.buffer.peek
 
-    def noted(key: bytes) -> Any:
+    def recorded(key: bytes) -> Any:
         seen.append(key)
         return peek(key)
 
-    bench.store.buffer.peek = noted
+    bench.store.buffer.peek = recorded
     for number in range(500):
         bench.store.put(b"%d" % number, 1, number)
     assert list(bench.store.fetch(b"7", 0, 1_000)) == [(7, 1)]

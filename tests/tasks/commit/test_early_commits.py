@@ -27,7 +27,7 @@ DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
 OFTEN = "abcdefghij" * 60
 
 
-def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
+def commit_steps_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
     seen: list[tuple[int, str]] = []
     keys = iter(records)
 
@@ -63,7 +63,7 @@ def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
 
 def test_commits_of_a_worker_that_keeps_up_start_early_and_keep_their_deadlines() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
-    (first, *seen) = begins_of(bench)[1:]
+    (first, *seen) = commit_steps_of(bench)[1:]
     assert first[1] == "join"
     assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
     opened, whole = ([at_ms for at_ms, what in seen if what == each] for each in ("open", "join"))
@@ -77,7 +77,7 @@ def test_commits_of_a_worker_that_keeps_up_start_early_and_keep_their_deadlines(
 def test_a_commit_that_starts_late_does_not_delay_later_ones(early_ms: int, what: str) -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=early_ms)
     bench.at_poll.append(lambda *_: bench.clock.advance(2))
-    times = [at_ms for at_ms, each in begins_of(bench)[2:] if each == what]
+    times = [at_ms for at_ms, each in commit_steps_of(bench)[2:] if each == what]
     assert len(times) >= 10
     apart = [after - before for before, after in itertools.pairwise(times)]
     assert set(apart) == {99, 102}, apart
@@ -95,7 +95,7 @@ def test_a_commit_that_starts_late_does_not_delay_later_ones(early_ms: int, what
 )
 def test_commits_start_at_their_deadline_without_a_gain(changes: dict[str, Any]) -> None:
     settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
-    seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
+    seen = commit_steps_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
     assert len(seen) >= 3
     assert {what for _, what in seen} == {"begin"}
 
@@ -108,7 +108,7 @@ def cached() -> Bench:
 
 def test_a_cache_without_repeated_keys_is_flushed_early() -> None:
     bench = cached()
-    seen = begins_of(bench, DIFFERENT)[2:]
+    seen = commit_steps_of(bench, DIFFERENT)[2:]
     assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
     assert len(seen) >= 6
     assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
@@ -116,7 +116,7 @@ def test_a_cache_without_repeated_keys_is_flushed_early() -> None:
 
 def test_a_cache_with_repeated_keys_is_flushed_at_the_deadline() -> None:
     bench = cached()
-    seen = [what for _, what in begins_of(bench, OFTEN)]
+    seen = [what for _, what in commit_steps_of(bench, OFTEN)]
     assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
     assert seen.count("begin") >= 4
     # And one more, when the worker ends.
@@ -125,7 +125,7 @@ def test_a_cache_with_repeated_keys_is_flushed_at_the_deadline() -> None:
 
 def test_early_cache_flushes_are_tried_again_after_a_pause() -> None:
     with patch("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 2):
-        seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
+        seen = [what for _, what in commit_steps_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
     assert seen[-4:] == ["open", "join"] * 2
 
@@ -156,7 +156,7 @@ def test_a_cache_is_flushed_once_after_a_separate_early_commit() -> None:
 
 def test_repeated_keys_without_a_cache_allow_early_commits() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
-    assert [what for _, what in begins_of(bench)[2:]][:6] == ["open", "join"] * 3
+    assert [what for _, what in commit_steps_of(bench)[2:]][:6] == ["open", "join"] * 3
 
 
 def test_repartition_topics_exclude_early_commits() -> None:
@@ -326,11 +326,11 @@ def test_an_idle_worker_waits_until_the_deadline() -> None:
         if "poll" not in vars(source):
             poll = source.poll
 
-            def noted(max_records: int, timeout_s: float) -> Any:
+            def recorded(max_records: int, timeout_s: float) -> Any:
                 waits.append(timeout_s)
                 return poll(max_records, timeout_s)
 
-            vars(source)["poll"] = noted
+            vars(source)["poll"] = recorded
 
     bench.at_poll.append(watch)
     fill(bench, "a")
@@ -343,23 +343,23 @@ def test_a_custom_store_joins_no_open_commit() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     keys = iter("abcdefgh" * 40)
-    under_way: list[bool] = []
+    in_progress: list[bool] = []
 
     def admit(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
         task = worker.tasks[TaskId(0, 1)]
-        if worker._loop.commits.round.is_early and not under_way:
+        if worker._loop.commits.round.is_early and not in_progress:
             task.__class__ = OwnStores
-            under_way.append(True)
-        elif under_way:
-            under_way.append(
+            in_progress.append(True)
+        elif in_progress:
+            in_progress.append(
                 worker._loop.commits.state in (CommitState.COMMITTING, CommitState.ANSWERED)
             )
 
     bench.at_poll.append(admit)
     assert bench.live()
-    assert len(under_way) > 50
-    assert not any(under_way[1:])
+    assert len(in_progress) > 50
+    assert not any(in_progress[1:])
     assert counts_of(bench) == dict.fromkeys("abcdefgh", 40)
 
 

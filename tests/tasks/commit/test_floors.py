@@ -69,7 +69,7 @@ def delete_group(group: GroupBench, host: Host) -> str:
     return "nothing is committed"
 
 
-def make_topic_anew(group: GroupBench, host: Host) -> str:
+def recreate_topic(group: GroupBench, host: Host) -> str:
     """Brokers forget the offsets of a topic with it."""
     group.broker.delete_topic("in")
     group.broker.create_topic("in", 1)
@@ -78,7 +78,7 @@ def make_topic_anew(group: GroupBench, host: Host) -> str:
     return "nothing is committed"
 
 
-def make_topic_anew_with_offsets(group: GroupBench, host: Host) -> str:
+def recreate_topic_with_offsets(group: GroupBench, host: Host) -> str:
     group.broker.delete_topic("in")
     group.broker.create_topic("in", 1)
     fill(group, "abcdef")
@@ -86,7 +86,7 @@ def make_topic_anew_with_offsets(group: GroupBench, host: Host) -> str:
 
 
 @pytest.mark.parametrize(
-    "harm", [move_back, delete_group, make_topic_anew, make_topic_anew_with_offsets]
+    "harm", [move_back, delete_group, recreate_topic, recreate_topic_with_offsets]
 )
 def test_H15_a_restart_after_a_refusal_is_refused_too(
     harm: Callable[[GroupBench, Host], str],

@@ -36,10 +36,10 @@ class Opened:
 
         vars(stage.broker)["commit"] = counted
         staged(stage, *values)
-        stage.committer.prepare(stage.commit(), self._beside, opens=True)
+        stage.committer.prepare(stage.commit(), self._in_thread, opens=True)
         assert self.began.wait(30)
 
-    def _beside(self, work: Callable[[], Positions]) -> Future[Positions]:
+    def _in_thread(self, work: Callable[[], Positions]) -> Future[Positions]:
         def begin() -> Positions:
             self.began.set()
             return work()
@@ -182,10 +182,10 @@ def test_the_offsets_of_an_open_commit_are_sent_before_its_second_part(
 def test_an_open_commit_shows_that_its_offsets_are_unanswered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    under_way, answered = threading.Event(), threading.Event()
+    sending, answered = threading.Event(), threading.Event()
 
     def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
-        under_way.set()
+        sending.set()
         assert answered.wait(30)
         send_offsets(self, group, offsets)
 
@@ -193,7 +193,7 @@ def test_an_open_commit_shows_that_its_offsets_are_unanswered(
     monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", send)
     stage = Stage()
     Opened(stage, b"1")
-    assert under_way.wait(30)
+    assert sending.wait(30)
     staged(stage, b"2")
     late = stage.commit(sequence=2)
     assert stage.committer.state.name == "OPENING"

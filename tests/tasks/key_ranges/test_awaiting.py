@@ -43,7 +43,7 @@ PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
     "of a function": (lambda text: text.process(made), True),
     "of values": (lambda text: text.process_values(AwaitsValues), True),
     "two": (lambda text: text.process(Awaits).process(Awaits), True),
-    "beside a plain one": (lambda text: text.process(Awaits).process(Plain), False),
+    "with a plain function": (lambda text: text.process(Awaits).process(Plain), False),
     "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), False),
     "in front of a filter": (lambda text: text.process(Awaits).filter(bool), False),
 }
@@ -55,15 +55,15 @@ def _topology(program: Callable[[Text], Text], to: Any = "out") -> Topology:
     return builder.build()
 
 
-def _said(topology: Topology) -> tuple[bool, bool]:
+def _awaits_in(topology: Topology) -> tuple[bool, bool]:
     bench = Bench(topology, {"in": 1, "out": 1})
     found: list[tuple[bool, bool]] = []
 
-    def look(worker: Any, _source: Any) -> None:
+    def collect(worker: Any, _source: Any) -> None:
         tasks = worker.tasks.values()
         found.extend((only_awaits(each.plan.spec), each.processing.graph.awaits) for each in tasks)
 
-    bench.at_poll.append(look)
+    bench.at_poll.append(collect)
     bench.send("in", "k", "v")
     assert bench.live()
     return found[-1]
@@ -72,9 +72,9 @@ def _said(topology: Topology) -> tuple[bool, bool]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_K5_programs_that_only_await_are_detected(name: str) -> None:
     program, expected = PROGRAMS[name]
-    assert _said(_topology(program)) == (expected, expected)
+    assert _awaits_in(_topology(program)) == (expected, expected)
 
 
 def test_K5_a_function_that_chooses_the_topic_may_block() -> None:
     topology = _topology(lambda text: text.process(Awaits), to=lambda *_: "out")
-    assert _said(topology) == (False, False)
+    assert _awaits_in(topology) == (False, False)

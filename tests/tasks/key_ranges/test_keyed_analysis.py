@@ -182,11 +182,11 @@ FREE: dict[str, tuple[Program, str]] = {
         ),
         "goes by the time of other records",
     ),
-    "a processor that says nothing": (
+    "a processor without `keyed`": (
         lambda s, o, t: s.process(Silent, name="own").to("x"),
         "own: it doesn't set `keyed = True`",
     ),
-    "a transformer that says nothing": (
+    "a transformer without `keyed`": (
         lambda s, o, t: t.transform_values(Shout),
         "it doesn't set `keyed = True`",
     ),
@@ -239,7 +239,7 @@ def test_K4_stores_whose_rows_depend_on_each_other_stay_whole(store: Any, reason
     assert reason in with_store(Counter, store)().reason
 
 
-def _told(key_serde: Any, other: Any) -> str:
+def _reason_of_join(key_serde: Any, other: Any) -> str:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=key_serde, value_serde=str)
     table = builder.table("rows", key_serde=other, value_serde=str)
@@ -249,9 +249,9 @@ def _told(key_serde: Any, other: Any) -> str:
 
 
 def test_K7_equal_keys_have_equal_bytes_or_stay_whole() -> None:
-    assert _told(Serdes.string(), Serdes.string()) == ""
-    assert "may differ for equal keys (json)" in _told(Serdes.json(), Serdes.json())
-    assert "different serdes: int32" in _told(Serdes.int32(), Serdes.int64())
+    assert _reason_of_join(Serdes.string(), Serdes.string()) == ""
+    assert "may differ for equal keys (json)" in _reason_of_join(Serdes.json(), Serdes.json())
+    assert "different serdes: int32" in _reason_of_join(Serdes.int32(), Serdes.int64())
 
 
 def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
@@ -267,7 +267,7 @@ def test_K4_every_operator_is_classified() -> None:
     assert unknown
     found = {
         each
-        for each in _heirs(Operator)
+        for each in _subclasses(Operator)
         if each.__module__.startswith("tidewheel.streams.operators") and not isabstract(each)
     }
     silent = {each.__name__ for each in found if each.needs_whole_task == unknown}
@@ -275,9 +275,9 @@ def test_K4_every_operator_is_classified() -> None:
     assert silent == set()
 
 
-def _heirs(kind: type[Any]) -> set[type[Any]]:
+def _subclasses(kind: type[Any]) -> set[type[Any]]:
     below: set[type[Any]] = set(kind.__subclasses__())
-    return below.union(*map(_heirs, below))
+    return below.union(*map(_subclasses, below))
 
 
 def test_K4_the_analysis_names_the_inputs_that_advance_time() -> None:
@@ -310,7 +310,7 @@ def test_a_custom_canonical_serde_is_trusted() -> None:
         name="own",
         canonical=True,
     )
-    assert _told(own, own) == ""
+    assert _reason_of_join(own, own) == ""
 
 
 def test_K4_the_start_lists_the_whole_tasks() -> None:

@@ -21,21 +21,21 @@ SHORT: Final = [(3, 0.001), (0, 0.5), (1, 9.0)]
 LONG: Final = [(3, 0.001), (100, 0.01)]
 
 
-def _wishing() -> Repartitioning:
+def _requested() -> Repartitioning:
     repartitioning = Repartitioning()
     repartitioning.request(CUT)
     return repartitioning
 
 
 def test_K4_no_records_are_held_while_a_queue_is_long() -> None:
-    repartitioning = _wishing()
+    repartitioning = _requested()
     for second in range(100):
         assert not repartitioning.is_due(LONG, quiet=False, now_s=float(second))
         assert not repartitioning.is_paused
 
 
 def test_K2_short_queues_are_drained_and_then_cut() -> None:
-    repartitioning = _wishing()
+    repartitioning = _requested()
     assert not repartitioning.is_due(SHORT, quiet=False, now_s=1.0)
     assert repartitioning.is_paused
     assert repartitioning.is_due([(0, 0.0)], quiet=True, now_s=1.1)
@@ -49,7 +49,7 @@ def test_K2_short_queues_are_drained_and_then_cut() -> None:
 def test_K4_queues_that_do_not_drain_are_held_only_briefly(
     steps: list[float],
 ) -> None:
-    repartitioning, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
+    repartitioning, now_s, held_s, tries = _requested(), 0.0, 0.0, 0
     for step_s in steps:
         before = repartitioning.is_paused
         assert not repartitioning.is_due(SHORT, quiet=False, now_s=now_s)
@@ -61,7 +61,7 @@ def test_K4_queues_that_do_not_drain_are_held_only_briefly(
 
 
 def test_K2_full_queues_shrink_while_records_are_processed() -> None:
-    repartitioning, waiting, given_rows = _wishing(), 1_000, 0
+    repartitioning, waiting, given_rows = _requested(), 1_000, 0
 
     def full() -> bool:
         return repartitioning.is_full([(waiting, 0.001)], waiting, waiting / 1_000, 2)
@@ -85,7 +85,7 @@ def test_K2_full_queues_shrink_while_records_are_processed() -> None:
 def test_K2_full_queues_shrink_with_one_slow_queue(
     row_ms: int,
 ) -> None:
-    repartitioning, slow, now_ms = _wishing(), 800, 0
+    repartitioning, slow, now_ms = _requested(), 800, 0
 
     def backlogs() -> list[tuple[int, float]]:
         return [(slow, row_ms / 1_000), *[(0, 0.001)] * 7]

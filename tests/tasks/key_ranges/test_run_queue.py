@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @contextmanager
-def beside_a_busy_process() -> Generator[None]:
+def competing_with_a_busy_process() -> Generator[None]:
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})  # inherited by the process
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -42,7 +42,7 @@ def seen(native_id: int) -> float:
 def test_a_thread_that_competes_with_a_busy_process_waits_for_a_cpu() -> None:
     me = threading.get_native_id()
     before_s, until_s = seen(me), time.monotonic() + PATIENCE_S
-    with beside_a_busy_process():
+    with competing_with_a_busy_process():
         while seen(me) < before_s + 0.1:
             assert time.monotonic() < until_s
 
@@ -53,7 +53,7 @@ def test_a_sleeping_thread_waits_for_no_cpu() -> None:
     sleeper.start()
     assert sleeper.native_id is not None
     me = threading.get_native_id()
-    with beside_a_busy_process():
+    with competing_with_a_busy_process():
         before_s, mine_s = seen(sleeper.native_id), seen(me)
         until_s = time.monotonic() + PATIENCE_S
         while seen(me) < mine_s + 0.1:

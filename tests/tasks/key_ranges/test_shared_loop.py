@@ -47,7 +47,7 @@ def _live(topology: Topology, records: int, keys: int = 20, **options: Any) -> B
     return bench
 
 
-class Looking(Processor[str, str, str, str]):
+class ReportPlace(Processor[str, str, str, str]):
     """Processor that reports its thread and loop."""
 
     keyed = True
@@ -72,12 +72,12 @@ def _places(bench: Bench) -> set[tuple[str, ...]]:
 
 
 def test_K5_ranges_that_only_await_share_a_loop() -> None:
-    places = _places(_live(_with(Looking, Looking), 200))
+    places = _places(_live(_with(ReportPlace, ReportPlace), 200))
     assert [thread for thread, _ in places] == [AWAITING]
 
 
 def test_K5_with_a_plain_function_each_range_has_its_loop_and_thread() -> None:
-    places = _places(_live(_with(Plain, Looking), 200))
+    places = _places(_live(_with(Plain, ReportPlace), 200))
     assert AWAITING not in {thread for thread, _ in places}
     assert len({loop for _, loop in places}) > 1
 
@@ -85,7 +85,7 @@ def test_K5_with_a_plain_function_each_range_has_its_loop_and_thread() -> None:
 def test_K5_a_coroutine_does_not_see_context_of_earlier_ones() -> None:
     said = contextvars.ContextVar("said", default="nothing")
 
-    class Say(Processor[str, str, str, str]):
+    class ReportContext(Processor[str, str, str, str]):
         keyed = True
 
         async def process(self, record: Record[str, str]) -> None:
@@ -94,7 +94,7 @@ def test_K5_a_coroutine_does_not_see_context_of_earlier_ones() -> None:
             await asyncio.sleep(0.001)
             self.context.forward(record.replace(value=f"{before} {said.get() == record.value}"))
 
-    bench = _live(_with(Say), 40, keys=4)
+    bench = _live(_with(ReportContext), 40, keys=4)
     assert {value for _, value in bench.outputs("out")} == {b"nothing True"}
 
 
@@ -182,19 +182,19 @@ def test_K5_a_coroutine_that_fails_stops_no_other_range(fail: Callable[[Any], An
 
 
 def test_K5_background_tasks_of_a_range_end_with_it() -> None:
-    went_on, ended = threading.Event(), threading.Event()
+    continued, ended = threading.Event(), threading.Event()
 
     class Leave(Processor[str, str, str, str]):
         keyed = True
 
         async def process(self, record: Record[str, str]) -> None:
-            self.background = asyncio.create_task(self._go_on())
+            self.background = asyncio.create_task(self._run_in_background())
             self.context.forward(record)
 
-        async def _go_on(self) -> None:
+        async def _run_in_background(self) -> None:
             try:
                 await asyncio.sleep(0.005)
-                went_on.set()
+                continued.set()
                 await asyncio.Event().wait()
             finally:
                 ended.set()
@@ -204,7 +204,7 @@ def test_K5_background_tasks_of_a_range_end_with_it() -> None:
         host.run_task("0_0", 1)
         group.send("a", "first")
         host.until(lambda: group.committed() == 1, "it is done")
-        assert went_on.wait(20)
+        assert continued.wait(20)
         assert not ended.is_set()
         host.release("0_0", 1)
         assert ended.wait(20)
@@ -242,7 +242,7 @@ def test_K5_a_blocking_wall_clock_callback_stops_no_coroutine() -> None:
 
 
 def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
-    class Tick(Looking):
+    class Tick(ReportPlace):
         def init(self, context: Any) -> None:
             super().init(context)
             context.schedule(10, PunctuationType.STREAM_TIME, self._tick)
@@ -250,7 +250,7 @@ def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
         def _tick(self, now_ms: int) -> None:
             self.context.forward(Record("tick", "", now_ms))
 
-    bench = Bench(_with(Tick, Looking), {"in": 1, "out": 1}, commit_interval_ms=5)
+    bench = Bench(_with(Tick, ReportPlace), {"in": 1, "out": 1}, commit_interval_ms=5)
     bench.idle_polls = 3
     for number in range(40):
         bench.broker.send("in", b"v", f"k{number}".encode(), timestamp=number * 10)
@@ -292,7 +292,7 @@ def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
 def test_K5_an_endlessly_blocking_coroutine_does_not_prevent_a_stop() -> None:
     blocked, released = threading.Event(), threading.Event()
 
-    class Block(Looking):
+    class Block(ReportPlace):
         async def process(self, record: Record[str, str]) -> None:
             if not blocked.is_set():
                 blocked.set()

@@ -23,7 +23,7 @@ INPUTS = [TopicPartition(topic, 0) for topic in ("a", "b", "c")]
 #: Records: an extracted time; -2 is later than all before; "bad" does not decode; "boom" fails the
 #: extractor.
 BAD = b"not eight bytes"
-Say = int | str
+ReportContext = int | str
 LATEST = 50
 
 Event = tuple[str, str, int, int]
@@ -85,7 +85,7 @@ class Stage:
         self.events.append(("bad", context.topic, context.offset, -1))
         return ErrorResponse(action="continue")
 
-    def add(self, partition: TopicPartition, first: int, says: list[Say]) -> None:
+    def add(self, partition: TopicPartition, first: int, says: list[ReportContext]) -> None:
         self.task.group.add(
             SourceRecords(
                 partition.topic,
@@ -104,7 +104,7 @@ class Queue:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.says: list[tuple[int, Say]] = []
+        self.says: list[tuple[int, ReportContext]] = []
         self.time = -1
         self.next = 0
 
@@ -133,7 +133,7 @@ SAYS = st.lists(
     eager=st.booleans(),
 )
 def test_inputs_are_merged_as_by_single_records(
-    steps: list[tuple[int, list[Say]]],
+    steps: list[tuple[int, list[ReportContext]]],
     topics: int,
     limits: list[int],
     *,
@@ -145,7 +145,7 @@ def test_inputs_are_merged_as_by_single_records(
     expected: list[Event] = []
     skipped: list[Event] = []
     turn = 0
-    all_steps: list[tuple[int, list[Say]]] = [*steps, (0, [0])]
+    all_steps: list[tuple[int, list[ReportContext]]] = [*steps, (0, [0])]
     for which, says in all_steps:
         queue = queues[which % topics]
         stage.add(INPUTS[which % topics], queue.next, says)

@@ -237,7 +237,9 @@ def test_F1_an_unknown_position_is_no_end_for_the_next_owner(
 ) -> None:
     commit = FakeTransactionalProducer.commit
 
-    def untold(self: FakeTransactionalProducer, *arguments: Any) -> dict[TopicPartition, int]:
+    def commit_without_positions(
+        self: FakeTransactionalProducer, *arguments: Any
+    ) -> dict[TopicPartition, int]:
         commit(self, *arguments)
         return {}
 
@@ -246,7 +248,7 @@ def test_F1_an_unknown_position_is_no_end_for_the_next_owner(
         first.run_task("0_0", 1)
         fill(group, "a")
         processed(group, first)
-        monkeypatch.setattr(FakeTransactionalProducer, "commit", untold)
+        monkeypatch.setattr(FakeTransactionalProducer, "commit", commit_without_positions)
         fill(group, "abc")
         processed(group, first)
         released = first.release("0_0", 1)

@@ -67,13 +67,13 @@ def test_processing_returns_to_batches_after_a_minute() -> None:
     bench = _bench(steps, "in")
     bench.send("in", "k", "a")
 
-    def go_on(_worker: object, _source: object) -> None:
+    def send_after_a_minute(_worker: object, _source: object) -> None:
         if steps.count("a") and not steps.count("sent"):
             steps.append("sent")
             bench.clock.advance(60_000)
             bench.send("in", "k", "b")
 
-    bench.at_poll.append(go_on)
+    bench.at_poll.append(send_after_a_minute)
     assert bench.live()
     assert steps == [(IN, 0), "a", (None, -1), "sent", "b"]
     assert [value for _, value in bench.outputs("out")] == [b"a", b"b"]

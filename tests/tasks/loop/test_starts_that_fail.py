@@ -129,7 +129,7 @@ def test_a_grant_replaced_during_its_offset_query_starts_under_the_new_one() -> 
 
 
 @contextmanager
-def deaf(host: Host) -> Generator[None]:
+def without_updater_results(host: Host) -> Generator[None]:
     updater: Any = host.worker._loop.manager._updater
     pop_results = updater.pop_results
     updater.pop_results = list
@@ -150,7 +150,7 @@ def test_a_restore_result_after_the_next_grant_starts_the_task_once() -> None:
         left = left_at_three(group)
         first.until(lambda: first.member.turns > 1)
         updater: Any = first.worker._loop.manager._updater
-        with deaf(first):
+        with without_updater_results(first):
             first.member.give(granted("0_0", 7, left))
             first.until(lambda: not updater._results.empty(), "it is restored")
             answer = first.release("0_0", 7, 2)
@@ -170,7 +170,7 @@ def test_a_later_grant_of_a_restored_task_restarts_it() -> None:
         left = left_at_three(group)
         first.until(lambda: first.member.turns > 1)
         updater: Any = first.worker._loop.manager._updater
-        with deaf(first):
+        with without_updater_results(first):
             first.member.give(granted("0_0", 7, left))
             first.until(lambda: not updater._results.empty(), "it is restored")
             first.member.give(granted("0_0", 8, left))
@@ -188,7 +188,7 @@ def test_a_refusal_after_the_next_grant_changes_nothing() -> None:
         left = left_at_three(group)
         learn(first)
         first.ready("0_0", 1)
-        with deaf(first):
+        with without_updater_results(first):
             with asking(first) as gate:
                 first.member.give(granted("0_0", 7, left))
                 assert gate.asked.wait(20)

@@ -64,12 +64,12 @@ def test_full_partitions_are_paused_and_resumed() -> None:
             for name in ("pause", "resume"):
                 inner = getattr(source, name)
 
-                def noted(partitions: Any, name: str = name, inner: Any = inner) -> None:
+                def recorded(partitions: Any, name: str = name, inner: Any = inner) -> None:
                     buffered = worker.tasks[TaskId(0, partitions[0].partition)].group.records
                     moves.append((name, buffered))
                     inner(partitions)
 
-                setattr(source, name, noted)
+                setattr(source, name, recorded)
         if source.polls == 10:
             worker.paused = frozenset()
         largest = max(largest, *(task.group.records for task in worker.tasks.values()))
@@ -281,22 +281,22 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
     for interval_ms, most_ms in ((5, 100), (150, 150)):
         bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=interval_ms)
         bench.commit_turns, bench.idle_polls = 1_000_000, 60
-        under_way_ms: dict[int, list[int]] = {}
+        in_progress_ms: dict[int, list[int]] = {}
 
         def note(
             worker: StreamWorker,
             _: Source,
             bench: Bench = bench,
-            under_way_ms: dict[int, list[int]] = under_way_ms,
+            in_progress_ms: dict[int, list[int]] = in_progress_ms,
         ) -> None:
             if worker._loop.commits.state is not CommitState.NONE:
                 now_ms = bench.clock.now_ms()
-                under_way_ms.setdefault(worker.metrics.commits, []).append(now_ms)
+                in_progress_ms.setdefault(worker.metrics.commits, []).append(now_ms)
 
         bench.at_poll.append(note)
         fill(bench, "abc")
         assert bench.live()
-        lengths = [each[-1] - each[0] for each in under_way_ms.values()]
+        lengths = [each[-1] - each[0] for each in in_progress_ms.values()]
         assert lengths
         assert most_ms - 30 <= max(lengths) <= most_ms
 
@@ -345,7 +345,7 @@ class Wakes(threading.Event):
         super().set()
 
 
-def rests_of(bench: Bench) -> Wakes:
+def waits_of(bench: Bench) -> Wakes:
     wakes = Wakes()
     make_worker = bench.make_worker
 
@@ -367,7 +367,7 @@ def rests_of(bench: Bench) -> Wakes:
 
 def test_few_records_are_gathered_while_results_wait_for_a_commit() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
-    waits = rests_of(bench).waits
+    waits = waits_of(bench).waits
     assert 0.0 < max(waits) < 0.0101
     assert sum(each > 0.0 for each in waits) > 10
 
@@ -379,12 +379,12 @@ def test_records_are_fetched_immediately_if_awaited_or_at_the_limit(
     settings: dict[str, Any],
 ) -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000, **settings)
-    assert rests_of(bench).waits == []
+    assert waits_of(bench).waits == []
 
 
 def test_the_end_of_a_commit_wakes_the_loop() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
-    wakes = rests_of(bench)
+    wakes = waits_of(bench)
     assert bench.worker is not None
     assert wakes.sets > bench.worker.metrics.commits // 2 > 1
 
@@ -448,12 +448,12 @@ def test_the_error_that_ends_the_tasks_is_raised_for_any_commit_outcome(fate: Co
     bench = Bench(builder.build(), {"in": 1, "out": 1}, commit_interval_ms=5)
     bench.commit_turns = 1_000_000
 
-    def go_on(worker: StreamWorker, _: Source) -> None:
+    def send_bad_record(worker: StreamWorker, _: Source) -> None:
         if worker._loop.commits.state is not CommitState.NONE and worker.metrics.processed == 1:
             bench.send("in", "a", "bad")
             bench.at_poll.clear()
 
-    bench.at_poll.append(go_on)
+    bench.at_poll.append(send_bad_record)
     bench.send("in", "a", "good")
     bench.broker.commit_fates.append(fate)
     with pytest.raises(RecordFailedError, match="bad"):
@@ -467,23 +467,23 @@ def test_the_error_that_ends_the_tasks_is_raised_for_any_commit_outcome(fate: Co
 def test_a_commit_requested_during_another_follows_it_immediately() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5_000)
     bench.commit_turns, bench.idle_polls = 50, 60
-    wished: list[tuple[int, int]] = []
+    requested: list[tuple[int, int]] = []
     began_ms: list[int] = []
 
-    def wish(worker: StreamWorker, _: Source) -> None:
+    def request_commit(worker: StreamWorker, _: Source) -> None:
         if not worker.metrics.processed:
             worker._schedule.due_s = 0.0
-        elif worker._loop.commits.state is not CommitState.NONE and not wished:
+        elif worker._loop.commits.state is not CommitState.NONE and not requested:
             fill(bench, "b")
-            wished.append((bench.clock.now_ms(), worker._loop.commits.round.sequence.number))
-        elif wished and worker.metrics.processed == 2 and not began_ms:
-            if worker._loop.commits.round.sequence.number > wished[0][1]:
+            requested.append((bench.clock.now_ms(), worker._loop.commits.round.sequence.number))
+        elif requested and worker.metrics.processed == 2 and not began_ms:
+            if worker._loop.commits.round.sequence.number > requested[0][1]:
                 began_ms.append(bench.clock.now_ms())
             elif worker._loop.commits.state is not CommitState.NONE:
                 worker._schedule.due_s = worker._schedule.ahead_until_s = 0.0
 
-    bench.at_poll.append(wish)
+    bench.at_poll.append(request_commit)
     fill(bench, "a")
     assert bench.live()
     assert began_ms
-    assert began_ms[0] - wished[0][0] < 1_000
+    assert began_ms[0] - requested[0][0] < 1_000

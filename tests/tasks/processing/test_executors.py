@@ -29,11 +29,11 @@ class Calls:
     made: dict[str, list[Any]] = field(default_factory=dict)
 
     def note(self, name: str, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-        def noted(key: Any, value: Any) -> Any:
+        def recorded(key: Any, value: Any) -> Any:
             self.made.setdefault(name, []).append((key, value))
             return function(key, value)
 
-        return noted
+        return recorded
 
 
 def boom_above_30(value: int | None) -> int | None:
@@ -68,24 +68,28 @@ Stream = KStream[Any, Any]
 
 #: (stream, function that records the calls of another).
 STATELESS: dict[str, Callable[[Stream, Callable[..., Any]], Stream]] = {
-    "filter": lambda s, noted: s.filter(noted(lambda k, v: (v or 0) % 2 == 0)),
-    "filter_not": lambda s, noted: s.filter_not(noted(lambda k, v: (v or 0) % 3 == 0)),
-    "map": lambda s, noted: s.map(
-        noted(lambda k, v: (v if k is None else f"{k}{k}"[:2], (v or 0) + 1))
+    "filter": lambda s, recorded: s.filter(recorded(lambda k, v: (v or 0) % 2 == 0)),
+    "filter_not": lambda s, recorded: s.filter_not(recorded(lambda k, v: (v or 0) % 3 == 0)),
+    "map": lambda s, recorded: s.map(
+        recorded(lambda k, v: (v if k is None else f"{k}{k}"[:2], (v or 0) + 1))
     ),
-    "map_values": lambda s, noted: s.map_values(noted(lambda k, v: None if v is None else v * 2)),
-    "flat_map": lambda s, noted: s.flat_map(
-        noted(lambda k, v: [(k, i) for i in range((v or 0) % 4)])
+    "map_values": lambda s, recorded: s.map_values(
+        recorded(lambda k, v: None if v is None else v * 2)
     ),
-    "flat_map_values": lambda s, noted: s.flat_map_values(
-        noted(lambda k, v: [v, None, 7][: (v or 0) % 4])
+    "flat_map": lambda s, recorded: s.flat_map(
+        recorded(lambda k, v: [(k, i) for i in range((v or 0) % 4)])
     ),
-    "select_key": lambda s, noted: s.select_key(
-        noted(lambda k, v: None if v is None else f"k{v % 3}")
+    "flat_map_values": lambda s, recorded: s.flat_map_values(
+        recorded(lambda k, v: [v, None, 7][: (v or 0) % 4])
     ),
-    "peek": lambda s, noted: s.peek(noted(lambda k, v: None)),
-    "failing_map": lambda s, noted: s.map_values(noted(lambda k, v: boom_above_30(v))),
-    "failing_filter": lambda s, noted: s.filter(noted(lambda k, v: boom_above_30(v) is not None)),
+    "select_key": lambda s, recorded: s.select_key(
+        recorded(lambda k, v: None if v is None else f"k{v % 3}")
+    ),
+    "peek": lambda s, recorded: s.peek(recorded(lambda k, v: None)),
+    "failing_map": lambda s, recorded: s.map_values(recorded(lambda k, v: boom_above_30(v))),
+    "failing_filter": lambda s, recorded: s.filter(
+        recorded(lambda k, v: boom_above_30(v) is not None)
+    ),
 }
 
 

@@ -97,7 +97,7 @@ def test_a_copy_of_a_table_advances_with_commits() -> None:
         assert first.rows("counts", "0_0") == second.rows("counts", "0_0")
 
 
-def go_to_and_fro(group: GroupBench, hosts: list[Host]) -> None:
+def move_back_and_forth(group: GroupBench, hosts: list[Host]) -> None:
     """Move a counting task between two hosts; no changelog record is read twice."""
     hosts[0].run_task("0_0", 1)
     learn(hosts[1])
@@ -119,7 +119,7 @@ def test_a_task_moves_back_and_forth_with_its_copies(store_type: str, cached: bo
     topology = counting(caching=cached, store_type=store_type)
     cache = 1_000_000 if cached else 0
     with GroupBench(topology, {"in": 1, "out": 1}, cache_bytes=cache) as group:
-        go_to_and_fro(group, [group.host("a"), group.host("b")])
+        move_back_and_forth(group, [group.host("a"), group.host("b")])
 
 
 def test_windows_move_with_their_task() -> None:

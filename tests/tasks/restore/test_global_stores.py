@@ -81,12 +81,12 @@ def test_F1_restoring_waits_for_open_transactions_and_logs_it(
     process.broker._append(TOPIC, 0, b"a", b"aborted", 5, (), open_one)
     process.send("a", "behind", partition=0)
 
-    def is_told() -> bool:
+    def is_logged() -> bool:
         process.clock.advance(2_000)
         return "an open transaction of transactional id writer" in caplog.text
 
     with process.life() as life:
-        life.until(is_told)
+        life.until(is_logged)
         assert life.updater.remaining_records == 2
         assert "end" not in [event.kind for event in process.events]
         process.broker.abort("writer")

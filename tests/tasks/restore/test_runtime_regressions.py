@@ -346,10 +346,10 @@ def test_a_sink_timestamp_that_is_no_int_is_refused_before_the_client() -> None:
     bench.send("in", "a", "v")
     original = bench.broker.append_columns
 
-    def look(columns: Any, index: int, transaction: Any) -> Any:
+    def track_timestamps(columns: Any, index: int, transaction: Any) -> Any:
         staged.append(columns.timestamps[index])
         return original(columns, index, transaction)
 
-    bench.broker.append_columns = look  # type: ignore[method-assign]
+    bench.broker.append_columns = track_timestamps  # type: ignore[method-assign]
     bench.live()
     assert all(type(each) is int for each in staged), staged

@@ -142,12 +142,12 @@ def test_an_offset_that_was_set_back_empties_the_store() -> None:
     bench.broker.groups[APP][where] = type(committed)(1, "")
     seen: list[list[Any]] = []
 
-    def look(worker: Any, _source: Any) -> None:
+    def track_rows(worker: Any, _source: Any) -> None:
         for task in worker.tasks.values():
             if task.state == "RUNNING" and not seen:
                 seen.append([key for key, _ in task.stores.stores["rows"].all()])
 
-    bench.at_poll.append(look)
+    bench.at_poll.append(track_rows)
     assert bench.live(accept_offsets=True)
     assert restores(bench) == [("start", "in", 0, 1, 0), ("end", "in", 0, 1, 1)]
     assert seen[0][:1] == ["a"]

@@ -96,7 +96,7 @@ def test_commits_of_other_programs_are_followed_without_a_time(metadata: str) ->
         # The client reads metadata of others past its end.
         ("AgAAAAAAAAPo\x7f", 1_000),
     ],
-    ids=["newest", "version 1", "times of processors", "garbage behind"],
+    ids=["newest", "version 1", "processor times", "trailing bytes"],
 )
 def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, time_ms: int) -> None:
     """Earlier records don't set Kafka Streams' partition time back."""
@@ -240,7 +240,7 @@ def test_the_end_of_a_granted_input_is_read_only_if_ranges_are_apart(
             starts()
 
 
-def _told(
+def _progress(
     slowest: int, fastest: int, *times_ms: int, topology_hash: bytes = bytes(8)
 ) -> Progress | None:
     return Progress(
@@ -259,14 +259,14 @@ def _told(
     [
         ([], None, -1),
         ([None], None, -1),
-        ([_told(5, 5, 70, -1)], None, 70),
-        ([_told(5, 6, 70, -1)], 70, 70),
-        ([_told(5, 6, 70, -1), _told(9, 9, 70, -1)], 70, 70),
-        ([_told(5, 6, 60, -1), _told(9, 9, 70, -1), None], 70, 70),
-        ([_told(5, 6, -1)], -1, -1),
-        ([_told(5, 6)], -1, -1),
-        ([_told(5, 6, 70, topology_hash=b"before..")], -1, -1),
-        ([_told(5, 5, 70, topology_hash=b"before..")], None, -1),
+        ([_progress(5, 5, 70, -1)], None, 70),
+        ([_progress(5, 6, 70, -1)], 70, 70),
+        ([_progress(5, 6, 70, -1), _progress(9, 9, 70, -1)], 70, 70),
+        ([_progress(5, 6, 60, -1), _progress(9, 9, 70, -1), None], 70, 70),
+        ([_progress(5, 6, -1)], -1, -1),
+        ([_progress(5, 6)], -1, -1),
+        ([_progress(5, 6, 70, topology_hash=b"before..")], -1, -1),
+        ([_progress(5, 5, 70, topology_hash=b"before..")], None, -1),
     ],
 )
 def test_K3_the_commit_names_the_slowest_key_range(

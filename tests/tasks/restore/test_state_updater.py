@@ -163,10 +163,10 @@ def test_a_position_is_as_old_as_the_end_it_reaches() -> None:
     bench.make_reader = slow
     positions: list[Position | None] = []
 
-    def look(worker: StreamWorker, source: Source) -> None:
+    def track_positions(worker: StreamWorker, source: Source) -> None:
         positions.extend(task.stores.position("table") for task in worker.tasks.values())
 
-    bench.at_poll.append(look)
+    bench.at_poll.append(track_positions)
     assert bench.live()
     assert positions[0] is not None
     assert positions[0].written_at_ms - begin_ms < HOUR_MS

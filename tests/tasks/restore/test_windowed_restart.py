@@ -27,7 +27,7 @@ STRING = Serdes.string()
 Streams = tuple[KStream[str, str], KStream[str, str]]
 
 
-def told(stream: KStream[Any, Any]) -> KStream[str, str]:
+def to_one_key(stream: KStream[Any, Any]) -> KStream[str, str]:
     return stream.map(lambda key, value: ("all", f"{key}={value}"))
 
 
@@ -60,7 +60,7 @@ def program(name: str) -> Topology:
     left, right = (
         builder.stream(topic, key_serde=STRING, value_serde=STRING) for topic in ("left", "right")
     )
-    told(PROGRAMS[name]((left, right))).to("out", key_serde=STRING, value_serde=STRING)
+    to_one_key(PROGRAMS[name]((left, right))).to("out", key_serde=STRING, value_serde=STRING)
     config = StreamsConfig(
         application_id=APP,
         bootstrap_servers="unused:9092",
@@ -82,7 +82,7 @@ def bench_of(name: str) -> Bench:
     return bench
 
 
-def live_through(bench: Bench, rows: list[Row], first: int) -> None:
+def run_rows(bench: Bench, rows: list[Row], first: int) -> None:
     left = list(enumerate(rows, first))
 
     def send_next(worker: Any, _source: Any) -> None:
@@ -118,10 +118,10 @@ ROWS = st.lists(
 @given(rows=ROWS, cut=st.integers(1, 13), wiped=st.booleans())
 def test_a_restart_changes_nothing(name: str, rows: list[Row], cut: int, *, wiped: bool) -> None:
     whole = bench_of(name)
-    live_through(whole, rows, 0)
+    run_rows(whole, rows, 0)
     parts = bench_of(name)
-    live_through(parts, rows[:cut], 0)
+    run_rows(parts, rows[:cut], 0)
     if wiped:
         parts.disk.versions.clear()
-    live_through(parts, rows[cut:], min(cut, len(rows)))
+    run_rows(parts, rows[cut:], min(cut, len(rows)))
     assert outputs(parts) == outputs(whole)

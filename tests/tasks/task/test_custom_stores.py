@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.broker import CommitFate
 from tests.tasks.loop.bench import Bench
 from tests.tasks.loop.group_bench import GroupBench
-from tests.tasks.restore.test_copies_of_stores import go_to_and_fro
+from tests.tasks.restore.test_copies_of_stores import move_back_and_forth
 from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
 from tidewheel import StateStoreError, Topology
 from tidewheel.rebalance.model import TaskId
@@ -161,7 +161,7 @@ def test_a_task_moves_back_and_forth_with_its_copies(kind: type[Totals], tmp_pat
         hosts = [group.host("a"), group.host("b")]
         for host in hosts:
             host.directory = tmp_path / host.name
-        go_to_and_fro(group, hosts)
+        move_back_and_forth(group, hosts)
 
 
 class Refusing(Totals):

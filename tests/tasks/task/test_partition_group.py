@@ -152,7 +152,7 @@ class GroupMachine(RuleBasedStateMachine):
         del queue[:done]
 
     @invariant()
-    def counts_what_is_buffered(self) -> None:
+    def counts_buffered_records(self) -> None:
         if not hasattr(self, "group"):
             return
         assert self.group.records == sum(map(len, self.queues.values()))

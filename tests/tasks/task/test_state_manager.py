@@ -161,15 +161,15 @@ def test_forget_clears_the_position_first() -> None:
     disk: Any = stage.disk
     clear, write = disk.clear, disk.write
 
-    def noting_clear(family: str) -> None:
+    def recording_clear(family: str) -> None:
         steps.append("clear")
         clear(family)
 
-    def noting_write(changes: Any, positions: Any) -> None:
+    def recording_write(changes: Any, positions: Any) -> None:
         steps.append("write")
         write(changes, positions)
 
-    disk.clear, disk.write = noting_clear, noting_write
+    disk.clear, disk.write = recording_clear, recording_write
     stage.manager.forget("a")
     assert steps == ["write", "clear"]
     assert stage.manager.position("a") is None

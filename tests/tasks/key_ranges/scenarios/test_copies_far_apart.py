@@ -60,7 +60,7 @@ def _starts(host: Host) -> list[tuple[bytes, int]]:
     return [(layout.key_of(row), layout.time_of(row)) for row in host.rows("counts", "0_0")]
 
 
-def _get_apart(group: GroupBench, first: Host) -> None:
+def _separate_ranges(group: GroupBench, first: Host) -> None:
     first.run_task("0_0", 1)
     _send(group, BEFORE)
     first.until(lambda: group.committed() == group.end(), "what comes before is done")
@@ -68,7 +68,7 @@ def _get_apart(group: GroupBench, first: Host) -> None:
     first.until(lambda: are_ahead(group.broker, SLOW), "the other ranges are ahead")
 
 
-@pytest.mark.parametrize("early", [True, False], ids=["follows", "begins late"])
+@pytest.mark.parametrize("early", [True, False], ids=["follows", "starts late"])
 def test_K3_L1_a_copy_promoted_while_ranges_are_apart_has_every_window(
     gated: tuple[Gate, GroupBench], early: bool
 ) -> None:
@@ -76,7 +76,7 @@ def test_K3_L1_a_copy_promoted_while_ranges_are_apart_has_every_window(
     first, second = group.host("a", threads=THREADS), group.host("b", threads=THREADS)
     if early:
         learn(second)
-    _get_apart(group, first)
+    _separate_ranges(group, first)
     learn(second)
     second.ready("0_0", 1, end=group.end(topic="app-counts-changelog"))
     assert (SLOW.encode(), 0) in _starts(second)
@@ -94,7 +94,7 @@ def test_K3_a_copy_deletes_rows_that_expired_for_the_slowest_range(
     gate, group = gated
     first, second = group.host("a", threads=THREADS), group.host("b", threads=THREADS)
     learn(second)
-    _get_apart(group, first)
+    _separate_ranges(group, first)
     second.until(lambda: (SLOW.encode(), 0) in _starts(second), "it has the slow range's window")
     gate.opened.set()
     minute = 0

@@ -236,13 +236,13 @@ class Stalled:
             raise Crash("nothing goes on")
 
 
-def _over_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: Path) -> Any:
+def _run_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: Path) -> Any:
     gates = [Gate(opened=True)]
 
-    def through_the_last(value: str) -> str:
+    def through_last_gate(value: str) -> str:
         return gates[-1](value)
 
-    bench = bench_of(windowed(name, through_the_last))
+    bench = bench_of(windowed(name, through_last_gate))
     left = list(rows)
     for threads, records, hangs, crash_after, damage in lives:
         now, left = left[:records], left[records:]
@@ -271,4 +271,4 @@ def test_K3_K6_windows_are_exact_at_any_distance_of_ranges(
     name: str, rows: list[Row], lives: list[Life]
 ) -> None:
     with TemporaryDirectory() as path:
-        assert _over_lives(name, rows, lives, Path(path)) == at_factor_one(name, rows)
+        assert _run_lives(name, rows, lives, Path(path)) == at_factor_one(name, rows)

@@ -93,7 +93,7 @@ def ranges_of(group: GroupBench) -> tuple[RangeProgress, ...]:
     return progress.ranges
 
 
-def get_stuck(stuck: Stuck, group: GroupBench, host: Host) -> int:
+def start_stuck_call(stuck: Stuck, group: GroupBench, host: Host) -> int:
     host.run_task("0_0", 1)
     for number in range(40):
         group.send(f"k{number % 10}")
@@ -105,12 +105,12 @@ def get_stuck(stuck: Stuck, group: GroupBench, host: Host) -> int:
     assert stuck.entered.wait(20)
     mine = zlib.crc32(b"stuck")
 
-    def others_done() -> bool:
+    def other_ranges_are_done() -> bool:
         ranges = ranges_of(group)
         others = [each for each in ranges if not holds(ranges, each, mine)]
         return len(others) == THREADS - 1 and all(each.offset == group.end() for each in others)
 
-    host.until(others_done, "the other ranges are done")
+    host.until(other_ranges_are_done, "the other ranges are done")
     assert group.committed() == offset
     return offset
 
@@ -158,7 +158,7 @@ def test_B9_a_worker_reports_its_long_call_until_it_ends(threads: int) -> None:
 def test_K4_other_ranges_commit_while_a_call_does_not_return(awaits: bool) -> None:
     with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
-        offset = get_stuck(stuck, group, host)
+        offset = start_stuck_call(stuck, group, host)
         others = of_other_ranges(group)
         assert len(others) >= 3
         for key in others:
@@ -174,7 +174,7 @@ def test_K4_other_ranges_commit_while_a_call_does_not_return(awaits: bool) -> No
 def test_K4_a_restart_after_a_kill_repeats_no_record_of_other_ranges(awaits: bool) -> None:
     with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
-        get_stuck(stuck, group, host)
+        start_stuck_call(stuck, group, host)
         others = of_other_ranges(group)
         host.kill()
         stuck.released.set()
@@ -193,7 +193,7 @@ def test_K4_a_task_with_a_stuck_call_is_released_immediately_and_continues_elsew
 ) -> None:
     with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
-        offset = get_stuck(stuck, group, host)
+        offset = start_stuck_call(stuck, group, host)
         others = of_other_ranges(group)
         released = host.release("0_0", 1)
         assert list(released.input.values()) == [offset]
@@ -212,7 +212,7 @@ def test_K4_a_clean_stop_waits_for_a_stuck_call_no_longer_than_the_drain_timeout
 ) -> None:
     with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
-        offset = get_stuck(stuck, group, host)
+        offset = start_stuck_call(stuck, group, host)
         host.close()
         assert host.error is None
         assert group.committed() == offset

@@ -69,7 +69,7 @@ def windowed(name: str) -> Topology:
     return builder.build()
 
 
-class Telling(Processor[str, str, str, str]):
+class ReportCounts(Processor[str, str, str, str]):
     """Reports counts per key at each step of stream time."""
 
     keyed = True
@@ -87,9 +87,9 @@ class Telling(Processor[str, str, str, str]):
             self.context.forward(Record(key, f"{count} at {now_ms}", now_ms))
 
 
-def telling() -> Topology:
+def reporting_counts() -> Topology:
     builder = StreamsBuilder()
-    builder.stream("in", **TEXT).process(Telling).to("out", **TEXT)
+    builder.stream("in", **TEXT).process(ReportCounts).to("out", **TEXT)
     return builder.build()
 
 
@@ -128,7 +128,9 @@ def test_K3_K6_windows_are_exact_over_crashes_and_changes_of_the_factor(
 def test_K3_schedules_of_stream_time_are_called_at_the_same_times(
     rows: list[Row], threads: int
 ) -> None:
-    assert run(telling(), rows, [(threads, 80, None)]) == run(telling(), rows, [(1, 80, None)])
+    assert run(reporting_counts(), rows, [(threads, 80, None)]) == run(
+        reporting_counts(), rows, [(1, 80, None)]
+    )
 
 
 def test_K6_a_commit_while_one_range_catches_up_has_the_time_of_earlier_records() -> None:
@@ -169,7 +171,9 @@ def test_K3_ranges_without_a_started_thread_commit_their_earlier_progress() -> N
 def test_a_committed_offset_past_a_control_record_never_decreases(ranges: int) -> None:
     partition = TopicPartition("in", 0)
     level = {partition: halves({b"a": 0, b"b": 0})}
-    task = begun_whole(telling(), level) if ranges == 1 else begun(telling(), level)
+    task = (
+        begun_whole(reporting_counts(), level) if ranges == 1 else begun(reporting_counts(), level)
+    )
     behind_the_marker = 1
     assert task.offset_to_commit(partition, behind_the_marker) == behind_the_marker
     task.group.add(SourceRecords("in", 0, [1], [b"a"], [b"v"], [1], None))

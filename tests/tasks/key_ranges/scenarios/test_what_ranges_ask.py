@@ -112,12 +112,12 @@ def test_K1_a_requested_commit_includes_its_record() -> None:
     bench.send("in", "k", "now")
     seen: list[int] = []
 
-    def look(worker: Any, _source: Any) -> None:
+    def stop_at_output(worker: Any, _source: Any) -> None:
         seen.append(len(bench.outputs("out")))
         if seen[-1]:
             worker.stop()
 
-    bench.at_poll.append(look)
+    bench.at_poll.append(stop_at_output)
     assert bench.live(threads=THREADS)
     assert seen[-1] == 1
 
@@ -139,11 +139,11 @@ def test_K1_each_range_is_called_by_the_wall_clock() -> None:
     bench = Bench(_with(Tick), {"in": 1, "out": 1}, commit_interval_ms=5)
     bench.idle_polls = 1_000
 
-    def look(worker: Any, _source: Any) -> None:
+    def stop_at_output(worker: Any, _source: Any) -> None:
         if len(bench.outputs("out")) >= 3 * THREADS:
             worker.stop()
 
-    bench.at_poll.append(look)
+    bench.at_poll.append(stop_at_output)
     assert bench.live(threads=THREADS)
     ticks = bench.outputs("out")
     assert len(ticks) >= 3 * THREADS

@@ -34,14 +34,14 @@ def config(**options: Any) -> StreamsConfig:
 def seen_by(kind: str, settings: StreamsConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     seen: list[Mapping[str, Any]] = []
 
-    class Looks(Processor[str, str, str, str]):
+    class ReadsSettings(Processor[str, str, str, str]):
         def process(self, record: Record[str, str]) -> None:
             seen[:] = [
                 self.context.app_configs(),
                 self.context.app_configs_with_prefix("consumer."),
             ]
 
-    class LooksAtValues(FixedKeyProcessor[str, str, str]):
+    class ReadsSettingsOfValues(FixedKeyProcessor[str, str, str]):
         def process(self, record: FixedKeyRecord[str, str]) -> None:
             seen[:] = [
                 self.context.app_configs(),
@@ -51,13 +51,13 @@ def seen_by(kind: str, settings: StreamsConfig) -> tuple[Mapping[str, Any], Mapp
     builder = StreamsBuilder()
     if kind == "global":
         store = Stores.key_value("rates", key_serde=str, value_serde=str)
-        builder.add_global_store(store, "in", Looks, key_serde=str, value_serde=str)
+        builder.add_global_store(store, "in", ReadsSettings, key_serde=str, value_serde=str)
     else:
         stream = builder.stream("in", key_serde=str, value_serde=str)
         if kind == "process":
-            stream.process(Looks)
+            stream.process(ReadsSettings)
         else:
-            stream.process_values(LooksAtValues)
+            stream.process_values(ReadsSettingsOfValues)
     with TopologyTestDriver(builder.build(), settings) as driver:
         driver.create_input_topic("in", key_serde=str, value_serde=str).pipe_input("a", "1")
     everything, consumers = seen

@@ -51,11 +51,11 @@ def test_K7_a_range_has_one_loop_in_any_thread() -> None:
     one, other = PrivateLoop(), PrivateLoop()
     found: list[asyncio.AbstractEventLoop] = []
 
-    async def look() -> None:
+    async def track_loop() -> None:
         found.append(asyncio.get_running_loop())
 
     for loop in (one, other, one):
-        thread, raised = in_thread(loop, look)
+        thread, raised = in_thread(loop, track_loop)
         thread.join(10)
         assert not raised
     assert found[0] is found[2]
@@ -139,13 +139,13 @@ def test_a_timeout_inside_a_coroutine_is_an_error_of_the_record() -> None:
 
 
 def test_an_unrequested_cancellation_is_an_error() -> None:
-    async def waits_for_one_that_was_cancelled() -> None:
+    async def awaits_cancelled_future() -> None:
         other = asyncio.get_running_loop().create_future()
         other.cancel()
         await other
 
     with pytest.raises(StreamsError, match="it was not cancelled"):
-        wait_for(waits_for_one_that_was_cancelled())
+        wait_for(awaits_cancelled_future())
     close_loop()
 
 

@@ -93,23 +93,23 @@ def stream_of(builder: StreamsBuilder) -> KStream[str, str]:
     return builder.stream("in", **TEXT)
 
 
-def give_to_process(supplier: Any) -> None:
+def pass_to_process(supplier: Any) -> None:
     stream_of(StreamsBuilder()).process(supplier)
 
 
-def give_to_process_values(supplier: Any) -> None:
+def pass_to_process_values(supplier: Any) -> None:
     stream_of(StreamsBuilder()).process_values(supplier)
 
 
-def give_to_transform_values(supplier: Any) -> None:
+def pass_to_transform_values(supplier: Any) -> None:
     StreamsBuilder().table("in", **TEXT).transform_values(supplier)
 
 
-def give_to_add_processor(supplier: Any) -> None:
+def pass_to_add_processor(supplier: Any) -> None:
     Topology().add_source("read", "in", **TEXT).add_processor("p", supplier, ["read"])
 
 
-def give_to_global_store(supplier: Any) -> None:
+def pass_to_global_store(supplier: Any) -> None:
     builder = Stores.key_value("kept", logging=False, **TEXT)
     StreamsBuilder().add_global_store(builder, "in", supplier)
 
@@ -118,28 +118,28 @@ def give_to_global_store(supplier: Any) -> None:
 @pytest.mark.parametrize(
     ("give", "made", "message"),
     [
-        (give_to_process, AsyncInit, "AsyncInit.init is an async function; give a plain one"),
-        (give_to_process, AsyncClose, "AsyncClose.close is an async function; give a plain one"),
-        (give_to_process, YieldingInit, "YieldingInit.init is a generator, which would never run"),
-        (give_to_process, OldHabit, r"OldHabit.process can't be called as process\(record\)"),
+        (pass_to_process, AsyncInit, "AsyncInit.init is an async function; give a plain one"),
+        (pass_to_process, AsyncClose, "AsyncClose.close is an async function; give a plain one"),
+        (pass_to_process, YieldingInit, "YieldingInit.init is a generator, which would never run"),
+        (pass_to_process, OldHabit, r"OldHabit.process can't be called as process\(record\)"),
         (
-            give_to_process,
+            pass_to_process,
             Mistyped,
             r"Mistyped has no process of its own; override process\(record\)",
         ),
-        (give_to_add_processor, AsyncInit, "AsyncInit.init is an async function"),
-        (give_to_global_store, AsyncInit, "AsyncInit.init is an async function"),
-        (give_to_global_store, OldHabit, "OldHabit.process can't be called"),
-        (give_to_process_values, FixedAsyncInit, "FixedAsyncInit.init is an async function"),
-        (give_to_process_values, FixedOldHabit, "FixedOldHabit.process can't be called"),
+        (pass_to_add_processor, AsyncInit, "AsyncInit.init is an async function"),
+        (pass_to_global_store, AsyncInit, "AsyncInit.init is an async function"),
+        (pass_to_global_store, OldHabit, "OldHabit.process can't be called"),
+        (pass_to_process_values, FixedAsyncInit, "FixedAsyncInit.init is an async function"),
+        (pass_to_process_values, FixedOldHabit, "FixedOldHabit.process can't be called"),
         (
-            give_to_transform_values,
+            pass_to_transform_values,
             AsyncTransform,
             "AsyncTransform.transform is an async function; give a plain one",
         ),
-        (give_to_transform_values, AsyncRowsInit, "AsyncRowsInit.init is an async function"),
+        (pass_to_transform_values, AsyncRowsInit, "AsyncRowsInit.init is an async function"),
         (
-            give_to_transform_values,
+            pass_to_transform_values,
             OneArgument,
             r"OneArgument.transform can't be called as transform\(key, value\)",
         ),
@@ -207,11 +207,11 @@ def test_forwarding_while_nodes_are_initialised_is_refused() -> None:
         run(Eager)
 
 
-def wait_for_nothing(_context: Any, _record: Any) -> Any:
+def plain_callable(_context: Any, _record: Any) -> Any:
     return partial(int)
 
 
-@pytest.mark.parametrize("result", ["text", 0, False, [], wait_for_nothing])
+@pytest.mark.parametrize("result", ["text", 0, False, [], plain_callable])
 def test_process_must_return_none(result: Any) -> None:
     class Waits(Processor[str, str, str, str]):
         async def process(self, record: Record[str, str]) -> Any:
@@ -253,7 +253,7 @@ def test_headers_in_a_list_are_accepted_and_in_a_dictionary_refused() -> None:
         forwarded({"trace": b"1"})
 
 
-def ticks_nothing() -> None: ...
+def tick_without_argument() -> None: ...
 
 
 def yields(now_ms: int) -> Any:
@@ -263,7 +263,7 @@ def yields(now_ms: int) -> Any:
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (ticks_nothing, "ticks_nothing, which can't be called with one timestamp"),
+        (tick_without_argument, "ticks_nothing, which can't be called with one timestamp"),
         (lambda now_ms, more: None, "<lambda>, which can't be called with one timestamp"),
         (yields, "a generator"),
     ],

@@ -131,7 +131,7 @@ def test_forward_goes_depth_first_to_all_children_or_to_the_named_one() -> None:
         context.forward(record.replace(value="right only"), child="right")
         order.append("after")
 
-    def noted(name: str) -> Callable[..., None]:
+    def recorded(name: str) -> Callable[..., None]:
         def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
             order.append(f"{name}:{record.value}")
             context.forward(record)
@@ -141,8 +141,8 @@ def test_forward_goes_depth_first_to_all_children_or_to_the_named_one() -> None:
     topology = Topology().add_source("read", "in", key_serde=STRING, value_serde=STRING)
     topology.add_processor("top", scripted(fan_out), "read")
     for name in ("left", "right"):
-        topology.add_processor(name, scripted(noted(name)), "top")
-    topology.add_processor("bottom", scripted(noted("bottom")), ["left", "right"])
+        topology.add_processor(name, scripted(recorded(name)), "top")
+    topology.add_processor("bottom", scripted(recorded("bottom")), ["left", "right"])
     topology.add_sink("write", "out", "bottom", key_serde=STRING, value_serde=STRING)
     with Driver(topology) as driver:
         driver.source.pipe_input("k", "v", 1)
@@ -169,10 +169,10 @@ def test_forwarded_records_keep_their_input() -> None:
     def change(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(Record("new", "value", 7, (("made", b"1"),)))
 
-    def look(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
+    def track(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         seen.append((record, context.record_metadata))
 
-    with Driver(chain(scripted(change), scripted(look))) as driver:
+    with Driver(chain(scripted(change), scripted(track))) as driver:
         driver.source.pipe_input("k", "v", 500, (("h", b"x"),))
     assert seen == [(Record("new", "value", 7, (("made", b"1"),)), RecordMetadata("in", 0, 0))]
 
@@ -528,13 +528,13 @@ def test_a_requested_commit_comes_right_after_the_record() -> None:
         task = driver._tasks[0]
         drain = task.stores.drain
 
-        def noted() -> Any:
+        def recorded() -> Any:
             drained = drain()
             if drained:
                 at_commit.append(drained["store"].keys)
             return drained
 
-        task.stores.drain = noted  # type: ignore[method-assign]
+        task.stores.drain = recorded  # type: ignore[method-assign]
         driver.source.pipe_batch([("a", "1", 1), ("b", "commit", 2), ("c", "3", 3), ("d", "4", 4)])
         assert [key for key, _ in driver.get_state_store("store").all()] == ["a", "b", "c", "d"]
     assert at_commit == [[b"a", b"b"], [b"c", b"d"]]

@@ -145,12 +145,12 @@ def test_operators_still_run_in_batches() -> None:
 def test_a_wrapper_class_is_instantiated_for_each_topology() -> None:
     made: list[Tracing] = []
 
-    class Noted(Tracing):
+    class RecordedWrapper(Tracing):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
 
-    assert outputs(Noted) == outputs(ProcessorWrapper)
+    assert outputs(RecordedWrapper) == outputs(ProcessorWrapper)
     (wrapper,) = made
     assert ("processor", "shout") in wrapper.wrapped
     plain, wrapped = program().spec(config(None)), program().spec(config(ProcessorWrapper))

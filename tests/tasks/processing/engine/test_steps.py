@@ -74,7 +74,7 @@ def _by_a_timer() -> None:
     asyncio.get_running_loop().call_later(0.01, task.cancel)
 
 
-def _by_what_it_has_begun() -> None:
+def _by_its_own_task() -> None:
     task = asyncio.current_task()
     assert task is not None
     _begun.append(asyncio.create_task(_cancel(task)))
@@ -85,7 +85,7 @@ async def _cancel(task: "asyncio.Task[Any]") -> None:
     task.cancel()
 
 
-def _and_takes_it_back() -> None:
+def _and_withdraws_it() -> None:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -95,7 +95,7 @@ def _and_takes_it_back() -> None:
 _begun: list["asyncio.Task[None]"] = []
 
 
-@pytest.mark.parametrize("cancel", [_by_a_timer, _by_what_it_has_begun, _and_takes_it_back])
+@pytest.mark.parametrize("cancel", [_by_a_timer, _by_its_own_task, _and_withdraws_it])
 @pytest.mark.parametrize("run", [run_promptly, asyncio.run], ids=["prompt loop", "any loop"])
 def test_a_coroutine_cancelled_after_its_end_cancels_no_other(
     run: Callable[[Coroutine[Any, Any, Any]], Any], cancel: Callable[[], None]
