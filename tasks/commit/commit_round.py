@@ -330,12 +330,12 @@ class CommitRound:
         now_ms = self._clock.now_ms()
         for task in work.tasks:
             stores = task.stores
-            written = {at: positions[at] for at in positions if at in stores.changelogs}
-            written |= {
+            stored_positions = {at: positions[at] for at in positions if at in stores.changelogs}
+            stored_positions |= {
                 at: commit.offsets[at].offset for at in stores.sources if at in commit.offsets
             }
             with stores.trusted():
-                stores.apply(work.drained[task.task_id], written, now_ms=now_ms)
+                stores.apply(work.drained[task.task_id], stored_positions, now_ms=now_ms)
             task.applied()
 
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
