@@ -263,7 +263,7 @@ def yields(now_ms: int) -> Any:
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (tick_without_argument, "ticks_nothing, which can't be called with one timestamp"),
+        (tick_without_argument, "tick_without_argument, which can't be called with one timestamp"),
         (lambda now_ms, more: None, "<lambda>, which can't be called with one timestamp"),
         (yields, "a generator"),
     ],
