@@ -79,22 +79,22 @@ class CustomWindows(FixedWindows):
         # Cache both: each window is checked once, and records of a batch often share a timestamp.
         object.__setattr__(self, "_spans", lru_cache(_REMEMBERED)(self._ask))
         object.__setattr__(self, "_checked", lru_cache(_REMEMBERED)(self._check))
-        given = None
+        longest_ms = None
         if longest is not None:
-            given = window_ms("CustomWindows", longest, "longest", minimum_ms=1)
-        object.__setattr__(self, "_longest_ms", _ANY_LENGTH if given is None else given)
+            longest_ms = window_ms("CustomWindows", longest, "longest", minimum_ms=1)
+        object.__setattr__(self, "_longest_ms", _ANY_LENGTH if longest_ms is None else longest_ms)
         try:
-            found = [span for probe in _PROBES for span in self._probed(probe)]
+            spans = [span for probe in _PROBES for span in self._probed(probe)]
         except StreamsError as error:
             raise refused_windows("CustomWindows", str(error)) from error
-        if given is None:
-            if not found:
+        if longest_ms is None:
+            if not spans:
                 raise refused_windows(
                     "CustomWindows",
                     f"{function_name(of)} gives no window for any of {len(_PROBES)} times from 1970 to 2069, so "
                     "the length of a window is unknown; give longest=",
                 )
-            object.__setattr__(self, "_longest_ms", 2 * max(end - start for start, end in found))
+            object.__setattr__(self, "_longest_ms", 2 * max(end - start for start, end in spans))
 
     @property
     def longest_ms(self) -> int:
@@ -141,14 +141,14 @@ class CustomWindows(FixedWindows):
 
     def _ask(self, timestamp: int) -> Spans:
         try:
-            given: list[Any] = list(self.of(timestamp))
+            pairs: list[Any] = list(self.of(timestamp))
         except Exception as error:
             raise self._broken(timestamp, f"raised {type(error).__name__}: {error}") from error
-        if len(given) > _MOST_WINDOWS:
-            raise self._broken(timestamp, f"gives {len(given)} windows, of at most {_MOST_WINDOWS}")
+        if len(pairs) > _MOST_WINDOWS:
+            raise self._broken(timestamp, f"gives {len(pairs)} windows, of at most {_MOST_WINDOWS}")
         spans: dict[int, int] = {}
         cut: tuple[int, int] | None = None
-        for pair in given:
+        for pair in pairs:
             start, end = self._span(timestamp, pair)
             if start < 0:
                 cut = max(cut or (start, end), (start, end))

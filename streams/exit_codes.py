@@ -112,7 +112,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
 )
 
 #: librdkafka's error names for an unreachable cluster.
-_NOBODY_THERE: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"})
+_UNREACHABLE: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"})
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
@@ -133,7 +133,7 @@ def _is_unreachable(error: BaseException) -> bool:
     if cause is None or not cause.args:
         return False
     name: object = getattr(cause.args[0], "name", None)
-    return callable(name) and name() in _NOBODY_THERE
+    return callable(name) and name() in _UNREACHABLE
 
 
 def markdown_table() -> str:

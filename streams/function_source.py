@@ -39,12 +39,14 @@ class FunctionSources:
                 self._parsed[text] = _parsed(text)
             functions, codes = self._parsed[text]
             nodes = _nodes_of(code, functions) if code in codes else []
-            found = [(_words(node.args), _words(_body(node))) for node in nodes]
+            texts = [
+                (_without_positions(node.args), _without_positions(_body(node))) for node in nodes
+            ]
         except (SyntaxError, ValueError, RecursionError):
             return None
         # In Python 3.12 the code of `lambda: 0` has no columns: it matches all such lambdas on its
         # line. The source is then known only if all are equal.
-        return found[0] if found and all(text == found[0] for text in found) else None
+        return texts[0] if texts and all(text == texts[0] for text in texts) else None
 
 
 def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
@@ -65,23 +67,23 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
-    found = [
+    candidates = [
         node
         for node in functions
         if _first_line(node) == code.co_firstlineno
         and ("<lambda>" if isinstance(node, ast.Lambda) else node.name) == code.co_name
         and _parameters(node) == code.co_varnames[: len(_parameters(node))]
     ]
-    if len(found) < 2:  # noqa: PLR2004 - several lambdas on one line
-        return found
+    if len(candidates) < 2:  # noqa: PLR2004 - several lambdas on one line
+        return candidates
     spans = [
         ((line, column), (end_line, end_column))
         for line, end_line, column, end_column in code.co_positions()
         if line and end_line and column is not None and end_column
     ]
-    found = [node for node in found if _holds(node, spans)]
+    candidates = [node for node in candidates if _contains_span(node, spans)]
     # The last lambda is the innermost: it starts after the outer ones.
-    return found[-1:] if spans else found
+    return candidates[-1:] if spans else candidates
 
 
 def _parameters(node: _Node) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ def _parameters(node: _Node) -> tuple[str, ...]:
     return tuple(argument.arg for argument in (*plain, *rest) if argument is not None)
 
 
-def _holds(node: _Node, spans: Iterable[_Span]) -> bool:
+def _contains_span(node: _Node, spans: Iterable[_Span]) -> bool:
     if not isinstance(node, ast.Lambda):
         return False
     body = node.body
@@ -110,14 +112,14 @@ def _first_line(node: _Node) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _words(item: Any) -> object:
+def _without_positions(item: Any) -> object:
     if isinstance(item, ast.AST):
         fields = [
-            (name, _words(value))
+            (name, _without_positions(value))
             for name, value in ast.iter_fields(item)
             if name not in _WITHOUT_EFFECT and not (value is None or value == [])
         ]
         return (type(item).__name__, fields)
     if isinstance(item, list):
-        return [_words(part) for part in cast("list[object]", item)]
+        return [_without_positions(part) for part in cast("list[object]", item)]
     return (type(item).__name__, repr(item))

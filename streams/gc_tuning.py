@@ -8,7 +8,7 @@ from typing import Final
 #: Net new objects before a collection: a few batches of records.
 _BATCHES: Final = 50_000
 #: Python's default thresholds, by version; other values were set by the user.
-_PYTHONS_OWN: Final = (700, 2_000)
+_PYTHON_DEFAULTS: Final = (700, 2_000)
 
 
 @contextmanager
@@ -66,6 +66,6 @@ def collect_by_batches() -> None:
     True
     >>> gc.set_threshold(*before)
     """
-    first, *others = gc.get_threshold()
-    if first in _PYTHONS_OWN:
-        gc.set_threshold(_BATCHES, *others)
+    first, *older = gc.get_threshold()
+    if first in _PYTHON_DEFAULTS:
+        gc.set_threshold(_BATCHES, *older)

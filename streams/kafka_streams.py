@@ -10,9 +10,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.streams_config import given_config
+from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_series
-from tidewheel.streams.definitions.isolation_level import IsolationLevel, given_level
+from tidewheel.streams.definitions.isolation_level import IsolationLevel, checked_isolation_level
 from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import ApplicationShutdownError, ConfigError, StreamsError
 from tidewheel.streams.group.key_metadata import (
@@ -21,7 +21,7 @@ from tidewheel.streams.group.key_metadata import (
     StreamsMetadata,
 )
 from tidewheel.streams.serdes import SerdeLike
-from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.application.application import Application, SystemClock
 from tidewheel.streams.worker.application.application_state import (
     ENDED,
@@ -91,8 +91,8 @@ class KafkaStreams:
     def __init__(
         self, topology: Topology, config: StreamsConfig, *, options: RunOptions | None = None
     ) -> None:
-        topology = given_topology(topology, "KafkaStreams")
-        config = given_config(config, "KafkaStreams")
+        topology = checked_topology(topology, "KafkaStreams")
+        config = checked_config(config, "KafkaStreams")
         spec = spec_of(topology, config)
         check_custom_stores(spec, config)
         self._config = config
@@ -123,7 +123,7 @@ class KafkaStreams:
         self._started = 0
         self._error: BaseException | None = None
         self._closer: threading.Thread | None = None
-        self._known: GroupDirectory | None = None
+        self._group_directory: GroupDirectory | None = None
         self._paused: frozenset[int] = frozenset()
         self._is_in_run = False
         self._started_s = 0.0
@@ -228,7 +228,7 @@ class KafkaStreams:
         broker responds, or user code does not return). The next owner processes uncommitted records again.
         """
         self._is_in_run = True
-        previous = self._take_signals()
+        previous = self._install_signal_handlers()
         try:
             self.start()
             self.wait()
@@ -280,16 +280,16 @@ class KafkaStreams:
             self._set_paused(self._paused - chosen)
 
     def _chosen(self, subtopologies: Iterable[int] | None) -> frozenset[int]:
-        known = frozenset(subtopology.id for subtopology in self._application.spec.subtopologies)
-        chosen = known
+        all_ids = frozenset(subtopology.id for subtopology in self._application.spec.subtopologies)
+        chosen = all_ids
         if subtopologies is not None:
             numbers = check_series(subtopologies, "numbers", "subtopologies", error=StreamsError)
             chosen = frozenset(numbers)
-        unknown = sorted(chosen - known, key=str)
+        unknown = sorted(chosen - all_ids, key=str)
         if unknown:
             raise StreamsError(
                 f"there is no sub-topology {', '.join(map(str, unknown))}; this topology has "
-                f"{', '.join(map(str, sorted(known))) or 'none'} (see topology.describe())"
+                f"{', '.join(map(str, sorted(all_ids))) or 'none'} (see topology.describe())"
             )
         return chosen
 
@@ -338,7 +338,7 @@ class KafkaStreams:
         check_flag(headers, "headers", "store", error=StreamsError)
         if isolation_level is None:
             isolation_level = self._config.default_interactive_query_isolation_level
-        level = given_level(isolation_level)
+        level = checked_isolation_level(isolation_level)
         return store_view(
             self._application, self._shown, name, stale=stale, with_headers=headers, level=level
         )
@@ -406,9 +406,9 @@ class KafkaStreams:
                     f"application {self._config.application_id} is {self.state}; where keys are is known from start() "
                     "to close()"
                 )
-            if self._known is None:
-                self._known = group_directory(self._application)
-            return self._known
+            if self._group_directory is None:
+                self._group_directory = group_directory(self._application)
+            return self._group_directory
 
     def add_stream_thread(self) -> str | None:
         """Start another worker in this process: a member with its own slot, producer and tasks.
@@ -461,7 +461,7 @@ class KafkaStreams:
             self._watchdog,
             self,
             name="tidewheel-worker" if self._started == 1 else f"tidewheel-worker-{self._started}",
-            wanted_slot=slot,
+            preferred_slot=slot,
             alone=self._options.workers == 1 and self._started == 1,
         )
         thread.paused = self._paused
@@ -506,7 +506,7 @@ class KafkaStreams:
             )
         _log.error("%s", self._error)
         self._state.move_to(KafkaStreamsState.PENDING_ERROR)
-        self._begin_to_close(Departure())
+        self._start_closing(Departure())
 
     def on_end(self, thread: StreamThread) -> None:
         """Handle a worker's end: the last one ends the application, a failed one all others."""
@@ -525,7 +525,7 @@ class KafkaStreams:
                 KafkaStreamsState.ERROR if failed else KafkaStreamsState.NOT_RUNNING
             )
         if failed or last:
-            self._begin_to_close(Departure())
+            self._start_closing(Departure())
 
     def _end(self, departure: Departure, timeout_ms: int | None) -> bool:
         self._state.stopping.set()
@@ -535,7 +535,7 @@ class KafkaStreams:
             inside = any(thread.is_current for thread in self._threads)
         if not started:
             self._state.move_to(KafkaStreamsState.NOT_RUNNING)
-        closer = self._begin_to_close(departure)
+        closer = self._start_closing(departure)
         if inside:
             return False  # called by a listener or handler, which must return first
         clock = self._application.clock
@@ -544,7 +544,7 @@ class KafkaStreams:
             closer.join(min(left_s, SIGNALS_S))
         return not closer.is_alive()
 
-    def _begin_to_close(self, departure: Departure) -> threading.Thread:
+    def _start_closing(self, departure: Departure) -> threading.Thread:
         with self._lock:
             if self._closer is None:
                 self._closer = threading.Thread(
@@ -567,8 +567,8 @@ class KafkaStreams:
             thread.join(None)
         self._restore_helpers.close()
         self._freed_memory.close()
-        if self._known is not None:
-            self._known.close()
+        if self._group_directory is not None:
+            self._group_directory.close()
         self._watchdog.close()
 
     def _restored(self, event: RestoreEvent) -> None:
@@ -584,7 +584,7 @@ class KafkaStreams:
         if self._standby_listener is not None:
             self._standby_listener(event)
 
-    def _take_signals(self) -> dict[int, Any]:
+    def _install_signal_handlers(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
         previous: dict[int, Any] = {}

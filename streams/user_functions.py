@@ -122,10 +122,10 @@ def adapt(
     kind = FunctionKind(kind)
     where = f"{node} ({location})" if location else node
     forms = _FORMS[kind]
-    wanted = " or ".join(form.text for form in forms)
+    forms_text = " or ".join(form.text for form in forms)
     if not callable(function):
         raise TopologyError(
-            f"{where}: the {kind} is of type {type(function).__name__}, not a function; give a callable that takes {wanted}"
+            f"{where}: the {kind} is of type {type(function).__name__}, not a function; give a callable that takes {forms_text}"
         )
     call = cast("Callable[..., Any]", function)
     name = function_name(call)
@@ -141,7 +141,7 @@ def adapt(
             "plain function"
         )
     signature = _signature(call)
-    form = forms[0] if signature is None else _fitting(signature, forms, call)
+    form = forms[0] if signature is None else _matching_form(signature, forms, call)
     if form is None:
         assert signature is not None
         takes = (
@@ -150,7 +150,7 @@ def adapt(
             else f"takes {_counted(signature.required)} without a default"
         )
         raise TopologyError(
-            f"{where}: {kind} {name}{signature.text} {takes}; it must take {wanted}"
+            f"{where}: {kind} {name}{signature.text} {takes}; it must take {forms_text}"
             " (parameters with defaults do not count)"
         )
     adapted = Awaiting(call) if awaited else call
@@ -200,10 +200,10 @@ def raised_at(error: BaseException) -> str:
         if not (path := frame.f_code.co_filename).startswith((_PACKAGE, "<"))
     ]
     libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
-    own = [found for found in frames if not found[0].startswith(libraries)]
+    user_frames = [frame for frame in frames if not frame[0].startswith(libraries)]
     if not frames:
         return ""
-    path, line = (own or frames)[-1]
+    path, line = (user_frames or frames)[-1]
     return f"{_relative(path)}:{line}"
 
 
@@ -266,7 +266,7 @@ def _signature(function: Callable[..., Any]) -> _Signature | None:
     return _Signature(required, most, keyword_only, f"({', '.join(signature.parameters)})")
 
 
-def _fitting(
+def _matching_form(
     signature: _Signature, forms: tuple[_Form, ...], function: Callable[..., Any]
 ) -> _Form | None:
     if signature.keyword_only is not None:

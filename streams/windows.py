@@ -490,26 +490,26 @@ def _calendar_window(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4_096)
 def _window_at(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
-    zone, at = ZoneInfo(calendar.tz), calendar.day_start
+    zone, day_start = ZoneInfo(calendar.tz), calendar.day_start
     try:
         day = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone).date()
         first = _first_day(calendar, day)
-        while timestamp < _start_of(first, at, zone):
+        while timestamp < _start_of(first, day_start, zone):
             first = _first_day(calendar, first - timedelta(days=1))
         following = _next_day(calendar.unit, first)
-        while timestamp >= (end := _start_of(following, at, zone)):
+        while timestamp >= (end := _start_of(following, day_start, zone)):
             first, following = following, _next_day(calendar.unit, following)
     except OverflowError:
         raise ValueError(
             f"timestamp {timestamp} is in no calendar: the years 1 to 9999 are; are these milliseconds?"
         ) from None
     # Clipped at the epoch: no record is older, and stores can't represent such windows.
-    return max(0, _start_of(first, at, zone)), end
+    return max(0, _start_of(first, day_start, zone)), end
 
 
-def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
+def _start_of(day: date, clock_time: time, zone: ZoneInfo) -> int:
     """Return the first time (ms) at which a date's clock shows this time or later."""
-    local = datetime.combine(day, at, zone)
+    local = datetime.combine(day, clock_time, zone)
     moment = (local - _EPOCH) // _MILLISECOND
     # If a clock change skips this time, `fold` selects the clock before or after the change.
     earlier = (local.replace(fold=1) - _EPOCH) // _MILLISECOND
@@ -536,10 +536,10 @@ def _next_day(unit: CalendarUnit, first: date) -> date:
     return first + timedelta(days=7 if unit == "week" else 1)
 
 
-def _time_of_day(given: object) -> time | None:
-    if isinstance(given, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", given):
+def _time_of_day(value: object) -> time | None:
+    if isinstance(value, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", value):
         try:
-            return time.fromisoformat(given)
+            return time.fromisoformat(value)
         except ValueError:
             return None
-    return given if isinstance(given, time) and given.tzinfo is None else None
+    return value if isinstance(value, time) and value.tzinfo is None else None

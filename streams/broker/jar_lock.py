@@ -101,9 +101,9 @@ def _problems(jars: Iterable[LockedJar], folder: Path, *, read_all: bool) -> Ite
             continue
         size_bytes = path.stat().st_size
         if size_bytes != jar.size_bytes:
-            how = "is truncated" if size_bytes < jar.size_bytes else "is too long"
-            reason = f"{how} ({size_bytes} bytes instead of {jar.size_bytes})"
+            fault = "is truncated" if size_bytes < jar.size_bytes else "is too long"
+            reason = f"{fault} ({size_bytes} bytes instead of {jar.size_bytes})"
             yield JarProblem(name=jar.name, reason=reason)
-        elif read_all and (found := sha256_of(path)) != jar.sha256:
-            reason = f"is corrupt (SHA-256 {found[:16]}… instead of {jar.sha256[:16]}…)"
+        elif read_all and (checksum := sha256_of(path)) != jar.sha256:
+            reason = f"is corrupt (SHA-256 {checksum[:16]}… instead of {jar.sha256[:16]}…)"
             yield JarProblem(name=jar.name, reason=reason)

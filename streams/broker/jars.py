@@ -153,8 +153,12 @@ class JarCache:
     def _lock(self) -> JarLock | None:
         if self._pinned is not None:
             return self._pinned
-        own = self.folder / _OWN_LOCK
-        return JarLock.parse(own.read_text(), origin=str(own)) if own.is_file() else None
+        lock_file = self.folder / _OWN_LOCK
+        return (
+            JarLock.parse(lock_file.read_text(), origin=str(lock_file))
+            if lock_file.is_file()
+            else None
+        )
 
     def _fill(self, java: Java, *, show_progress: bool | None, timeout_ms: int) -> None:
         lock = self._lock()
@@ -251,17 +255,17 @@ def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
 
     Maven downloads into its own repository, so jars that its log lists count too.
     """
-    wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
+    expected_sizes = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
     sizes: dict[str, int] = {}
     for path in request.folder.rglob("*.jar*"):
         name = path.name.removesuffix(".part")
-        if name.endswith(".jar") and (wanted is None or name in wanted):
+        if name.endswith(".jar") and (expected_sizes is None or name in expected_sizes):
             try:
                 sizes[name] = max(sizes.get(name, 0), path.stat().st_size)
             except FileNotFoundError:  # renamed after the listing
                 continue
-    if wanted is not None and request.log_file.is_file():
+    if expected_sizes is not None and request.log_file.is_file():
         for name in _DOWNLOADED.findall(request.log_file.read_text(errors="replace")):
-            if name in wanted:
-                sizes[name] = wanted[name]
+            if name in expected_sizes:
+                sizes[name] = expected_sizes[name]
     return sum(sizes.values())

@@ -50,7 +50,7 @@ class ExternalBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _BrokerRun:
     broker: LaunchedBroker
     archive: ClassArchive
     data: DataDir
@@ -137,7 +137,7 @@ class KafkaBroker:
         check_listeners(
             server_properties(port=0, controller_port=0, log_dir=Path(), overrides=self._properties)
         )
-        self._run: _Run | None = None
+        self._run: _BrokerRun | None = None
         self._finalizer: weakref.finalize[[], KafkaBroker] | None = None
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class KafkaBroker:
             data.unlock()
             self._delete_temporary_data()
             raise
-        self._run = _Run(
+        self._run = _BrokerRun(
             broker=broker,
             archive=archive,
             data=data,

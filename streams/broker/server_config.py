@@ -86,13 +86,13 @@ def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """
     controllers = _controllers(properties)
     listeners = [listener.strip() for listener in properties["listeners"].split(",")]
-    own = ",".join(name for name in listeners if name.partition("://")[0] in controllers)
+    own_listeners = ",".join(name for name in listeners if name.partition("://")[0] in controllers)
     # A controller alone must not have these settings.
     not_its_own = {"advertised.listeners", "inter.broker.listener.name"}
     copied = {name: value for name, value in properties.items() if name not in not_its_own}
     return copied | {
         "process.roles": "controller",
-        "listeners": own,
+        "listeners": own_listeners,
         "broker.session.timeout.ms": str(FENCING_SESSION_MS),
     }
 

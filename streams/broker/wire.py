@@ -40,7 +40,7 @@ def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescrip
     """
     no_topics = struct.pack(">i", 0)
     try:
-        answer = _Reader(_ask(address, _METADATA, no_topics, timeout_ms))
+        answer = _ResponseReader(_ask(address, _METADATA, no_topics, timeout_ms))
         broker_count = answer.int32()
         for _ in range(broker_count):
             answer.int32()
@@ -72,7 +72,7 @@ def create_topics(
     created: list[str] = []
     failed: list[str] = []
     try:
-        answer = _Reader(_ask(address, _CREATE_TOPICS, body, timeout_ms + 1_000))
+        answer = _ResponseReader(_ask(address, _CREATE_TOPICS, body, timeout_ms + 1_000))
         answer.int32()
         for _ in range(answer.int32()):
             topic, code, message = answer.string() or "", answer.int16(), answer.string()
@@ -111,7 +111,7 @@ def _ask(address: str, api: tuple[int, int], body: bytes, timeout_ms: int) -> by
     return answer[_CORRELATION_ID_BYTES:]
 
 
-class _Reader:
+class _ResponseReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0

@@ -81,7 +81,7 @@ def columns_of(spec: StoreSpec, key_type: str, value_type: str) -> dict[str, str
     return columns
 
 
-class RowReader:
+class RowDecoder:
     def __init__(self, spec: StoreSpec, topic: str, key_type: str, value_type: str) -> None:
         self._spec = spec
         self._topic = topic

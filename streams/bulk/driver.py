@@ -65,8 +65,8 @@ def bulk_session(
     java_home = _java_home() if spark is None else None
     with spark_session(
         spark, name=f"{_NAME} {what}", master=master, java_home=java_home, settings=settings
-    ) as found:
-        yield found
+    ) as session:
+        yield session
 
 
 def started_session(
@@ -140,7 +140,7 @@ class BulkDriver:
     """Tools of a running bulk job, made by `bulk_driver`.
 
     Attributes:
-        travelling: Client settings for executors. `keeper` has moved their secrets to local files,
+        executor_settings: Client settings for executors. `keeper` has moved their secrets to local files,
             or checked that Spark encrypts what it sends.
         run_bytes: Memory for the rows of one Spark task.
     """
@@ -148,14 +148,14 @@ class BulkDriver:
     config: StreamsConfig
     session: "SparkSession"
     admin: KafkaAdmin
-    travelling: ClientSettings
+    executor_settings: ClientSettings
     keeper: Keeper
     on_progress: OnProgress | None
     run_bytes: int = RUN_BYTES
 
     def work(self, stores: Sequence[BulkStore], location: str) -> ExecutorWork:
         return ExecutorWork(
-            settings=self.travelling,
+            settings=self.executor_settings,
             location=self.keeper.url("snapshot_location", location),
             application_id=self.config.application_id,
             shapes={store.name: StoreShape.of(store.spec) for store in stores},
@@ -263,14 +263,14 @@ def bulk_driver(
         keeper = stack.enter_context(
             Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
         )
-        travelling = keeper.settings(clients)
+        executor_settings = keeper.settings(clients)
         admin = clients_of(clients).admin()
         stack.callback(admin.close)
         yield BulkDriver(
             config=config,
             session=session,
             admin=admin,
-            travelling=travelling,
+            executor_settings=executor_settings,
             keeper=keeper,
             on_progress=on_progress,
             run_bytes=run_bytes(cores(session)) if runs_here(session) else RUN_BYTES,
@@ -290,8 +290,8 @@ def run_bytes(at_once: int) -> int:
 def stores_by_name(
     topology: Topology, driver: BulkDriver, names: Sequence[str] | None
 ) -> Mapping[str, BulkStore]:
-    found = bulk_stores(topology, driver.config, driver.admin, names)
-    return {store.name: store for store in found}
+    stores = bulk_stores(topology, driver.config, driver.admin, names)
+    return {store.name: store for store in stores}
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ class RunsToMerge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeRuns:
+class UploadedRuns:
     """Uploaded runs (sorted files), or the reason why an input file was refused."""
 
     store: str
@@ -88,12 +88,12 @@ class MadeRuns:
     refused: str | None = None
 
 
-def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> MadeRuns:
+def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> UploadedRuns:
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         built = read_into_runs(work, task, Path(folder), count)
         place = work.place()
         runs = tuple(_uploaded(work, task.store, file, place) for file in built.files)
-    return MadeRuns(store=task.store, partition=task.partition, runs=runs, time=built.time)
+    return UploadedRuns(store=task.store, partition=task.partition, runs=runs, time=built.time)
 
 
 def read_into_runs(
@@ -129,10 +129,10 @@ def _runs_of(work: ExecutorWork, task: RangeToBuild) -> Iterator[SourceRecords]:
                 yield run
                 position = run.offsets[-1] + 1
         except OffsetOutOfRangeError as error:
-            begins = _log_start(work, partition)
-            if not task.may_begin_later or begins <= position:
+            log_start = _log_start(work, partition)
+            if not task.may_begin_later or log_start <= position:
                 raise StreamsError(f"{error}; run it again, or with --full") from error
-            position = begins
+            position = log_start
         else:
             return
 
@@ -145,13 +145,13 @@ def _log_start(work: ExecutorWork, partition: TopicPartition) -> int:
         admin.close()
 
 
-def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> MadeRuns:
+def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> UploadedRuns:
     try:
         runs = _merged_and_uploaded(work, task)
     except SnapshotRefused as error:
-        return MadeRuns(store=task.store, partition=task.partition, runs=(), refused=str(error))
+        return UploadedRuns(store=task.store, partition=task.partition, runs=(), refused=str(error))
     count(task.rows)
-    return MadeRuns(store=task.store, partition=task.partition, runs=runs)
+    return UploadedRuns(store=task.store, partition=task.partition, runs=runs)
 
 
 def _merged_and_uploaded(work: ExecutorWork, task: RunsToMerge) -> tuple[Run, ...]:

@@ -15,7 +15,7 @@ from tidewheel.state_stores.bulk_restore.runs import RUN_BYTES
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
-from tidewheel.streams.bulk.columns import Row, RowReader, columns_of, type_of
+from tidewheel.streams.bulk.columns import Row, RowDecoder, columns_of, type_of
 from tidewheel.streams.bulk.content import PartitionToRead, read_content, reading_plan
 from tidewheel.streams.bulk.driver import newest_snapshot, now_ms, run_bytes, started_session
 from tidewheel.streams.bulk.executors import ExecutorWork
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "tidewheel-frame-"
 
 #: Records per partition sampled to infer column types.
-_LOOKED_AT: Final = 200
+_SAMPLED_ROWS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class _Frame:
     value_type: str
 
     def rows(self, task: PartitionToRead) -> Iterator[Row]:
-        reader = RowReader(self.spec, self.topic, self.key_type, self.value_type)
+        reader = RowDecoder(self.spec, self.topic, self.key_type, self.value_type)
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
             content = read_content(self.work, task, Path(folder), _uncounted)
             yield from map(reader.row, content.rows(self.spec))
@@ -95,44 +95,48 @@ def state_dataframe(
     atexit.register(keeper.close)
     admin = clients_of(settings).admin()
     try:
-        (found,) = bulk_stores(topology, config, admin, [store])
-        facts = list(changelog_facts([found], admin, now_ms()).values())
+        (bulk_store,) = bulk_stores(topology, config, admin, [store])
+        facts = list(changelog_facts([bulk_store], admin, now_ms()).values())
     finally:
         admin.close()
     url = config.snapshot_location
     place = None if url is None else SnapshotLocation(str(url))
-    snapshot = newest_snapshot(place, config.application_id, found.name, facts[0].topic_id)
+    snapshot = newest_snapshot(place, config.application_id, bulk_store.name, facts[0].topic_id)
     if key_type is None or value_type is None:
-        keys, values = _some_of(found, settings, facts)
+        keys, values = _some_of(bulk_store, settings, facts)
         key_type = key_type or type_of(keys)
         value_type = value_type or type_of(values)
     work = ExecutorWork(
         settings=keeper.settings(settings),
         location="" if url is None else keeper.url("snapshot_location", str(url)),
         application_id=config.application_id,
-        shapes={found.name: StoreShape.of(found.spec)},
-        topics={found.name: found.topic},
+        shapes={bulk_store.name: StoreShape.of(bulk_store.spec)},
+        topics={bulk_store.name: bulk_store.topic},
         run_bytes=run_bytes(cores(session)) if runs_here(session) else RUN_BYTES,
     )
     frame = _Frame(
-        work=work, spec=found.spec, topic=found.topic, key_type=key_type, value_type=value_type
+        work=work,
+        spec=bulk_store.spec,
+        topic=bulk_store.topic,
+        key_type=key_type,
+        value_type=value_type,
     )
     return frame_from_executors(
         session,
         PortableFunction(frame.rows),
-        [reading_plan(found, snapshot, partition_facts)[0] for partition_facts in facts],
-        columns=columns_of(found.spec, key_type, value_type),
+        [reading_plan(bulk_store, snapshot, partition_facts)[0] for partition_facts in facts],
+        columns=columns_of(bulk_store.spec, key_type, value_type),
     )
 
 
 def _some_of(
     store: BulkStore, settings: ClientSettings, facts: Sequence[ChangelogFacts]
 ) -> tuple[list[Any], list[Any]]:
-    reader = RowReader(store.spec, store.topic, "string", "string")
+    reader = RowDecoder(store.spec, store.topic, "string", "string")
     keys: list[Any] = []
     values: list[Any] = []
     for partition_facts in facts:
-        for stored in islice(_rows_of_log(store, settings, partition_facts), _LOOKED_AT):
+        for stored in islice(_rows_of_log(store, settings, partition_facts), _SAMPLED_ROWS):
             key, value = reader.decoded(stored)
             keys.append(key)
             values.append(value)

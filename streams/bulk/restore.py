@@ -115,24 +115,28 @@ def restore_stores(
     driver: BulkDriver, stores: Mapping[str, BulkStore], *, slots: int = 1
 ) -> RestoreReport:
     config = driver.config
-    kept = {name: store for name, store in stores.items() if store.spec.persistent}
-    with contextlib.ExitStack() as held:
+    persistent = {name: store for name, store in stores.items() if store.spec.persistent}
+    with contextlib.ExitStack() as stack:
         # Lock slots first: reading changelogs is pointless if a worker has one.
         directories = [
-            held.enter_context(
+            stack.enter_context(
                 StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
             )
             for slot in range(slots)
         ]
-        url = held.enter_context(_location(driver, directories[0]))
-        manifest = make_snapshots(driver, kept, url)
+        url = stack.enter_context(_location(driver, directories[0]))
+        manifest = make_snapshots(driver, persistent, url)
         # Read after the snapshot was made: with earlier stream times, key ranges might need rows
         # that it left out as expired, and its runs would be refused.
-        positions = slowest_positions(kept.values(), driver.admin, config.application_id)
-        facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
-        ingesting = _Ingesting(driver, kept, url, manifest, positions)
+        positions = slowest_positions(persistent.values(), driver.admin, config.application_id)
+        facts = changelog_facts(list(persistent.values()), driver.admin, now_ms())
+        ingesting = _Ingesting(driver, persistent, url, manifest, positions)
         tasks = sorted(
-            {store.task(number) for store in kept.values() for number in range(store.partitions)}
+            {
+                store.task(number)
+                for store in persistent.values()
+                for number in range(store.partitions)
+            }
         )
         done = [
             restored
@@ -222,10 +226,10 @@ class _Ingesting:
         directory: StateDirectory,
         facts: ChangelogFacts,
     ) -> RestoredStore:
-        made = self._manifest.stores[store.name]
+        snapshot = self._manifest.stores[store.name]
         plan = plan_restore(
             manager.position(store.name),
-            made,
+            snapshot,
             store.spec,
             facts,
             slowest_ms=manager.slowest_ms(store.name),
@@ -260,9 +264,9 @@ class _Ingesting:
                 files = fetched(place, runs.runs, folder)
         except SnapshotRefused as error:
             _log.warning("%s; the changelog is read in full instead", error)
-            made = make_snapshots(self._driver, {store.name: store}, self._url, full=True)
-            self._manifest.stores[store.name] = made.stores[store.name]
-            renewed = made.stores[store.name].partition(runs.partition)
+            manifest = make_snapshots(self._driver, {store.name: store}, self._url, full=True)
+            self._manifest.stores[store.name] = manifest.stores[store.name]
+            renewed = manifest.stores[store.name].partition(runs.partition)
             assert renewed is not None, "a snapshot of ours has all partitions"
             runs = renewed
             with reached(place):

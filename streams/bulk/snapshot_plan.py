@@ -27,13 +27,13 @@ class PartitionPlan:
     """Plan for one partition of a snapshot.
 
     Attributes:
-        kept: Runs kept from the previous snapshot; None for a full one.
+        reused: Runs kept from the previous snapshot; None for a full one.
         ranges: Offsets (first, exclusive end), one per Spark task.
         slowest_ms: Stream time of the task's slowest key range, by which rows expire.
     """
 
     facts: ChangelogFacts
-    kept: PartitionRuns | None
+    reused: PartitionRuns | None
     ranges: tuple[tuple[int, int], ...]
     reason: str
     slowest_ms: int | None = None
@@ -46,22 +46,22 @@ class PartitionPlan:
         """Return the stream time by which the snapshot omits expired rows; None: `observed_ms`."""
         if self.slowest_ms is None:
             return None
-        before_ms = -1 if self.kept is None else self.kept.expired_until_ms
+        before_ms = -1 if self.reused is None else self.reused.expired_until_ms
         expired_until_ms = max(before_ms, min(self.slowest_ms, observed_ms))
         return None if expired_until_ms == observed_ms else expired_until_ms
 
     @property
-    def is_on_nothing(self) -> bool:
-        return self.kept is None or not self.kept.runs
+    def has_no_reused_runs(self) -> bool:
+        return self.reused is None or not self.reused.runs
 
     @property
     def to_offset(self) -> int:
-        begin = self.facts.log_start if self.kept is None else self.kept.to_offset
+        begin = self.facts.log_start if self.reused is None else self.reused.to_offset
         return max(self.facts.stable_end, begin)
 
     @property
     def from_offset(self) -> int:
-        return self.facts.log_start if self.kept is None else self.kept.from_offset
+        return self.facts.log_start if self.reused is None else self.reused.from_offset
 
 
 def plan_partition(
@@ -76,20 +76,20 @@ def plan_partition(
 
     `refused` is the reason the previous snapshot can't be used.
     """
-    kept = previous
+    reused = previous
     reason = refused
     if previous is None:
         reason = refused or "there is no snapshot of it"
     elif refused is None:
         reason = may_extend(previous, facts)
     if reason is not None:
-        kept = None
-    begin = facts.log_start if kept is None else kept.to_offset
+        reused = None
+    begin = facts.log_start if reused is None else reused.to_offset
     end = max(facts.stable_end, begin)
     ranges = cut(begin, end, records_per_task)
     explanation = f"in full: {reason}" if reason is not None else f"{end - begin} offsets more"
     return PartitionPlan(
-        facts=facts, kept=kept, ranges=ranges, reason=explanation, slowest_ms=slowest_ms
+        facts=facts, reused=reused, ranges=ranges, reason=explanation, slowest_ms=slowest_ms
     )
 
 

@@ -34,9 +34,9 @@ from tidewheel.streams.bulk.driver import (
 )
 from tidewheel.streams.bulk.executors import (
     ExecutorWork,
-    MadeRuns,
     RangeToBuild,
     RunsToMerge,
+    UploadedRuns,
     build_range,
     merge_into_one,
 )
@@ -146,7 +146,7 @@ def make_snapshots(
                 slowest_ms=slowest_time(store.spec, positions.get(store.task(number))),
             )
     work = driver.work(list(stores.values()), url)
-    partitions = _made(driver, work, plans)
+    partitions = _built_partitions(driver, work, plans)
     check_same_topics(facts.values(), driver.admin)
     for plan in plans.values():
         slow = read_too_slowly(began_ms, now_ms(), plan.facts.tombstone_retention_ms)
@@ -161,20 +161,20 @@ def make_snapshots(
     return manifest
 
 
-def _made(
+def _built_partitions(
     driver: BulkDriver, work: ExecutorWork, plans: Mapping[_Which, PartitionPlan]
 ) -> dict[_Which, PartitionRuns]:
     """Return each partition's runs; rebuild a partition whose previous runs are broken."""
     partitions, broken = _merged(driver, work, _built(driver, work, plans))
     again: dict[_Which, PartitionPlan] = {}
     for which, refused in broken.items():
-        if plans[which].kept is None:
+        if plans[which].reused is None:
             raise StreamsError(f"{refused}; it was uploaded just now, is the location sound?")
         _log.warning("%s; the changelog is read in full instead", refused)
         again[which] = plan_partition(
             plans[which].facts, None, refused, slowest_ms=plans[which].slowest_ms
         )
-    return partitions | _made(driver, work, again) if again else partitions
+    return partitions | _built_partitions(driver, work, again) if again else partitions
 
 
 def _built(
@@ -186,25 +186,25 @@ def _built(
             partition=number,
             from_offset=first,
             to_offset=end,
-            complete_from_zero=plan.is_on_nothing and first == plan.ranges[0][0],
-            may_begin_later=plan.kept is None,
+            complete_from_zero=plan.has_no_reused_runs and first == plan.ranges[0][0],
+            may_begin_later=plan.reused is None,
             slowest_ms=plan.slowest_ms,
         )
         for (store, number), plan in plans.items()
         for first, end in plan.ranges
     ]
     total = sum(plan.offsets for plan in plans.values())
-    made: defaultdict[_Which, list[MadeRuns]] = defaultdict(list)
+    results: defaultdict[_Which, list[UploadedRuns]] = defaultdict(list)
     for result in driver.run(build_range, work, tasks, step="reading changelogs", total=total):
-        made[result.store, result.partition].append(result)
-    return {which: _on_top(plan, made[which]) for which, plan in plans.items()}
+        results[result.store, result.partition].append(result)
+    return {which: _on_top(plan, results[which]) for which, plan in plans.items()}
 
 
-def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
-    kept = plan.kept
-    time = StoreTime() if kept is None else kept.time
-    old: tuple[Run, ...] = () if kept is None else kept.runs
-    time = reduce(StoreTime.later, (result.time for result in made), time)
+def _on_top(plan: PartitionPlan, results: Sequence[UploadedRuns]) -> PartitionRuns:
+    previous = plan.reused
+    time = StoreTime() if previous is None else previous.time
+    old: tuple[Run, ...] = () if previous is None else previous.runs
+    time = reduce(StoreTime.later, (result.time for result in results), time)
     return PartitionRuns(
         partition=plan.facts.partition,
         from_offset=plan.from_offset,
@@ -212,7 +212,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
         log_start=plan.facts.log_start,
         caught_up_at_ms=plan.facts.now_ms,
         complete_from_zero=True,
-        runs=old + tuple(run for result in made for run in result.runs),
+        runs=old + tuple(run for result in results for run in result.runs),
         time=time,
         expired_by_ms=plan.expired_by_ms(time.observed_ms),
     )
@@ -233,9 +233,11 @@ def _merged(
         if to_merge(partition.runs)
     ]
     total = sum(task.rows for task in tasks)
-    made = driver.run(merge_into_one, work, tasks, step="merging runs", total=total)
-    merged = {(result.store, result.partition): result for result in made}
-    broken = {which: each.refused for which, each in merged.items() if each.refused is not None}
+    results = driver.run(merge_into_one, work, tasks, step="merging runs", total=total)
+    merged = {(result.store, result.partition): result for result in results}
+    broken = {
+        which: result.refused for which, result in merged.items() if result.refused is not None
+    }
     return {
         which: msgspec.structs.replace(partition, runs=merged[which].runs)
         if which in merged
@@ -257,7 +259,7 @@ def _published(
 ) -> StoreSnapshot:
     spec, facts = about.store.spec, about.plan.facts
     created_ms = now_ms()
-    made = StoreSnapshot(
+    snapshot = StoreSnapshot(
         format_version=FORMAT_VERSION,
         application_id=about.application_id,
         store=spec.name,
@@ -273,7 +275,7 @@ def _published(
         partitions=partitions,
     )
     with reached(place):
-        place.publish(made)
+        place.publish(snapshot)
     try:
         place.delete_unreferenced(about.application_id, spec.name, now_ms=created_ms)
     except OSError as error:  # Snapshots also work in a location that forbids deletion.
@@ -283,4 +285,4 @@ def _published(
             place,
             error,
         )
-    return made
+    return snapshot

@@ -13,7 +13,7 @@ import msgspec
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
 from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
-from tidewheel.streams.bulk.columns import RowReader, columns_of
+from tidewheel.streams.bulk.columns import RowDecoder, columns_of
 from tidewheel.streams.bulk.content import read_content, reading_plan
 from tidewheel.streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_ms
 from tidewheel.streams.bulk.executors import ExecutorWork
@@ -27,7 +27,7 @@ from tidewheel.streams.topology.topology import Topology
 
 _PREFIX: Final = "tidewheel-look-"
 
-#: Column type for which `RowReader` keeps Python objects; `string` would make text or JSON of them.
+#: Column type for which `RowDecoder` keeps Python objects; `string` would make text or JSON of them.
 _AS_IT_IS: Final = "binary"
 
 
@@ -83,8 +83,8 @@ class StateView:
         self, store: BulkStore, key: bytes, partition: int, on_progress: OnProgress | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield all rows of a key (windows or versions)."""
-        for columns, found in self._decoded(store, partition, on_progress):
-            if found == key:
+        for columns, row_key in self._decoded(store, partition, on_progress):
+            if row_key == key:
                 yield columns
 
     def _decoded(
@@ -103,7 +103,7 @@ class StateView:
             shapes={store.name: StoreShape.of(store.spec)},
             topics={store.name: store.topic},
         )
-        reader = RowReader(store.spec, store.topic, _AS_IT_IS, _AS_IT_IS)
+        reader = RowDecoder(store.spec, store.topic, _AS_IT_IS, _AS_IT_IS)
         names = tuple(columns_of(store.spec, _AS_IT_IS, _AS_IT_IS))
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
             count = _counter(store, facts, plan.from_offset, on_progress)

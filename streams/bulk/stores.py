@@ -59,7 +59,7 @@ def bulk_stores(
     """
     plan = application_plan(topology, config, admin)
     topology_hash = bytes.fromhex(topology.hash())
-    found: dict[str, BulkStore] = {}
+    stores_by_name: dict[str, BulkStore] = {}
     without: dict[str, str] = {}
     custom: set[str] = set()
     for number, subtopology in sorted(plan.subtopologies.items()):
@@ -67,7 +67,7 @@ def bulk_stores(
             if spec.kind is StoreKind.CUSTOM:
                 custom.add(spec.name)
             elif spec.logging:
-                found[spec.name] = BulkStore(
+                stores_by_name[spec.name] = BulkStore(
                     spec=spec,
                     topic=changelog_topic(config.application_id, spec.name),
                     subtopology=number,
@@ -78,24 +78,24 @@ def bulk_stores(
             else:
                 without[spec.name] = spec.source_topic or ""
     if names is None:
-        return list(found.values())
+        return list(stores_by_name.values())
     for name in names:
-        if name not in found:
-            raise ConfigError(_why_not(name, without, list(found), custom=name in custom))
-    return [found[name] for name in dict.fromkeys(names)]
+        if name not in stores_by_name:
+            raise ConfigError(_why_not(name, without, list(stores_by_name), custom=name in custom))
+    return [stores_by_name[name] for name in dict.fromkeys(names)]
 
 
 def check_no_headers(stores: Iterable[BulkStore], what: str) -> None:
     """Raise `StreamsError` if a store keeps headers, which run files can't hold."""
-    kept = sorted(store.name for store in stores if store.spec.keeps_headers)
-    if kept:
+    with_headers = sorted(store.name for store in stores if store.spec.keeps_headers)
+    if with_headers:
         raise StreamsError(
-            f"store {', '.join(kept)} keeps headers (dsl_store_format, headers=), which {what} would lose; leave it out by "
+            f"store {', '.join(with_headers)} keeps headers (dsl_store_format, headers=), which {what} would lose; leave it out by "
             "naming the other stores: workers restore it from its changelog"
         )
 
 
-def _why_not(name: str, without: dict[str, str], known: list[str], *, custom: bool) -> str:
+def _why_not(name: str, without: dict[str, str], names: list[str], *, custom: bool) -> str:
     if custom:
         return (
             f"store {name!r} is a custom one: only its own class can interpret the records of its changelog, so it "
@@ -108,7 +108,7 @@ def _why_not(name: str, without: dict[str, str], known: list[str], *, custom: bo
         )
     if name in without:
         return f"store {name!r} has no changelog (logging=False), so there is nothing to make it from; leave it out"
-    hint = did_you_mean(name, known) or f"there is {', '.join(sorted(known)) or 'none'}"
+    hint = did_you_mean(name, names) or f"there is {', '.join(sorted(names)) or 'none'}"
     return f"there is no store {name!r} with a changelog; {hint}"
 
 
@@ -166,8 +166,8 @@ def slowest_positions(
         for store in expiring
         for number, read in enumerate(store.inputs)
     }
-    asked = sorted({partition for _, read in inputs.values() for partition in read})
-    committed = admin.committed(group_id, asked, stable=False) if asked else {}
+    partitions = sorted({partition for _, read in inputs.values() for partition in read})
+    committed = admin.committed(group_id, partitions, stable=False) if partitions else {}
     return {
         task_id: slowest_position_ms(
             [progress_of(committed.get(partition)) for partition in read],
@@ -179,9 +179,9 @@ def slowest_positions(
 
 
 def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:
-    known = {changelog.topic: changelog.topic_id for changelog in facts}
-    now = admin.describe_topics(list(known))
-    for topic, topic_id in known.items():
+    topic_ids = {changelog.topic: changelog.topic_id for changelog in facts}
+    now = admin.describe_topics(list(topic_ids))
+    for topic, topic_id in topic_ids.items():
         if topic not in now or now[topic].topic_id != topic_id:
             raise StreamsError(
                 f"changelog {topic} was deleted or recreated while it was read; its data is discarded, run it again"

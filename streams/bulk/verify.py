@@ -22,7 +22,7 @@ from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.state_stores.state_directory import StateDirectory
-from tidewheel.streams.bulk.columns import RowReader
+from tidewheel.streams.bulk.columns import RowDecoder
 from tidewheel.streams.bulk.content import (
     Content,
     PartitionToRead,
@@ -83,24 +83,24 @@ def compare(first: Iterable[StoredRow], second: Iterable[StoredRow]) -> Comparis
     >>> comparison.rows, comparison.different, [row.what for row in comparison.listed]
     (2, 1, ['missing'])
     """
-    found = Comparison()
-    theirs = iter(second)
-    their = next(theirs, None)
+    comparison = Comparison()
+    second_rows = iter(second)
+    second_row = next(second_rows, None)
     for row in first:
-        found.rows += 1
-        while their is not None and their.place < row.place:
-            found.add(their, "too much")
-            their = next(theirs, None)
-        if their is None or their.place != row.place:
-            found.add(row, "missing")
+        comparison.rows += 1
+        while second_row is not None and second_row.place < row.place:
+            comparison.add(second_row, "too much")
+            second_row = next(second_rows, None)
+        if second_row is None or second_row.place != row.place:
+            comparison.add(row, "missing")
             continue
-        if their != row:
-            found.add(row, "other value")
-        their = next(theirs, None)
-    while their is not None:
-        found.add(their, "too much")
-        their = next(theirs, None)
-    return found
+        if second_row != row:
+            comparison.add(row, "other value")
+        second_row = next(second_rows, None)
+    while second_row is not None:
+        comparison.add(second_row, "too much")
+        second_row = next(second_rows, None)
+    return comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def verify_stores(
     tasks = _tasks(driver, stores, facts, local, notes)
     url = driver.config.snapshot_location
     work = driver.work(list(stores.values()), "" if url is None else str(url))
-    found = driver.run(
+    results = driver.run(
         partial(_verify, driver.config.rocksdb),
         work,
         tasks,
@@ -209,12 +209,12 @@ def verify_stores(
     )
     copies: list[VerifiedCopy] = []
     broken: list[str] = []
-    for task, each in zip(tasks, found, strict=True):
+    for task, result in zip(tasks, results, strict=True):
         reading = task.reading
         described = _Describing(stores[reading.store])
-        if each.refused is not None:
+        if result.refused is not None:
             broken.append(
-                f"store {reading.store} partition {reading.partition}: {each.refused}; run `tidewheel snapshot --full`"
+                f"store {reading.store} partition {reading.partition}: {result.refused}; run `tidewheel snapshot --full`"
             )
         copies += [
             VerifiedCopy(
@@ -225,7 +225,7 @@ def verify_stores(
                 different=comparison.different,
                 differences=tuple(map(described.text, comparison.listed)),
             )
-            for name, comparison in each.compared.items()
+            for name, comparison in result.compared.items()
         ]
     return VerifyReport(
         application_id=driver.config.application_id,
@@ -259,12 +259,12 @@ def _tasks(
     tasks: list[_ToVerify] = []
     for store in stores.values():
         topic_id = facts[store.changelog(0)].topic_id
-        made = newest_snapshot(place, driver.config.application_id, store.name, topic_id)
-        if made is None:
+        snapshot = newest_snapshot(place, driver.config.application_id, store.name, topic_id)
+        if snapshot is None:
             notes.append(f"store {store.name}: there is no snapshot")
         for number in range(store.partitions):
             partition = store.changelog(number)
-            reading, plan = reading_plan(store, made, facts[partition])
+            reading, plan = reading_plan(store, snapshot, facts[partition])
             if plan.refused is not None:
                 notes.append(
                     f"store {store.name} partition {number}: its snapshot is not followed: {plan.refused}"
@@ -284,22 +284,22 @@ def _local_copies(
     if not driver.runs_here:
         notes.append("databases on this machine are not compared: Spark's executors run elsewhere")
         return {}
-    found: dict[TopicPartition, list[_LocalCopy]] = {}
+    copies: dict[TopicPartition, list[_LocalCopy]] = {}
     application = config.state_dir / config.application_id
     slots = sorted(int(entry.name) for entry in application.glob("*") if entry.name.isdecimal())
     for slot in slots:
         try:
-            held = StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
+            directory = StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
         except StoreLockedError as error:
             notes.append(f"slot {slot} is not compared: {error}")
             continue
-        with held:
-            for task_id in held.tasks():
-                path = held.task_directory(task_id)
+        with directory:
+            for task_id in directory.tasks():
+                path = directory.task_directory(task_id)
                 copy = folder / f"{slot}-{task_id}"
-                for partition, each in _copied(config, stores, path, copy, facts, notes):
-                    found.setdefault(partition, []).append(each)
-    return found
+                for partition, local_copy in _copied(config, stores, path, copy, facts, notes):
+                    copies.setdefault(partition, []).append(local_copy)
+    return copies
 
 
 def _copied(
@@ -346,9 +346,9 @@ def _copied(
                     f"transaction, which begins at offset {about.stable_end} of {where}; run it again when that has ended"
                 )
                 continue
-            own = copy.with_name(f"{copy.name}-{store.name}")
-            database.checkpoint(own)
-            yield where, _LocalCopy(name=str(path), path=own, position=position.offset)
+            own_path = copy.with_name(f"{copy.name}-{store.name}")
+            database.checkpoint(own_path)
+            yield where, _LocalCopy(name=str(path), path=own_path, position=position.offset)
 
 
 def _verify(
@@ -369,8 +369,8 @@ def _verify(
         truth = read_changelog(work, reading, fresh("changelog"), count)
         if reading.runs is not None:
             try:
-                made = read_snapshot(work, reading, reading.runs, fresh("snapshot"), count)
-                compared["snapshot"] = compare_contents(spec, truth, made)
+                snapshot_rows = read_snapshot(work, reading, reading.runs, fresh("snapshot"), count)
+                compared["snapshot"] = compare_contents(spec, truth, snapshot_rows)
             except SnapshotRefused as error:
                 refused = str(error)
         for number, copy in enumerate(task.copies):
@@ -405,12 +405,12 @@ def compare_contents(spec: StoreSpec, first: Content, second: Content) -> Compar
 
 class _Describing:
     def __init__(self, store: BulkStore) -> None:
-        self._reader = RowReader(store.spec, store.topic, "string", "string")
+        self._reader = RowDecoder(store.spec, store.topic, "string", "string")
 
     def text(self, difference: Difference) -> str:
         row: StoredRow = difference.row
         key: Any = row.key
         with contextlib.suppress(Exception):  # Show the raw key if it can't be decoded.
             key, _ = self._reader.decoded(row)
-        begins = "" if row.start is None else f" from {row.start}"
-        return f"{key!r}{begins}: {difference.what}"
+        start_text = "" if row.start is None else f" from {row.start}"
+        return f"{key!r}{start_text}: {difference.what}"

@@ -38,12 +38,12 @@ class SettingsOptions:
     ] = ()
 
     def overrides(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "application_id": self.application_id,
             "state_dir": None if self.state_dir is None else str(self.state_dir),
         }
-        named = {option: value for option, value in given.items() if value is not None}
+        named = {option: value for option, value in options.items() if value is not None}
         return parse_assignments(self.assignments) | named
 
     def config_file(self) -> str | None:

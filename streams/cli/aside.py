@@ -44,7 +44,7 @@ class Aside:
             self._calls.get()()
 
 
-def leave_at_once(code: ExitCode) -> NoReturn:
+def exit_immediately(code: ExitCode) -> NoReturn:
     """Exit without closing clients, which block while brokers do not answer."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -39,10 +39,10 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Seconds between checks of the transactions that were open at a command's first check, until each
 #: has ended or counts as stalled (5 s).
-_LOOK_AGAIN_S: Final = 0.5
+_RECHECK_S: Final = 0.5
 
 
-class Connection(Protocol):
+class GroupConnection(Protocol):
     """Clients of one cluster, created on first use."""
 
     @property
@@ -93,18 +93,18 @@ class _Leader:
         self._producer = LeaderProducer(settings, TopicPartition(self._topic, 0))
 
     def init(self) -> None:
-        with self._told():
+        with self._as_streams_error():
             self._producer.init()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        with self._told():
+        with self._as_streams_error():
             self._producer.write(keys, values)
 
     def close(self) -> None:
         self._producer.close()
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _as_streams_error(self) -> Generator[None]:
         try:
             yield
         except LeadershipLostError as error:
@@ -117,7 +117,7 @@ class GroupAccess:
     """A command's access to a group; each read continues at the offset of the last one."""
 
     def __init__(
-        self, config: StreamsConfig, connection: Connection, now_ms: Callable[[], int]
+        self, config: StreamsConfig, connection: GroupConnection, now_ms: Callable[[], int]
     ) -> None:
         self.config = config
         self.connection = connection
@@ -130,7 +130,7 @@ class GroupAccess:
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
         #: Set by commands that read once: they wait until each open transaction ends or stalls.
-        self.looks_once = False
+        self.reads_once = False
         self.pause: Callable[[float], object] = time.sleep
         self._transactions = StalledTransactions()
         self._around = BrokerFacts()
@@ -167,10 +167,10 @@ class GroupAccess:
         The first call starts two session timeouts back, or with `whole` at the oldest message.
         """
         since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
-        for heard in self.connection.topics.inbox(since_ms):
-            self.inbox.add(heard)
+        for message in self.connection.topics.inbox(since_ms):
+            self.inbox.add(message)
 
-    def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:
+    def read_existing_topics(self, *, whole: bool = False) -> Mapping[str, str]:
         """Read those of the group's two topics that exist; return their topic ids by name."""
         ids = self.connection.topics.topic_ids()
         if state_topic(self.application_id) in ids:
@@ -185,7 +185,7 @@ class GroupAccess:
         self.read_inbox()
         return entries
 
-    def look(self, *, ask_brokers: bool = True) -> GroupStatus:
+    def read_status(self, *, ask_brokers: bool = True) -> GroupStatus:
         """Read both topics and return the status; `ask_brokers` adds data that only brokers have."""
         self.read()
         self.inbox.forget_old()
@@ -233,7 +233,7 @@ class GroupAccess:
             return BrokerFacts(problem=str(error))
 
     def _stalled_transactions(self) -> tuple[OpenTransaction, ...]:
-        wanted = {
+        candidates = {
             *self._inputs(),
             *(
                 TopicPartition(topic, task.partition)
@@ -243,16 +243,17 @@ class GroupAccess:
             TopicPartition(state_topic(self.application_id), 0),
         }
         admin = self.connection.admin
-        there = admin.describe_topics(sorted({partition.topic for partition in wanted}))
+        topics = admin.describe_topics(sorted({partition.topic for partition in candidates}))
         partitions = sorted(
             partition
-            for partition in wanted
-            if partition.topic in there and partition.partition < there[partition.topic].partitions
+            for partition in candidates
+            if partition.topic in topics
+            and partition.partition < topics[partition.topic].partitions
         )
         begun_s = time.monotonic()
         self._transactions.update(admin.open_transactions(partitions), begun_s)
-        while self.looks_once and self._transactions.is_undecided(begun_s):
-            self.pause(_LOOK_AGAIN_S)
+        while self.reads_once and self._transactions.is_undecided(begun_s):
+            self.pause(_RECHECK_S)
             self._transactions.update(admin.open_transactions(partitions), time.monotonic())
         return self._transactions.stalled
 
@@ -282,7 +283,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def connect(config: StreamsConfig) -> Connection:
+def connect(config: StreamsConfig) -> GroupConnection:
     return KafkaConnection(config)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from tidewheel.rebalance.inspect.describe import GroupPhase, duration_text
 from tidewheel.rebalance.model import MemberPhase, TaskPhase
 from tidewheel.streams.group.range_map import InputRanges, KeyRange
-from tidewheel.streams.group.status import GroupStatus, MemberStatus, TaskFigures
+from tidewheel.streams.group.status import GroupStatus, MemberStatus, MemberTask
 
 _BAR_WIDTH: Final = 20
 _PHASE_STYLES: Final = {
@@ -37,7 +37,7 @@ def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> Rende
         parts += [Text(), _members(status)]
     if status.tasks:
         parts += [Text(), _tasks(status, tasks_first)]
-        parts += [Text(text, style="yellow") for text in records_in_hand(status)]
+        parts += [Text(text, style="yellow") for text in slow_record_lines(status)]
     if status.learners or status.waiting:
         parts += [Text(), _copies("learners", status.learners, status.read_ms)]
         parts += _waiting(status)
@@ -66,7 +66,7 @@ def status_line(status: GroupStatus) -> str:
     return "  ".join(parts)
 
 
-def records_in_hand(status: GroupStatus) -> list[str]:
+def slow_record_lines(status: GroupStatus) -> list[str]:
     """Return warnings: blocked event loops, and records that a key range processes for long."""
     blocked = [
         f"task {task.task} at {task.member or _UNKNOWN} blocks the event loop that key ranges share: {task.blocked}"
@@ -206,7 +206,7 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
     return table
 
 
-def _copies(title: str, copies: Sequence[TaskFigures], read_ms: int) -> Table:
+def _copies(title: str, copies: Sequence[MemberTask], read_ms: int) -> Table:
     table = _table(
         title, ("task", "at", "phase", "restored"), ("lag", "records/s", "ready in", "since")
     )
@@ -253,12 +253,12 @@ def _cells(*values: object) -> list[Text]:
     return [Text(str(value)) for value in values]
 
 
-def _urgency(task: TaskFigures) -> tuple[bool, int]:
+def _urgency(task: MemberTask) -> tuple[bool, int]:
     return task.phase == TaskPhase.RUNNING.value, -(task.lag or 0)
 
 
-def _evenness(each: InputRanges) -> int:
-    return -max(key_range.ahead for key_range in each.ranges)
+def _evenness(ranges: InputRanges) -> int:
+    return -max(key_range.ahead for key_range in ranges.ranges)
 
 
 def _since(since_ms: int | None, now_ms: int, *, known: bool = True) -> str:
@@ -274,7 +274,7 @@ def _count(number: int | None, *, stale: bool) -> str:
     return f"{number:,} (stale)" if stale else f"{number:,}"
 
 
-def _rate(figures: TaskFigures) -> str:
+def _rate(figures: MemberTask) -> str:
     return _UNKNOWN if figures.rate is None else f"{figures.rate:,.0f}"
 
 

@@ -27,8 +27,8 @@ from tidewheel.streams.processes.child import LineReader, WakePipe
 from tidewheel.streams.processes.supervisor.worker_messages import (
     LINE_BYTES_MAX,
     MetricsReported,
+    NextRecord,
     Order,
-    RecordInHand,
     Report,
     StartWorker,
     StateChanged,
@@ -127,8 +127,8 @@ class SupervisorLink:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one worker with `--reports FD`, in a group also `--watchdog FD`; return the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    fds = {name: int(fd) for name, fd in zip(given[::2], given[1::2], strict=True)}
+    command_line = sys.argv[1:] if arguments is None else arguments
+    fds = {name: int(fd) for name, fd in zip(command_line[::2], command_line[1::2], strict=True)}
     reports_fd, watchdog_fd = fds["--reports"], fds.get("--watchdog")
     _disable_stop_signals()
     link = SupervisorLink(_move_orders_pipe(), reports_fd)
@@ -234,9 +234,9 @@ def _late(link: SupervisorLink) -> int:
 
 def _report_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:
     if partition is None:
-        link.send(RecordInHand())
+        link.send(NextRecord())
     else:
-        link.send(RecordInHand(topic=partition.topic, partition=partition.partition, offset=offset))
+        link.send(NextRecord(topic=partition.topic, partition=partition.partition, offset=offset))
 
 
 def _move_orders_pipe() -> int:
@@ -254,11 +254,11 @@ def _disable_stop_signals() -> None:
     User code's child processes would inherit SIG_IGN, but not a handler.
     """
 
-    def nothing(_number: int, _frame: FrameType | None) -> None:
+    def ignore_signal(_number: int, _frame: FrameType | None) -> None:
         pass
 
-    signal.signal(signal.SIGINT, nothing)
-    signal.signal(signal.SIGTERM, nothing)
+    signal.signal(signal.SIGINT, ignore_signal)
+    signal.signal(signal.SIGTERM, ignore_signal)
 
 
 def _end_if_abandoned(after_s: float) -> None:

@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value

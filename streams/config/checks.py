@@ -31,28 +31,28 @@ class _Options(Protocol):
 
 
 def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
-    found: list[str] = []
+    problems: list[str] = []
     least = _HEARTBEATS_PER_SESSION * config.heartbeat_interval_ms
     if config.session_timeout_ms < least:
         session = labelled("session_timeout_ms", config.session_timeout_ms, origins)
         heartbeat = labelled("heartbeat_interval_ms", config.heartbeat_interval_ms, origins)
-        found.append(
+        problems.append(
             f"{session}: must be at least {_HEARTBEATS_PER_SESSION} times {heartbeat}; set session_timeout_ms to "
             f"{least} or more, or lower heartbeat_interval_ms"
         )
     if config.late_records_to_dead_letter_queue and config.dead_letter_queue_topic is None:
         late = labelled("late_records_to_dead_letter_queue", True, origins)
-        found.append(
+        problems.append(
             f"{late}: there is no dead-letter topic to write them to; set dead_letter_queue_topic, or leave this False"
         )
-    return found
+    return problems
 
 
 def cautions(config: _Options) -> list[str]:
     """Return doubtful combinations of settings; each start logs them, `config show` too."""
-    found: list[str] = []
+    warnings: list[str] = []
     if config.parallelising_factor > 1 and config.num_stream_threads == 1:
-        found.append(
+        warnings.append(
             f"parallelising_factor={config.parallelising_factor} has no effect with num_stream_threads=1; leave that at "
             "'auto', or give more threads"
         )
@@ -60,7 +60,7 @@ def cautions(config: _Options) -> list[str]:
     for name, properties in clients.items():
         key = "enable.ssl.certificate.verification"
         if str(properties.get(key, "true")).lower() == "false":
-            found.append(
+            warnings.append(
                 f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
                 "give the broker's CA with ssl.ca.location instead"
             )
@@ -70,9 +70,9 @@ def cautions(config: _Options) -> list[str]:
         for name, properties in clients.items()
     }
     if len(set(protocols.values())) > 1:
-        each = ", ".join(f"{name}: {protocol}" for name, protocol in protocols.items())
-        found.append(
-            f"security.protocol differs between clients ({each}), but all of them connect to bootstrap_servers; set "
+        by_client = ", ".join(f"{name}: {protocol}" for name, protocol in protocols.items())
+        warnings.append(
+            f"security.protocol differs between clients ({by_client}), but all of them connect to bootstrap_servers; set "
             "it, and its credentials, in consumer, producer and admin"
         )
-    return found
+    return warnings

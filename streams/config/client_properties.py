@@ -28,12 +28,12 @@ class _Reserved(msgspec.Struct, frozen=True):
 
 
 _FALSE: Final = frozenset({"false"})
-_OURS: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
+_CONSUMER_POLICY: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
 _EVERY_CLIENT: Final = {
     "bootstrap.servers": _Reserved("set bootstrap_servers, which all clients share"),
     "metadata.broker.list": _Reserved("set bootstrap_servers, which all clients share"),
     "default.topic.config": _Reserved(
-        "give topic properties beside the others, without this table"
+        "give topic properties directly, as all others, without this table"
     ),
     "logger": _Reserved("the clients' log goes to Python's logging; remove it"),
 }
@@ -46,22 +46,22 @@ _RESERVED: Final[Mapping[ClientKind, Mapping[str, _Reserved]]] = {
         ),
         "group.id": _Reserved("the group is named by application_id; remove it"),
         "group.instance.id": _Reserved("set group_instance_id"),
-        "group.protocol": _Reserved(_OURS),
-        "group.protocol.type": _Reserved(_OURS),
+        "group.protocol": _Reserved(_CONSUMER_POLICY),
+        "group.protocol.type": _Reserved(_CONSUMER_POLICY),
         "group.remote.assignor": _Reserved("set task_assignor"),
         "partition.assignment.strategy": _Reserved("set task_assignor"),
         "session.timeout.ms": _Reserved("set session_timeout_ms"),
         "heartbeat.interval.ms": _Reserved("set heartbeat_interval_ms"),
         "max.poll.interval.ms": _Reserved("set worker_hang_timeout_ms"),
-        "enable.auto.commit": _Reserved(_OURS, _FALSE),
-        "auto.commit.enable": _Reserved(_OURS, _FALSE),
+        "enable.auto.commit": _Reserved(_CONSUMER_POLICY, _FALSE),
+        "auto.commit.enable": _Reserved(_CONSUMER_POLICY, _FALSE),
         "auto.commit.interval.ms": _Reserved("set commit_interval_ms"),
-        "enable.auto.offset.store": _Reserved(_OURS, _FALSE),
+        "enable.auto.offset.store": _Reserved(_CONSUMER_POLICY, _FALSE),
         "auto.offset.reset": _Reserved("set auto_offset_reset, or offset_reset= of a source"),
         "enable.partition.eof": _Reserved(
             "Tidewheel needs to see where partitions end; remove it", frozenset({"true"})
         ),
-        "on_commit": _Reserved(_OURS),
+        "on_commit": _Reserved(_CONSUMER_POLICY),
     },
     "producer": {
         **_EVERY_CLIENT,

@@ -36,7 +36,7 @@ def attribute_docstrings(of: type) -> dict[str, str]:
         source = dedent(inspect.getsource(of))
     except OSError:
         return {}
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     definition = ast.parse(source).body[0]
     assert isinstance(definition, ast.ClassDef), "it is the source of a class"
     for above, below in pairwise(definition.body):
@@ -44,10 +44,10 @@ def attribute_docstrings(of: type) -> dict[str, str]:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
                 value=ast.Constant(value=str(text))
             ):
-                found[name] = " ".join(text.split())
+                docstrings[name] = " ".join(text.split())
             case _:
                 pass
-    return found
+    return docstrings
 
 
 class OptionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,16 +104,18 @@ def rows(
             text = str(shown)
             yield OptionRow(option=option, value=text, source=source, description=description)
             continue
-        told = meanings() if option == "rocksdb" else {}
+        docstrings = meanings() if option == "rocksdb" else {}
         for key, item in shown.items():
             # If keys have origins of their own, a key without one has its default value. A table
             # passed as one object (`RocksDBOptions`) has one origin for all keys.
-            whole = DEFAULT if any(name.startswith(f"{option}.") for name in origins) else source
+            default_source = (
+                DEFAULT if any(name.startswith(f"{option}.") for name in origins) else source
+            )
             yield OptionRow(
                 option=f"{option}.{key}",
                 value=str(item),
-                source=origins.get(f"{option}.{key}", whole),
-                description=_first_sentence(told[key]) if key in told else description,
+                source=origins.get(f"{option}.{key}", default_source),
+                description=_first_sentence(docstrings[key]) if key in docstrings else description,
             )
 
 

@@ -11,7 +11,7 @@ from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.user_functions import function_name
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that other processes can import, and give it or its "module:name"'
+_NEXT_STEP: Final = 'define it with `def` or `class` at the top of a module that other processes can import, and give it or its "module:name"'
 
 
 def is_importable_name(text: str) -> bool:
@@ -41,22 +41,22 @@ def importable_name(obj: Callable[..., Any] | str) -> str:
     called = function_name(obj)
     if not isinstance(module, str) or not isinstance(name, str):
         raise ConfigError(
-            f"{called} object has no name that another process could import; {_WAY_OUT}"
+            f"{called} object has no name that another process could import; {_NEXT_STEP}"
         )
     if "<" in name:
         kind = "a lambda" if name.endswith("<lambda>") else "defined inside a function"
-        raise ConfigError(f"{called} is {kind}, and other processes can't import it; {_WAY_OUT}")
+        raise ConfigError(f"{called} is {kind}, and other processes can't import it; {_NEXT_STEP}")
     if module == "__main__":
         raise ConfigError(
             f"{called} is defined in the program's main file (__main__), which other processes can't import; move it "
             "to a module of its own and import it from there"
         )
-    found: Any = sys.modules.get(module)
+    imported: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not obj and not (isinstance(obj, MethodType) and found == obj):
+        imported = getattr(imported, part, None)
+    if imported is not obj and not (isinstance(obj, MethodType) and imported == obj):
         raise ConfigError(
-            f"{called} is not the object that other processes import as {module}:{name}; {_WAY_OUT}"
+            f"{called} is not the object that other processes import as {module}:{name}; {_NEXT_STEP}"
         )
     return f"{module}:{name}"
 
@@ -69,16 +69,16 @@ def import_object(name: str) -> Any:
     """
     module, _, path = importable_name(name).partition(":")
     try:
-        found: Any = import_module(module)
+        imported: Any = import_module(module)
     except ImportError as error:
         raise ConfigError(
             f"{name!r}: can't import module {module!r} ({error}); install it or put it on PYTHONPATH"
         ) from error
     for part in path.split("."):
         try:
-            found = getattr(found, part)
+            imported = getattr(imported, part)
         except AttributeError:
             raise ConfigError(
                 f"{name!r}: module {module!r} has no {path!r}; correct the name"
             ) from None
-    return found
+    return imported

@@ -64,16 +64,16 @@ _Setting = tuple[str, str | None, Any, str]
 
 
 def collect(
-    known: Collection[str],
+    options: Collection[str],
     keywords: Mapping[str, Any],
     file: Path | None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the merged settings; the first source with an option, or a table's key, wins."""
     settings = Settings({}, {})
-    environment = _from_environment(known, os.environ if environ is None else environ)
-    from_file = _from_file(known, file) if file is not None else iter(())
-    for source in (_from_keywords(known, keywords), environment, from_file):
+    environment = _from_environment(options, os.environ if environ is None else environ)
+    from_file = _from_file(options, file) if file is not None else iter(())
+    for source in (_from_keywords(options, keywords), environment, from_file):
         # An option that is no dict is complete: it hides the values of later sources.
         closed = {
             option
@@ -109,14 +109,14 @@ def _add(settings: Settings, option: str, key: str | None, value: Any, origin: s
         settings.origins[f"{option}.{key}"] = origin
 
 
-def _from_keywords(known: Collection[str], keywords: Mapping[str, Any]) -> Iterator[_Setting]:
+def _from_keywords(options: Collection[str], keywords: Mapping[str, Any]) -> Iterator[_Setting]:
     for option, value in keywords.items():
-        if option not in known:
-            raise _unknown(option, KEYWORD, known)
+        if option not in options:
+            raise _unknown(option, KEYWORD, options)
         yield from _spread(option, value, KEYWORD)
 
 
-def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
+def _from_environment(options: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
     # Longer names first, so TIDEWHEEL_CONSUMER__X, which sets one key, wins over
     # TIDEWHEEL_CONSUMER (JSON).
     names = [name for name in environ if name.upper().startswith(PREFIX)]
@@ -126,13 +126,13 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
             continue
         option, nested, key = name[len(PREFIX) :].lower().partition("__")
         origin = f"environment variable {name}"
-        if option not in known:
-            if _is_meant_as_option(option, known):
-                raise _unknown(option, origin, known, shown=name)
+        if option not in options:
+            if _is_meant_as_option(option, options):
+                raise _unknown(option, origin, options, shown=name)
             _log.debug("environment variable %s is no option of Tidewheel; it is ignored", name)
             continue
         if nested and (option not in TABLES or not key):
-            raise _unknown(option, origin, known, shown=name)
+            raise _unknown(option, origin, options, shown=name)
         if not text:  # an empty value in a shell or compose file means unset
             continue
         if nested:
@@ -143,17 +143,17 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
             yield option, None, text, origin
 
 
-def _is_meant_as_option(option: str, known: Collection[str]) -> bool:
+def _is_meant_as_option(option: str, options: Collection[str]) -> bool:
     """Return True if an unknown variable is a misspelt option, not another program's variable."""
     if _SERVICE_LINK.fullmatch(option.upper()):
         return False
     return bool(
-        did_you_mean(option, known)
+        did_you_mean(option, options)
         or option.startswith((*_CLIENT_PROPERTY, *(f"{table}_" for table in TABLES)))
     )
 
 
-def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
+def _from_file(options: Collection[str], file: Path) -> Iterator[_Setting]:
     import tomllib  # noqa: PLC0415 - most applications have no file
 
     try:
@@ -168,8 +168,8 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
         raise ConfigError(f"settings file {str(file)!r} is not TOML: {error}; correct it") from None
     for option, value in content.items():
         origin = f"{file}, key {option}"
-        if option not in known:
-            raise _unknown(option, origin, known)
+        if option not in options:
+            raise _unknown(option, origin, options)
         if option in _DOTTED and isinstance(value, dict):
             value = dict(_flat(cast("dict[str, Any]", value)))  # noqa: PLW2901 - the same table, spelled with dots
         yield from _spread(option, value, origin)
@@ -217,9 +217,9 @@ def _json_table(text: str, origin: str) -> dict[str, Any]:
 
 
 def _unknown(
-    option: str, origin: str, known: Collection[str], *, shown: str | None = None
+    option: str, origin: str, options: Collection[str], *, shown: str | None = None
 ) -> ConfigError:
-    hint = did_you_mean(option, known)
+    hint = did_you_mean(option, options)
     table = next((table for table in TABLES if option.startswith(f"{table}_")), None)
     if table is not None and shown is not None:
         key = option.removeprefix(f"{table}_").upper()

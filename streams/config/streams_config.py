@@ -324,9 +324,9 @@ class StreamsConfig(BaseModel, frozen=True):
         self, collected: Settings | None = None, /, **options: Unpack[StreamsOptions]
     ) -> None:
         """Collect and check settings. `collected` is for `from_toml` and `replace` only."""
-        known = type(self).model_fields
+        fields = type(self).model_fields
         if collected is None:
-            collected = collect(known, options, settings_file(os.environ))
+            collected = collect(fields, options, settings_file(os.environ))
         elif not isinstance(collected, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
             raise ConfigError("StreamsConfig takes options by keyword: application_id=...")
         try:
@@ -363,12 +363,12 @@ class StreamsConfig(BaseModel, frozen=True):
         """
         changed = collect(type(self).model_fields, changes, None, environ={})
         values = {name: getattr(self, name) for name in self.model_fields_set} | changed.values
-        kept = {
+        unchanged = {
             name: origin
             for name, origin in self._origins.items()
             if name.partition(".")[0] not in changed.values
         }
-        return type(self)(Settings(values, kept | changed.origins))
+        return type(self)(Settings(values, unchanged | changed.origins))
 
     def describe(self) -> list[OptionRow]:
         """Return a row per option (and table key): value with secrets hidden, source, description.
@@ -421,10 +421,10 @@ class StreamsConfig(BaseModel, frozen=True):
         return hash(self.application_id)
 
 
-def given_config(config: object, what: str) -> StreamsConfig:
+def checked_config(config: object, what: str) -> StreamsConfig:
     """Return the config passed to `what`; raise `ConfigError` for other types, such as a dict.
 
-    >>> given_config({"application_id": "shop"}, "KafkaStreams")
+    >>> checked_config({"application_id": "shop"}, "KafkaStreams")
     Traceback (most recent call last):
     ...
     tidewheel.streams.errors.ConfigError: KafkaStreams: the config is of type dict; give StreamsConfig(**options)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return "did you mean X?" for a similar known name, or "".
 
     Kafka's dotted spelling is understood.
@@ -13,5 +13,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'did you mean commit_interval_ms?'
     """
     spelled = name.lower().replace(".", "_").replace("-", "_")
-    matches = get_close_matches(spelled, sorted(known), n=1, cutoff=0.7)
+    matches = get_close_matches(spelled, sorted(candidates), n=1, cutoff=0.7)
     return f"did you mean {matches[0]}?" if matches else ""

@@ -89,7 +89,7 @@ def integer(
     minimum: int, maximum: int | None = None, *, words: Collection[str] = ()
 ) -> PlainValidator:
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-    wanted = f"must be a whole number {bounds}" + "".join(f", or {word!r}" for word in words)
+    requirement = f"must be a whole number {bounds}" + "".join(f", or {word!r}" for word in words)
 
     def check(value: object) -> int | str:
         if isinstance(value, str):
@@ -98,31 +98,31 @@ def integer(
             try:
                 value = int(value)
             except ValueError:
-                raise ValueError(wanted) from None
+                raise ValueError(requirement) from None
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(wanted)  # noqa: TRY004 - pydantic reports ValueError
-        return _in_range(value, minimum, maximum, wanted)
+            raise ValueError(requirement)  # noqa: TRY004 - pydantic reports ValueError
+        return _in_range(value, minimum, maximum, requirement)
 
     return PlainValidator(check)
 
 
 def milliseconds(minimum: int) -> PlainValidator:
-    wanted = f"must be a duration of at least {minimum} ms, as 500 or '500ms'"
+    requirement = f"must be a duration of at least {minimum} ms, as 500 or '500ms'"
 
     def check(value: object) -> int:
         if isinstance(value, str):
             try:
                 value = parse_ms(value)
             except ValueError as error:
-                raise ValueError(f"{wanted}: it {error}") from None
+                raise ValueError(f"{requirement}: it {error}") from None
         if not isinstance(value, int | timedelta) or isinstance(value, bool):
-            raise ValueError(wanted)  # noqa: TRY004 - pydantic reports ValueError
+            raise ValueError(requirement)  # noqa: TRY004 - pydantic reports ValueError
         if isinstance(value, timedelta):
             try:
                 value = to_ms(value, minimum_ms=minimum, error=ConfigError)
             except ConfigError:
-                raise ValueError(wanted) from None
-        return _in_range(value, minimum, None, wanted)
+                raise ValueError(requirement) from None
+        return _in_range(value, minimum, None, requirement)
 
     return PlainValidator(check)
 
@@ -137,9 +137,9 @@ def size(minimum: int) -> PlainValidator:
     return PlainValidator(check)
 
 
-def _in_range(value: int, minimum: int, maximum: int | None, wanted: str) -> int:
+def _in_range(value: int, minimum: int, maximum: int | None, requirement: str) -> int:
     if value < minimum or (maximum is not None and value > maximum):
-        raise ValueError(wanted)
+        raise ValueError(requirement)
     return value
 
 
@@ -160,9 +160,9 @@ def one_of(*choices: str) -> PlainValidator:
 
 
 def _must_be_one_of(value: object, choices: Iterable[str]) -> str:
-    words = ", ".join(repr(choice) for choice in choices)
+    choices_text = ", ".join(repr(choice) for choice in choices)
     hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return f"must be one of {words}" + (f"; {hint}" if hint else "")
+    return f"must be one of {choices_text}" + (f"; {hint}" if hint else "")
 
 
 def optional(check: Callable[[Any], T]) -> PlainValidator:
@@ -292,15 +292,15 @@ def check_assignor(value: object) -> str:
     raise ValueError(f'{_must_be_one_of(value, TASK_ASSIGNORS)}, or a "module:name" or its object')
 
 
-def _callable(value: object, arguments: int, wanted: str) -> Any:
+def _callable(value: object, arguments: int, requirement: str) -> Any:
     if isinstance(value, str):
         if not is_importable_name(value):
-            raise ValueError(f'must be {wanted}, or the "module:name" of one')
+            raise ValueError(f'must be {requirement}, or the "module:name" of one')
         value = _reported(import_object, value)
     if not callable(value):
-        raise ValueError(f'must be {wanted}, or the "module:name" of one')  # noqa: TRY004 - pydantic reports ValueError
+        raise ValueError(f'must be {requirement}, or the "module:name" of one')  # noqa: TRY004 - pydantic reports ValueError
     if not accepts(value, arguments):
-        raise ValueError(f"must be {wanted}; {function_name(value)} can't be called so")
+        raise ValueError(f"must be {requirement}; {function_name(value)} can't be called so")
     return value
 
 
@@ -365,8 +365,8 @@ def check_serde(value: object) -> Serde[Any]:
         if not is_importable_name(value):
             raise ValueError(f'{_must_be_one_of(value, SERDE_NAMES)}, or a "module:name"')
         value = _reported(import_object, value)
-    given: Any = value
-    return _reported(as_serde, given)
+    serde: Any = value
+    return _reported(as_serde, serde)
 
 
 def _reported(function: Callable[[Any], T], value: Any) -> T:
@@ -382,12 +382,12 @@ def check_rocksdb(value: object) -> RocksDBOptions:
         return value
     if not isinstance(value, Mapping):
         raise ValueError("must be RocksDBOptions(...) or a table of its options")  # noqa: TRY004 - pydantic reports ValueError
-    known = {field.name for field in dataclasses.fields(RocksDBOptions)}
+    fields = {field.name for field in dataclasses.fields(RocksDBOptions)}
     options: dict[str, Any] = {}
     for key, option in value.items():  # pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
         name = str(key)  # pyright: ignore[reportUnknownArgumentType] - a mapping of anything
-        if name not in known:
-            hint = did_you_mean(name, known) or f"known are {', '.join(sorted(known))}"
+        if name not in fields:
+            hint = did_you_mean(name, fields) or f"known are {', '.join(sorted(fields))}"
             raise BadPropertyError(name, f"is no option of RocksDB here; {hint}")
         options[name] = _rocksdb_value(name, option)
     for name, option in options.items():

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz"})
 
 #: `Sec-Fetch-Site` values of the dashboard's own page and of typed addresses.
-_OWN: Final = frozenset({"same-origin", "none"})
+_SAME_SITE: Final = frozenset({"same-origin", "none"})
 
 #: Headers of each response: the browser loads local resources only, and refuses framing and markup
 #: made from text.
@@ -122,4 +122,4 @@ def _is_address(name: str) -> bool:
 def _is_of_another_site(headers: Headers) -> bool:
     """Return true if another site's page sent the request; links to the page are harmless."""
     site = headers.get("sec-fetch-site", "none")
-    return site not in _OWN and headers.get("sec-fetch-mode") != "navigate"
+    return site not in _SAME_SITE and headers.get("sec-fetch-mode") != "navigate"

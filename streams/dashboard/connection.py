@@ -57,9 +57,9 @@ class Connection(H11Protocol):
     def _await_request(self) -> None:
         if self._request_timer is not None:
             self._request_timer.cancel()
-        self._request_timer = self.loop.call_later(REQUEST_S, self._end_unless_whole)
+        self._request_timer = self.loop.call_later(REQUEST_S, self._close_if_incomplete)
 
-    def _end_unless_whole(self) -> None:
+    def _close_if_incomplete(self) -> None:
         cycle = cast("RequestResponseCycle | None", self.cycle)
         answers = cycle is not None and not cycle.response_complete
         if not answers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY):

@@ -12,7 +12,7 @@ from tidewheel.rebalance.inspect.describe import GroupPhase
 from tidewheel.rebalance.model import TaskRole
 from tidewheel.rebalance.protocol.group import LIVE
 from tidewheel.streams.dashboard.poller import PollResult
-from tidewheel.streams.group.status import GroupStatus, TaskFigures
+from tidewheel.streams.group.status import GroupStatus, MemberTask
 
 
 def metrics_text(application_id: str, poll: PollResult) -> bytes:
@@ -24,16 +24,16 @@ def metrics_text(application_id: str, poll: PollResult) -> bytes:
 class _Figures(Collector):
     def __init__(self, application_id: str, poll: PollResult) -> None:
         self._application_id = application_id
-        self._seen = poll.seen
+        self._polled = poll.polled
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        readable = 0 if self._seen is None else 1
+        readable = 0 if self._polled is None else 1
         yield self._gauge(
             "readable", "1 if the group's two topics could be read, else 0", {(): readable}
         )
-        if self._seen is not None:
-            yield from self._of_group(self._seen.status)
-            yield from self._of_tasks(self._seen.status)
+        if self._polled is not None:
+            yield from self._of_group(self._polled.status)
+            yield from self._of_tasks(self._polled.status)
 
     def _of_group(self, status: GroupStatus) -> Iterator[GaugeMetricFamily]:
         phases: dict[tuple[str, ...], float] = {
@@ -113,5 +113,5 @@ def _counted(keys: Iterable[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
     return Counter(keys)
 
 
-def _labels(figures: TaskFigures) -> tuple[str, ...]:
+def _labels(figures: MemberTask) -> tuple[str, ...]:
     return figures.task, figures.role, figures.member

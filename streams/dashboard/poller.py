@@ -29,7 +29,7 @@ class PollResult:
 
     number: int
     at_s: float
-    seen: PolledGroup | None = None
+    polled: PolledGroup | None = None
     problem: str = ""
 
 
@@ -138,10 +138,10 @@ class GroupPoller:
 
     def _next(self, number: int, clock_s: Callable[[], float]) -> PollResult:
         try:
-            seen = self._fetch_status()
+            polled = self._fetch_status()
         except StreamsError as error:
             return PollResult(number=number, at_s=clock_s(), problem=str(error))
-        return PollResult(number=number, at_s=clock_s(), seen=seen)
+        return PollResult(number=number, at_s=clock_s(), polled=polled)
 
     def _publish(self, poll: PollResult | None) -> None:
         if poll is not None:

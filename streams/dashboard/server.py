@@ -29,7 +29,7 @@ def serve(
 ) -> None:
     """Serve a dashboard until SIGINT or SIGTERM; re-raise a poller failure."""
     config = server_config(build_app(application_id, poller, names=names, token=token))
-    with signals_handled(_SIGNALS, _nothing):
+    with signals_handled(_SIGNALS, _ignore_signal):
         _Server(config, poller).run(sockets=[listening])
     if poller.failure is not None:
         raise poller.failure
@@ -65,5 +65,5 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self._poller.ended
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Ignore a signal: uvicorn raises it again at its end."""

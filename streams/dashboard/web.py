@@ -36,7 +36,7 @@ def build_app(
     answers = _Answers(application_id, poller)
 
     @asynccontextmanager
-    async def looking(_: Starlette) -> AsyncGenerator[None]:
+    async def poll_while_serving(_: Starlette) -> AsyncGenerator[None]:
         running = asyncio.create_task(poller.run())
         try:
             yield
@@ -53,7 +53,7 @@ def build_app(
     ]
     app = Starlette(
         routes=routes,
-        lifespan=looking,
+        lifespan=poll_while_serving,
         middleware=[Middleware(Guard, names=tuple(names), token=token)],
     )
     app.router.redirect_slashes = False  # Redirects would echo parts of the request.
@@ -68,8 +68,8 @@ def event(poll: PollResult, interval_s: float, now_s: float) -> bytes:
         "interval_s": interval_s,
         "problem": poll.problem,
     }
-    if poll.seen is not None:
-        data |= {"status": poll.seen.status.to_dict(), "history": poll.seen.history}
+    if poll.polled is not None:
+        data |= {"status": poll.polled.status.to_dict(), "history": poll.polled.history}
     return b"data: " + orjson.dumps(data, default=str) + b"\n\n"
 
 
@@ -90,9 +90,9 @@ class _Answers:
     async def status(self, _: Request) -> Response:
         """Return the group as `tidewheel status --json` prints it; 503 if it can't be read."""
         poll = self._poller.now()
-        if poll.seen is None:
+        if poll.polled is None:
             return _json({"problem": poll.problem}, status_code=503)
-        return _json(poll.seen.status.to_dict())
+        return _json(poll.polled.status.to_dict())
 
     async def events(self, request: Request) -> Response:
         if request.method != "GET":
@@ -107,7 +107,7 @@ class _Answers:
 
     async def health(self, _: Request) -> Response:
         """Report readability of the group and nothing else, because this route needs no token."""
-        fine = self._poller.now().seen is not None
+        fine = self._poller.now().polled is not None
         return _json({"ok": fine}, status_code=200 if fine else 503)
 
     async def metrics(self, _: Request) -> Response:

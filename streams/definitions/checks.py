@@ -60,13 +60,13 @@ def check_callable(
     if function is None:
         return None
     count = parameters.count(",") + 1
-    wanted = f"{count} parameter{'s' if count > 1 else ''}: {parameters}"
+    signature = f"{count} parameter{'s' if count > 1 else ''}: {parameters}"
     if not callable(function):
         raise error(
-            f"{context}: {what} is of type {type(function).__name__}, not a function; give a callable of {wanted}"
+            f"{context}: {what} is of type {type(function).__name__}, not a function; give a callable of {signature}"
         )
     if not accepts(function, count):
-        raise error(f"{context}: {what} must take {wanted}")
+        raise error(f"{context}: {what} must take {signature}")
     if is_async(function):
         raise error(
             f"{context}: {what} is an async function, which is not awaited here; give a plain function"

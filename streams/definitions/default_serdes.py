@@ -44,13 +44,13 @@ class DefaultSerdes(Protocol):
 class DefaultSerde:
     """Placeholder for a missing serde, replaced by the configured default. Never serialises."""
 
-    __slots__ = ("giver", "part")
+    __slots__ = ("hint", "part")
 
-    def __init__(self, part: str, giver: str = "") -> None:
+    def __init__(self, part: str, hint: str = "") -> None:
         self.part = part
         #: Argument that the error for a missing serde asks for, such as "key_serde= to join()"; if
         #: empty, the node's type determines it.
-        self.giver = giver
+        self.hint = hint
 
     #: Equal keys have equal bytes, as a task's split into key ranges requires. Descriptions of a
     #: topology assume it while the configured serde is unknown.
@@ -93,29 +93,29 @@ def serdes_or_default(
     return key, as_serde(value_serde, f"{context}: value_serde")
 
 
-def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
+def resolved_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
     """Return a node with placeholders replaced; raise `TopologyError` for a missing default."""
     if isinstance(node, ProcessorSpec):
-        return _settled_processor(node, key, value)
-    what, giver = repr(node.name), "where the topic is read"
+        return _resolved_processor(node, key, value)
+    what, hint = repr(node.name), "where the topic is read"
     if isinstance(node, SinkSpec):
-        giver = "to to() or add_sink()"
+        hint = "to to() or add_sink()"
         if node.internal:
             what += f" (before topic {node.topic!r})"
-            giver = "to group_by(), group_by_key(), to_table() or repartition()"
+            hint = "to group_by(), group_by_key(), to_table() or repartition()"
     context = where(what, node.location)
-    key_serde = for_keys(_settled(node.key_serde, key, context, giver))
+    key_serde = for_keys(_resolved(node.key_serde, key, context, hint))
     if isinstance(node, SinkSpec) and isinstance(node.partitioner, WindowedPartitioner):
         assert is_windowed(key_serde), "its serde is windowed"
         node = replace(node, partitioner=WindowedPartitioner(key_serde))
     return replace(
         node,
         key_serde=key_serde,
-        value_serde=_settled(node.value_serde, value, context, giver),
+        value_serde=_resolved(node.value_serde, value, context, hint),
     )
 
 
-def _settled_processor(
+def _resolved_processor(
     node: ProcessorSpec, key: SerdePort | None, value: SerdePort | None
 ) -> ProcessorSpec:
     supplier = node.supplier
@@ -123,10 +123,10 @@ def _settled_processor(
         isinstance(argument, DefaultSerde) for argument in supplier.arguments
     ):
         return node
-    context, giver = where(repr(node.name), node.location), "where the table is made or grouped"
+    context, hint = where(repr(node.name), node.location), "where the table is made or grouped"
     own_key = None if key is None else for_keys(key)
     arguments = tuple(
-        _settled(argument, own_key if argument.part == "key" else value, context, giver)
+        _resolved(argument, own_key if argument.part == "key" else value, context, hint)
         if isinstance(argument, DefaultSerde)
         else argument
         for argument in supplier.arguments
@@ -134,36 +134,36 @@ def _settled_processor(
     return replace(node, supplier=replace(supplier, arguments=arguments))
 
 
-def settled_store(
+def resolved_store(
     builder: StoreBuilder, user: NodeSpec | None, key: SerdePort | None, value: SerdePort | None
 ) -> StoreSpec:
     """Return a store with placeholders replaced; `user` is a node that uses it, named in errors."""
     location = builder.location or ("" if user is None else user.location)
-    context, giver = (
+    context, hint = (
         where(f"store {builder.spec.name!r}", location),
         "to the operator or in Materialized(...)",
     )
     return replace(
         builder.spec,
-        key_serde=for_keys(_settled(builder.spec.key_serde, key, context, giver)),
-        value_serde=_settled(builder.spec.value_serde, value, context, giver),
+        key_serde=for_keys(_resolved(builder.spec.key_serde, key, context, hint)),
+        value_serde=_resolved(builder.spec.value_serde, value, context, hint),
     )
 
 
-def _settled(serde: SerdePort, default: SerdePort | None, context: str, giver: str) -> SerdePort:
+def _resolved(serde: SerdePort, default: SerdePort | None, context: str, hint: str) -> SerdePort:
     if isinstance(serde, ChangedSerde):
-        return ChangedSerde(_settled(serde.inner, default, context, giver))
+        return ChangedSerde(_resolved(serde.inner, default, context, hint))
     if isinstance(serde, BufferedSerde):
-        inner = _settled(serde.inner, default, context, giver)
+        inner = _resolved(serde.inner, default, context, hint)
         return BufferedSerde(inner, counts_headers=serde.counts_headers)
     if is_windowed(serde):
-        inner = _settled(serde.inner, default, context, giver)
+        inner = _resolved(serde.inner, default, context, hint)
         return serde if inner is serde.inner else serde.with_inner(inner)
     if not isinstance(serde, DefaultSerde):
         return serde
     if default is None:
         raise TopologyError(
-            f"{context}: no {serde.part} serde; give {serde.giver or f'{serde.part}_serde= {giver}'}, or set "
+            f"{context}: no {serde.part} serde; give {serde.hint or f'{serde.part}_serde= {hint}'}, or set "
             f"default_{serde.part}_serde in the config that build() gets"
         )
     return default

@@ -19,16 +19,16 @@ class IsolationLevel(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
-def given_level(given: object) -> IsolationLevel:
+def checked_isolation_level(level_argument: object) -> IsolationLevel:
     """Return the isolation level of a query; raise `StreamsError` for other values.
 
-    >>> given_level("read_uncommitted").name
+    >>> checked_isolation_level("read_uncommitted").name
     'READ_UNCOMMITTED'
     """
     for level in IsolationLevel:
-        if given == level:
+        if level_argument == level:
             return level
     raise StreamsError(
-        f"store(isolation_level={given!r}): it must be 'read_committed' or 'read_uncommitted', or None for "
+        f"store(isolation_level={level_argument!r}): it must be 'read_committed' or 'read_uncommitted', or None for "
         "default_interactive_query_isolation_level"
     )

@@ -111,9 +111,9 @@ class Materialized(Generic[K, V]):
         optional_ms(self.retention, "retention", context)
         optional_ms(self.ttl, "ttl", context)
         optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
-        kept = self.store_type or "rocksdb"
-        check_belongs(context, kept, "versioned", "history_retention", self.history_retention)
-        check_belongs(context, kept, "lru", "max_entries", self.max_entries)
+        store_type = self.store_type or "rocksdb"
+        check_belongs(context, store_type, "versioned", "history_retention", self.history_retention)
+        check_belongs(context, store_type, "lru", "max_entries", self.max_entries)
         if self.max_entries is not None:
             check_max_entries(self.max_entries, context)
         if self.ttl is not None and self.store_type == "versioned":
@@ -162,9 +162,9 @@ class Materialized(Generic[K, V]):
     @classmethod
     def of_table(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
         """Return the options of a `store=` argument; reject options of windowed tables."""
-        wishes = cls.of(store, context)
-        wishes.check_has_no_windows(context)
-        return wishes
+        materialized = cls.of(store, context)
+        materialized.check_has_no_windows(context)
+        return materialized
 
     def check_has_no_windows(self, context: str) -> None:
         """Raise `TopologyError` for an option of windowed tables."""

@@ -59,7 +59,7 @@ def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
     return checked
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for a similar known name, else up to five known names, or "".
 
     >>> did_you_mean("conts", ["counts", "totals"])
@@ -67,7 +67,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("x", ["counts", "totals"])
     "; there are 'counts', 'totals'"
     """
-    names = sorted(known)
+    names = sorted(candidates)
     near = get_close_matches(name, names, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"

@@ -94,8 +94,8 @@ def check_target(topic: object, context: str) -> Any:
 def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
     """Return a timestamp extractor; instantiate an extractor class."""
     if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - asks for its objects' method
-        made: type[Any] = extractor
-        extractor = made() if accepts(made, 0) else made
+        extractor_class: type[Any] = extractor
+        extractor = extractor_class() if accepts(extractor_class, 0) else extractor_class
     checked: TimestampExtractor | None = check_callable(
         extractor, "timestamp_extractor", "(record, partition_time)", context
     )
@@ -110,7 +110,7 @@ def check_supplier(supplier: object, context: str, kind: type[Any] | None = None
     the required type.
     """
     name = type(supplier).__name__
-    if isinstance(supplier, tuple(_FITTING)):
+    if isinstance(supplier, tuple(_METHOD_BY_CLASS)):
         raise TopologyError(
             f"{context}: the supplier is an object of type {name}, but each task needs its own; give the class, as in {name}, "
             "or a function that makes one"
@@ -126,11 +126,11 @@ def check_supplier(supplier: object, context: str, kind: type[Any] | None = None
             "processor, as in `lambda: MyProcessor(limit)`"
         )
     if inspect.isclass(supplier):
-        _check_made(supplier, kind, context)
+        _check_product(supplier, kind, context)
         _check_methods(supplier, context)
         return
-    first, second = _made(supplier, context), _made(supplier, context)
-    _check_made(first if inspect.isclass(first) else type(first), kind, context)
+    first, second = _call_supplier(supplier, context), _call_supplier(supplier, context)
+    _check_product(first if inspect.isclass(first) else type(first), kind, context)
     if first is second and first is not None:
         raise TopologyError(
             f"{context}: the supplier returned one object twice, but each task needs its own; make a new one at each "
@@ -139,7 +139,7 @@ def check_supplier(supplier: object, context: str, kind: type[Any] | None = None
     _check_methods(first, context)
 
 
-def _made(supplier: Callable[[], object], context: str) -> object:
+def _call_supplier(supplier: Callable[[], object], context: str) -> object:
     try:
         return supplier()
     except Exception as error:
@@ -150,22 +150,22 @@ def _made(supplier: Callable[[], object], context: str) -> object:
 
 
 #: DSL method that accepts each kind of object, for error messages.
-_FITTING: Final[dict[type[Any], str]] = {
+_METHOD_BY_CLASS: Final[dict[type[Any], str]] = {
     Processor: "process() of a stream",
     FixedKeyProcessor: "process_values() of a stream",
     ValueTransformerWithKey: "transform_values() of a table",
 }
 
 
-def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
-    if kind is None or issubclass(made, kind):
+def _check_product(product: type[Any], kind: type[Any] | None, context: str) -> None:
+    if kind is None or issubclass(product, kind):
         return
     step = f"give a {kind.__name__} class, or a function that makes one"
-    for other, fitting in _FITTING.items():
-        if issubclass(made, other):
-            step = f"derive it from {kind.__name__}, or give it to {fitting}"
+    for other, method_name in _METHOD_BY_CLASS.items():
+        if issubclass(product, other):
+            step = f"derive it from {kind.__name__}, or give it to {method_name}"
     raise TopologyError(
-        f"{context}: the supplier makes an object of type {made.__name__}, not a {kind.__name__}; {step}"
+        f"{context}: the supplier makes an object of type {product.__name__}, not a {kind.__name__}; {step}"
     )
 
 
@@ -177,11 +177,11 @@ _WORK: Final[dict[type[Any], tuple[str, tuple[str, ...]]]] = {
 }
 
 
-def _check_methods(made: object, context: str) -> None:
-    kind: type[Any] = made if inspect.isclass(made) else type(made)
+def _check_methods(product: object, context: str) -> None:
+    kind: type[Any] = product if inspect.isclass(product) else type(product)
     for base, (method, arguments) in _WORK.items():
         if issubclass(kind, base):
-            fault = fault_of(made, base, method, arguments)
+            fault = fault_of(product, base, method, arguments)
             if fault is not None:
                 raise TopologyError(f"{context}: {fault}")
 
@@ -236,16 +236,16 @@ def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
     return check_names([names] if isinstance(names, str) else names, what, context)
 
 
-def made_wrapper(config: object) -> ProcessorWrapper | None:
+def configured_wrapper(config: object) -> ProcessorWrapper | None:
     """Return the configured `processor_wrapper_class` instance, or None."""
     # `Topology.spec` also accepts None, and objects that only provide default serdes.
     if not hasattr(config, "processor_wrapper_class"):
         return None
     settings: Any = config
-    given: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class
-    if given is None:
+    configured: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class
+    if configured is None:
         return None
-    wrapper = given() if inspect.isclass(given) else given
+    wrapper = configured() if inspect.isclass(configured) else configured
     wrapper.configure(config)
     return wrapper
 
@@ -254,8 +254,10 @@ def wrapped_node(node: NodeSpec, wrapper: ProcessorWrapper) -> NodeSpec:
     """Return a wrapped node; raise `TopologyError` if the wrapper returns an invalid supplier."""
     if not isinstance(node, ProcessorSpec):
         return node
-    made = wrapped(node, wrapper)
-    if made.supplier is not node.supplier:
+    wrapped_spec = wrapped(node, wrapper)
+    if wrapped_spec.supplier is not node.supplier:
         name = type(wrapper).__qualname__
-        check_supplier(made.supplier, f"{where(repr(node.name), node.location)}, wrapped by {name}")
-    return made
+        check_supplier(
+            wrapped_spec.supplier, f"{where(repr(node.name), node.location)}, wrapped by {name}"
+        )
+    return wrapped_spec

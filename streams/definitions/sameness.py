@@ -13,7 +13,7 @@ _BY_IDENTITY: Final[tuple[Any, ...]] = tuple(
 _DEPTH: Final = 6
 
 
-def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
+def is_same(first: object, second: object, depth: int = _DEPTH) -> bool:
     """Return True if two objects are equal, or have the same class and equal attributes.
 
     Two functions are the same if one `def` or `lambda` made both and their closures are equal.
@@ -23,11 +23,11 @@ def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
     >>> is_same(by("at"), by("at")), is_same(by("at"), by("sent"))
     (True, False)
     """
-    if one is other or (one == other) is True:
+    if first is second or (first == second) is True:
         return True
-    if not depth or type(one) is not type(other) or type(one).__eq__ not in _BY_IDENTITY:
+    if not depth or type(first) is not type(second) or type(first).__eq__ not in _BY_IDENTITY:
         return False
-    parts, other_parts = _parts(one), _parts(other)
+    parts, other_parts = _parts(first), _parts(second)
     if parts is None or other_parts is None or len(parts) != len(other_parts):
         return False
     return all(is_same(a, b, depth - 1) for a, b in zip(parts, other_parts, strict=True))
@@ -51,10 +51,10 @@ def _parts(item: Any) -> list[Any] | None:
 def attributes_of(item: Any) -> list[Any] | None:
     """Return an object's attributes sorted by name; None for a class written in C."""
     slots = [name for kind in type(item).__mro__ for name in _slots(kind)]
-    own: dict[str, Any] | None = getattr(item, "__dict__", None)
-    if own is None and not slots and type(item).__basicsize__ > object.__basicsize__:
+    instance_dict: dict[str, Any] | None = getattr(item, "__dict__", None)
+    if instance_dict is None and not slots and type(item).__basicsize__ > object.__basicsize__:
         return None  # a class written in C
-    named = sorted((own or {}).items(), key=lambda pair: pair[0])
+    named = sorted((instance_dict or {}).items(), key=lambda pair: pair[0])
     return [
         *(getattr(item, name, None) for name in slots),
         *(part for pair in named for part in pair),

@@ -43,13 +43,15 @@ class DslStoreSuppliers:
         return "rocksdb"
 
 
-def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
+def with_default_store_type(
+    builder: StoreBuilder, setting: object, store_format: str | None
+) -> StoreBuilder:
     """Return a store with the defaults of `dsl_store_suppliers` and `dsl_store_format` applied."""
     if store_format is not None and builder.takes_format:
         builder = _in_format(builder, with_headers=store_format == "HEADERS")
     if setting is None or not builder.takes_default:
         return builder
-    kind = setting if isinstance(setting, str) else _asked(setting, builder)
+    kind = setting if isinstance(setting, str) else _supplied_type(setting, builder)
     return replace(
         builder, spec=replace(builder.spec, persistent=kind == "rocksdb"), takes_default=False
     )
@@ -65,7 +67,7 @@ def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
     return replace(builder, spec=spec, takes_format=False)
 
 
-def _asked(setting: object, builder: StoreBuilder) -> DslStoreType:
+def _supplied_type(setting: object, builder: StoreBuilder) -> DslStoreType:
     suppliers = setting() if isinstance(setting, type) else setting
     assert isinstance(suppliers, DslStoreSuppliers), "the setting was checked"
     match builder.spec.kind:

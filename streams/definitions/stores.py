@@ -72,7 +72,7 @@ class Stores:
         >>> Stores.key_value("seen", key_serde=str, value_serde=int, ttl=60_000).spec.ttl_ms
         60000
         """
-        context = _Asked.by("Stores.key_value")
+        context = _StoreCall.by("Stores.key_value")
         return context.store(
             StoreKind.KEY_VALUE,
             name,
@@ -95,7 +95,7 @@ class Stores:
         >>> Stores.timestamped_key_value("last", key_serde=str, value_serde=str).spec.kind.value
         'timestamped_key_value'
         """
-        context = _Asked.by("Stores.timestamped_key_value")
+        context = _StoreCall.by("Stores.timestamped_key_value")
         return context.store(
             StoreKind.TIMESTAMPED_KEY_VALUE,
             name,
@@ -119,7 +119,7 @@ class Stores:
         >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=str).spec.keeps_headers
         True
         """
-        return _Asked.by("Stores.timestamped_key_value_with_headers").store(
+        return _StoreCall.by("Stores.timestamped_key_value_with_headers").store(
             StoreKind.TIMESTAMPED_KEY_VALUE,
             name,
             (key_serde, value_serde),
@@ -150,7 +150,7 @@ class Stores:
         >>> Stores.lru("recent", max_entries=1_000, key_serde=str, value_serde=str).spec.max_entries
         1000
         """
-        context = _Asked.by("Stores.lru")
+        context = _StoreCall.by("Stores.lru")
         check_max_entries(max_entries, context.text)
         options.setdefault("persistent", False)
         return context.store(
@@ -178,7 +178,7 @@ class Stores:
         >>> prices.spec.history_retention_ms
         3600000
         """
-        context = _Asked.by("Stores.versioned")
+        context = _StoreCall.by("Stores.versioned")
         if options.get("caching"):
             raise TopologyError(
                 f"{context.text}: a versioned store has no cache; leave caching= out"
@@ -217,7 +217,7 @@ class Stores:
         3600000
         """
         return _window_store(
-            _Asked.by("Stores.window"),
+            _StoreCall.by("Stores.window"),
             StoreKind.WINDOW,
             name,
             (key_serde, value_serde),
@@ -243,7 +243,7 @@ class Stores:
         'timestamped_window'
         """
         return _window_store(
-            _Asked.by("Stores.timestamped_window"),
+            _StoreCall.by("Stores.timestamped_window"),
             StoreKind.TIMESTAMPED_WINDOW,
             name,
             (key_serde, value_serde),
@@ -270,7 +270,7 @@ class Stores:
         ('timestamped_window', True)
         """
         return _window_store(
-            _Asked.by("Stores.timestamped_window_with_headers"),
+            _StoreCall.by("Stores.timestamped_window_with_headers"),
             StoreKind.TIMESTAMPED_WINDOW,
             name,
             (key_serde, value_serde),
@@ -297,7 +297,7 @@ class Stores:
         >>> Stores.session("visits", retention=60_000, key_serde=str, value_serde=int).spec.kind.value
         'session'
         """
-        context = _Asked.by("Stores.session")
+        context = _StoreCall.by("Stores.session")
         return context.session(name, (key_serde, value_serde), retention, options)
 
     @staticmethod
@@ -317,7 +317,7 @@ class Stores:
         >>> visits.spec.kind.value, visits.spec.keeps_headers
         ('session', True)
         """
-        context = _Asked.by("Stores.session_with_headers")
+        context = _StoreCall.by("Stores.session_with_headers")
         return context.session(
             name, (key_serde, value_serde), retention, options, keeps_headers=True
         )
@@ -346,19 +346,19 @@ class Stores:
         >>> Stores.custom("nothing", Nothing).spec.kind.value
         'custom'
         """
-        context = _Asked.by("Stores.custom")
+        context = _StoreCall.by("Stores.custom")
         check_makes_stores(factory, context.text)
         options = StoreOptions(persistent=False, logging=logging, changelog_config=changelog_config)
         return context.store(StoreKind.CUSTOM, name, (bytes, bytes), options, make=factory)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _StoreCall:
     text: str
     location: str
 
     @classmethod
-    def by(cls, what: str) -> "_Asked":
+    def by(cls, what: str) -> "_StoreCall":
         location = caller_location()
         return cls(where(what, location), location)
 
@@ -373,11 +373,11 @@ class _Asked:
         unknown = sorted(set(options).difference(StoreOptions.__annotations__))
         if unknown:
             raise TopologyError(
-                f"{self.text}: there is no option {', '.join(unknown)}; beside those of its kind a store takes "
+                f"{self.text}: there is no option {', '.join(unknown)}; every kind of store takes "
                 f"{', '.join(StoreOptions.__annotations__)}"
             )
-        given = options.get("changelog_config")
-        settings: Mapping[str, str] = {} if given is None else given
+        changelog_config = options.get("changelog_config")
+        settings: Mapping[str, str] = {} if changelog_config is None else changelog_config
         persistent = options.get("persistent", True)
         caching, logging = options.get("caching", False), options.get("logging", True)
         check_flags(self.text, persistent=persistent, caching=caching, logging=logging)
@@ -415,7 +415,7 @@ class _Asked:
 
 
 def _window_store(
-    context: _Asked,
+    context: _StoreCall,
     kind: StoreKind,
     name: str,
     serdes: tuple[SerdeLike[Any], SerdeLike[Any]],

@@ -19,7 +19,7 @@ _CANCELLED: Final = "NA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class WrongResult:
     """Key with a wrong value; None means no value."""
 
     topic: str
@@ -58,16 +58,18 @@ def expected_results(flights: Iterable[Row], weather: Iterable[Row]) -> Results:
     }
 
 
-def differences(expected: Results, found: Results) -> list[Difference]:
+def wrong_results(expected: Results, found: Results) -> list[WrongResult]:
     """Return every key with an unexpected value, in order.
 
-    >>> [str(each) for each in differences({"t": {"a": 1, "b": 2}}, {"t": {"a": 1, "c": 3}})]
+    >>> [str(each) for each in wrong_results({"t": {"a": 1, "b": 2}}, {"t": {"a": 1, "c": 3}})]
     ['t, key b: expected 2, found None', 't, key c: expected None, found 3']
     """
     return [
-        Difference(topic=topic, key=key, expected=wanted.get(key), found=got.get(key))
+        WrongResult(
+            topic=topic, key=key, expected=expected_values.get(key), found=found_values.get(key)
+        )
         for topic in sorted({*expected, *found})
-        for wanted, got in [(expected.get(topic, {}), found.get(topic, {}))]
-        for key in sorted({*wanted, *got})
-        if wanted.get(key) != got.get(key)
+        for expected_values, found_values in [(expected.get(topic, {}), found.get(topic, {}))]
+        for key in sorted({*expected_values, *found_values})
+        if expected_values.get(key) != found_values.get(key)
     ]

@@ -16,7 +16,7 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4
 #: No retention limit: brokers would delete the demo's records of 2013 as expired.
-_KEEP: Final = {"retention.ms": "-1"}
+_NO_RETENTION: Final = {"retention.ms": "-1"}
 _READ_RECORDS: Final = 10_000
 _READ_WAIT_S: Final = 0.2
 _IDLE_READS_MAX: Final = 150
@@ -32,15 +32,15 @@ class GroupProgress:
 
 
 def create_topics(admin: Admin, names: Iterable[str]) -> None:
-    wanted = list(names)
-    taken = sorted(set(wanted).intersection(admin.list_topics()))
-    if taken:
+    topic_names = list(names)
+    existing = sorted(set(topic_names).intersection(admin.list_topics()))
+    if existing:
         raise StreamsError(
-            f"topics {', '.join(taken)} exist already on this cluster, and the demo does not write into topics that it "
+            f"topics {', '.join(existing)} exist already on this cluster, and the demo does not write into topics that it "
             "did not make; use another cluster, or leave --bootstrap-servers out"
         )
     admin.create_topics(
-        [NewTopic(name=name, partitions=_PARTITIONS, config=_KEEP) for name in wanted]
+        [NewTopic(name=name, partitions=_PARTITIONS, config=_NO_RETENTION) for name in topic_names]
     )
 
 
@@ -112,11 +112,11 @@ def input_ends(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, int]
 def read_newest(
     admin: Admin, make_reader: Callable[[], ChangelogReader], topics: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    wanted = list(topics)
-    found: dict[str, dict[str, Any]] = {topic: {} for topic in wanted}
-    ends = {partition: end for partition, end in input_ends(admin, wanted).items() if end > 0}
+    topic_names = list(topics)
+    values: dict[str, dict[str, Any]] = {topic: {} for topic in topic_names}
+    ends = {partition: end for partition, end in input_ends(admin, topic_names).items() if end > 0}
     if not ends:
-        return found
+        return values
     with closing(make_reader()) as reader:
         reader.assign(dict.fromkeys(ends, 0))
         idle = 0
@@ -125,20 +125,20 @@ def read_newest(
             idle = 0 if runs else idle + 1
             if idle > _IDLE_READS_MAX:
                 raise StreamsError(
-                    f"topics {', '.join(wanted)}: no more records came, though their ends were not reached"
+                    f"topics {', '.join(topic_names)}: no more records came, though their ends were not reached"
                 )
             for run in runs:
-                found[run.topic].update(
+                values[run.topic].update(
                     (_text(key), _value(value))
                     for key, value in zip(run.raw_keys, run.raw_values, strict=True)
                 )
-    return found
+    return values
 
 
 def delete_all(admin: Admin, application_id: str, topics: Iterable[str]) -> None:
     prefix = internal_prefix(application_id)
-    own = {topic for topic in admin.list_topics() if topic.startswith(prefix)}
-    admin.delete_topics(sorted(own.union(topics)))
+    prefixed = {topic for topic in admin.list_topics() if topic.startswith(prefix)}
+    admin.delete_topics(sorted(prefixed.union(topics)))
     admin.delete_group(application_id)
 
 

@@ -88,8 +88,8 @@ def is_genuine(path: Path) -> bool:
 
 
 def fetch_by_pip(folder: Path) -> Path:
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
+    requirements = folder / "wanted.txt"
+    requirements.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
     backend = folder / "backend"
     (backend / "setuptools").mkdir(parents=True)
     (backend / "setuptools" / "__init__.py").touch()
@@ -97,7 +97,7 @@ def fetch_by_pip(folder: Path) -> Path:
     command = [
         *(_python_with_pip(folder), "-m", "pip", "download"),
         *("--no-deps", "--no-binary", NAME, "--no-build-isolation", "--use-pep517"),
-        *("--require-hashes", "--requirement", str(wanted), "--dest", str(folder)),
+        *("--require-hashes", "--requirement", str(requirements), "--dest", str(folder)),
         *("--disable-pip-version-check", "--no-input", "--no-cache-dir", "--progress-bar", "off"),
     ]
     try:

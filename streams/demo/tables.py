@@ -22,7 +22,7 @@ from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumn
 #: Cell texts by column name.
 Row = dict[str, str]
 
-_NOT_KNOWN: Final = "NA"
+_MISSING: Final = "NA"
 _BATCH_RECORDS: Final = 10_000
 #: Timestamp (ms) for tables without times: the start of 2013.
 _NEW_YEAR_MS: Final = 1_356_998_400_000
@@ -102,7 +102,7 @@ def to_value(row: Row, text: frozenset[str]) -> bytes:
     # Copy: orjson's result keeps its 8 KB buffer until all records are sent.
     return b"%b" % orjson.dumps(
         {
-            column: None if cell == _NOT_KNOWN else cell if column in text else _number(cell)
+            column: None if cell == _MISSING else cell if column in text else _number(cell)
             for column, cell in row.items()
         }
     )
@@ -116,7 +116,7 @@ def to_batches(of: Table, rows: Iterable[Row]) -> Iterator[OutputColumns]:
         yield OutputColumns(
             topic=of.name,
             partitions=ANY_PARTITION,
-            keys=[None if row[of.key] == _NOT_KNOWN else row[of.key].encode() for row in batch],
+            keys=[None if row[of.key] == _MISSING else row[of.key].encode() for row in batch],
             values=[to_value(row, of.text) for row in batch],
             timestamps=[
                 _NEW_YEAR_MS if of.time is None else _moment_ms(row[of.time], moments)
@@ -125,10 +125,10 @@ def to_batches(of: Table, rows: Iterable[Row]) -> Iterator[OutputColumns]:
         )
 
 
-def _moment_ms(text: str, known: dict[str, int]) -> int:
-    moment = known.get(text)
+def _moment_ms(text: str, cache: dict[str, int]) -> int:
+    moment = cache.get(text)
     if moment is None:
-        moment = known[text] = int(datetime.fromisoformat(text).timestamp() * 1000)
+        moment = cache[text] = int(datetime.fromisoformat(text).timestamp() * 1000)
     return moment
 
 

@@ -33,7 +33,7 @@ class ResultTable:
 
 
 class DemoView(Protocol):
-    def tell(self, event: str, message: str, **figures: Any) -> None: ...
+    def print_event(self, event: str, message: str, **figures: Any) -> None: ...
 
     @contextmanager
     def work(self, event: str, label: str, total: int | None) -> Generator[Advance]: ...
@@ -49,7 +49,7 @@ class TerminalView:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
 
-    def tell(self, event: str, message: str, **_figures: Any) -> None:
+    def print_event(self, event: str, message: str, **_figures: Any) -> None:
         del event
         self._console.print(f"• {message}", markup=False, highlight=False, soft_wrap=True)
 
@@ -91,7 +91,7 @@ class TerminalView:
 class JsonView:
     """Output for programs: one JSON line per event."""
 
-    def tell(self, event: str, message: str, **figures: Any) -> None:
+    def print_event(self, event: str, message: str, **figures: Any) -> None:
         sys.stdout.write(
             orjson.dumps({"event": event, "message": message, **figures}, default=str).decode()
             + "\n"
@@ -108,16 +108,16 @@ class JsonView:
             tenth = 0 if not total else done * 10 // total
             if tenth > shown:
                 shown = tenth
-                self.tell(event, label, done=done, total=total, note=note)
+                self.print_event(event, label, done=done, total=total, note=note)
 
         yield advance
-        self.tell(event, f"{label}: done", done=total, total=total)
+        self.print_event(event, f"{label}: done", done=total, total=total)
 
     def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
         del tables
         for topic, entries in values.items():
             for key, value in sorted(entries.items()):
-                self.tell("result", topic, key=key, value=value)
+                self.print_event("result", topic, key=key, value=value)
 
     def verdict(self, message: str, *, good: bool) -> None:
-        self.tell("verdict", message, ok=good)
+        self.print_event("verdict", message, ok=good)

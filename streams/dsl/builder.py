@@ -13,7 +13,7 @@ from tidewheel.streams.dsl.kstream import KStream
 from tidewheel.streams.dsl.ktable import KTable
 from tidewheel.streams.graph.logical_graph import LogicalGraph, StreamSourceNode, TableNode
 from tidewheel.streams.graph.optimization import optimized
-from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.graph.parts import StreamPart, TablePart, resolved_serdes
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.processing.api.processor import Processor
@@ -219,14 +219,14 @@ class StreamsBuilder:
         check_name(topic, "topic", call.context)
         materialized = Materialized.of_table(store, call.context)
         call.name(name)
-        kept = self._graph.table_store(
+        table_store = self._graph.table_store(
             materialized, prefix=f"{topic}-", name=name, serdes=(None, None), needed=False
         )
         key = call.serde(materialized.key_serde if key_serde is None else key_serde, "key_serde")
         value = call.serde(
             materialized.value_serde if value_serde is None else value_serde, "value_serde"
         )
-        kept.key_serde, kept.value_serde = settled_serdes(materialized, key, value)
+        table_store.key_serde, table_store.value_serde = resolved_serdes(materialized, key, value)
         source_name = None if name is None else call.name(f"{name}-source")
         spec = source_spec(
             name=self._graph.node_name("KSTREAM-SOURCE-", source_name),
@@ -240,12 +240,14 @@ class StreamsBuilder:
         node = TableNode(
             name=self._graph.node_name("KTABLE-SOURCE-", name),
             location=call.location,
-            store=kept,
+            store=table_store,
             source=spec,
         )
         self._graph.add(node)
         return KTable(
-            TablePart(graph=self._graph, node=node, store=kept, key_serde=key, value_serde=value)
+            TablePart(
+                graph=self._graph, node=node, store=table_store, key_serde=key, value_serde=value
+            )
         )
 
     def add_state_store(self, builder: StoreBuilder) -> Self:
@@ -400,12 +402,12 @@ class StreamsBuilder:
         """
         if config is not None:
             # Imported late: a program without a config starts faster.
-            from tidewheel.streams.config.streams_config import given_config  # noqa: PLC0415 - as above
+            from tidewheel.streams.config.streams_config import checked_config  # noqa: PLC0415 - as above
 
-            config = given_config(config, Call.here("build").context)
+            config = checked_config(config, Call.here("build").context)
         if config is not None and config.ensure_explicit_naming:
             self._graph.check_names_are_given()
         topology = optimized(self._graph, config).build()
         topology.check()
-        topology.settle_serdes(config)
+        topology.resolve_serdes(config)
         return topology

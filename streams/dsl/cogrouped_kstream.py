@@ -68,10 +68,10 @@ class CogroupPart(msgspec.Struct, frozen=True):
     @property
     def key_serde(self) -> AnySerde | None:
         """Return the first key serde that a stream declares."""
-        known = (group.part.key_serde for group in self.groups)
-        return next((serde for serde in known if serde is not None), None)
+        serdes = (group.part.key_serde for group in self.groups)
+        return next((serde for serde in serdes if serde is not None), None)
 
-    def settle_parents(self, call: Call, kept: TableStore) -> None:
+    def resolve_parents(self, call: Call, table_store: TableStore) -> None:
         """Set each stream's parent: its own node, or a repartition if its key may have changed."""
         unnamed = [
             group for group in self.groups if group.part.rekeyed and group.part.topic_name is None
@@ -79,16 +79,16 @@ class CogroupPart(msgspec.Struct, frozen=True):
         if len(unnamed) > 1:
             raise TopologyError(
                 f"{call.context}: {len(unnamed)} of the streams have to be repartitioned, and their topics would all be "
-                f"called {kept.name}-repartition; give name= to their group_by() or group_by_key()"
+                f"called {table_store.name}-repartition; give name= to their group_by() or group_by_key()"
             )
         for group in self.groups:
             # Called even if its node is not used: as in Kafka Streams, it advances the counter of
             # generated names.
-            made = group.repartition(call, kept) if group.part.rekeyed else None
+            repartition = group.repartition(call, table_store) if group.part.rekeyed else None
             if group not in self.parents:
-                self.parents[group] = group.part.node if made is None else made
-                if made is not None:
-                    self.graph.add(made, group.part.node)
+                self.parents[group] = group.part.node if repartition is None else repartition
+                if repartition is not None:
+                    self.graph.add(repartition, group.part.node)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -204,11 +204,11 @@ class CogroupedKStream(Generic[K, A]):
         call = Call.here("aggregate")
         start = call.function(initializer, FunctionKind.INITIALIZER).call
         check_merger(call, None, merger)
-        kept = _store(call, self._part, store, value_serde, name, None)
+        table_store = _store(call, self._part, store, value_serde, name, None)
         operators = [
             (StreamAggregate, (start, aggregator)) for aggregator in self._part.groups.values()
         ]
-        return KTable(_table(call, self._part, kept, name, operators))
+        return KTable(_table(call, self._part, table_store, name, operators))
 
 
 class _WindowedCogroup(Generic[K, A]):
@@ -231,12 +231,12 @@ class _WindowedCogroup(Generic[K, A]):
     ) -> KTable[Windowed[K], A]:
         start = call.function(initializer, FunctionKind.INITIALIZER).call
         merge = check_merger(call, self._windows, merger)
-        kept = _store(call, self._part, store, value_serde, name, self._windows)
+        table_store = _store(call, self._part, store, value_serde, name, self._windows)
         operators = [
-            windowed_operator(self._windows, kept, Fold(start, aggregator, merge))
+            windowed_operator(self._windows, table_store, Fold(start, aggregator, merge))
             for aggregator in self._part.groups.values()
         ]
-        return KTable(_table(call, self._part, kept, name, operators))
+        return KTable(_table(call, self._part, table_store, name, operators))
 
 
 class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
@@ -318,13 +318,13 @@ def _store(
 def _table(
     call: Call,
     part: CogroupPart,
-    kept: TableStore,
+    table_store: TableStore,
     name: str | None,
     operators: Sequence[tuple[type[Operator], tuple[Any, ...]]],
 ) -> TablePart:
     """Add one aggregation per stream on a shared store, and the merge node."""
     graph = part.graph
-    part.settle_parents(call, kept)
+    part.resolve_parents(call, table_store)
     nodes: list[GraphNode] = []
     for index, (group, (operator, arguments)) in enumerate(
         zip(part.groups, operators, strict=True)
@@ -334,9 +334,9 @@ def _table(
                 _AGGREGATE, None if name is None else f"{name}-cogroup-agg-{index}"
             ),
             location=call.location,
-            supplier=OperatorSupplier(operator, (kept.name, *arguments)),
-            store=None if nodes else kept,
-            shared_store=kept if nodes else None,
+            supplier=OperatorSupplier(operator, (table_store.name, *arguments)),
+            store=None if nodes else table_store,
+            shared_store=table_store if nodes else None,
         )
         graph.add(node, part.parents[group])
         nodes.append(node)
@@ -349,8 +349,8 @@ def _table(
     return TablePart(
         graph=graph,
         node=merge,
-        store=kept,
-        key_serde=key_serde_of(kept),
-        value_serde=kept.value_serde,
+        store=table_store,
+        key_serde=key_serde_of(table_store),
+        value_serde=table_store.value_serde,
         inner=tuple(nodes),
     )

@@ -23,7 +23,7 @@ from tidewheel.streams.graph.logical_graph import (
     ProcessorGraphNode,
     TableStore,
 )
-from tidewheel.streams.graph.parts import settled_serdes
+from tidewheel.streams.graph.parts import resolved_serdes
 from tidewheel.streams.operators.joins.global_join import GlobalTableJoin
 from tidewheel.streams.operators.tables.table import TableSource
 from tidewheel.streams.serdes import SerdeLike
@@ -136,19 +136,19 @@ def global_table(
             "give 'rocksdb' or 'in_memory'"
         )
     call.name(name)
-    kept = graph.table_store(
+    table_store = graph.table_store(
         materialized, prefix=f"{topic}-", name=name, serdes=(None, None), needed=True
     )
     key = call.serde(materialized.key_serde if key_serde is None else key_serde, "key_serde")
     value = call.serde(
         materialized.value_serde if value_serde is None else value_serde, "value_serde"
     )
-    kept.key_serde, kept.value_serde = settled_serdes(materialized, key, value)
+    table_store.key_serde, table_store.value_serde = resolved_serdes(materialized, key, value)
     node = GlobalTableNode(
         source=_source(graph, call, topic, (key, value), name),
         name=graph.node_name("KTABLE-SOURCE-", name),
         location=call.location,
-        store=kept,
+        store=table_store,
     )
     graph.add(node)
     return GlobalKTable(GlobalTablePart(graph=graph, node=node))

@@ -69,9 +69,9 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         """
         call = Call.here("count")
         self._aggregations.consume_number(store)
-        kept = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
+        table_store = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
         node_name = self._part.graph.node_name(AGGREGATE, name)
-        return KTable(self._aggregations.table(call, kept, node_name, (StreamCount, ())))
+        return KTable(self._aggregations.table(call, table_store, node_name, (StreamCount, ())))
 
     def reduce(
         self,
@@ -92,10 +92,10 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         """
         call = Call.here("reduce")
         function = call.function(reducer, FunctionKind.REDUCER)
-        kept = self._aggregations.store(call, store, REDUCE, name, self._part.value_serde)
+        table_store = self._aggregations.store(call, store, REDUCE, name, self._part.value_serde)
         node_name = self._part.graph.node_name(REDUCE, name)
         operator = (StreamReduce, (function.call,))
-        return KTable(self._aggregations.table(call, kept, node_name, operator))
+        return KTable(self._aggregations.table(call, table_store, node_name, operator))
 
     def aggregate(
         self,
@@ -122,10 +122,10 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         start = call.function(initializer, FunctionKind.INITIALIZER)
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
         serde = aggregate_serde(call, store, value_serde)
-        kept = self._aggregations.store(call, store, AGGREGATE, name, serde)
+        table_store = self._aggregations.store(call, store, AGGREGATE, name, serde)
         node_name = self._part.graph.node_name(AGGREGATE, name)
         operator = (StreamAggregate, (start.call, step.call))
-        return KTable(self._aggregations.table(call, kept, node_name, operator))
+        return KTable(self._aggregations.table(call, table_store, node_name, operator))
 
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...

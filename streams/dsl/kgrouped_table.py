@@ -110,9 +110,9 @@ class KGroupedTable(Generic[K, V]):
         'users-per-city'
         """
         call = Call.here("count")
-        kept = self._store(call, store, name, Serdes.int64())
+        table_store = self._store(call, store, name, Serdes.int64())
         operator = (TableAggregate, (int, add_one, subtract_one))
-        return KTable(self._aggregated(call, kept, _AGGREGATE, name, operator))
+        return KTable(self._aggregated(call, table_store, _AGGREGATE, name, operator))
 
     def reduce(
         self,
@@ -142,8 +142,8 @@ class KGroupedTable(Generic[K, V]):
             call.function(adder, FunctionKind.REDUCER).call,
             call.function(subtractor, FunctionKind.REDUCER).call,
         )
-        kept = self._store(call, store, name, self._part.value_serde)
-        return KTable(self._aggregated(call, kept, _REDUCE, name, (TableReduce, functions)))
+        table_store = self._store(call, store, name, self._part.value_serde)
+        return KTable(self._aggregated(call, table_store, _REDUCE, name, (TableReduce, functions)))
 
     def aggregate(
         self,
@@ -181,8 +181,10 @@ class KGroupedTable(Generic[K, V]):
             call.function(adder, FunctionKind.AGGREGATOR).call,
             call.function(subtractor, FunctionKind.AGGREGATOR).call,
         )
-        kept = self._store(call, store, name, aggregate_serde(call, store, value_serde))
-        return KTable(self._aggregated(call, kept, _AGGREGATE, name, (TableAggregate, functions)))
+        table_store = self._store(call, store, name, aggregate_serde(call, store, value_serde))
+        return KTable(
+            self._aggregated(call, table_store, _AGGREGATE, name, (TableAggregate, functions))
+        )
 
     def _store(
         self,
@@ -197,31 +199,33 @@ class KGroupedTable(Generic[K, V]):
     def _aggregated(
         self,
         call: Call,
-        kept: TableStore,
+        table_store: TableStore,
         prefix: str,
         name: str | None,
         operator: tuple[type[Operator], tuple[Any, ...]],
     ) -> TablePart:
         graph = self._part.graph
-        parent = self._repartitioned(call, kept, name)
-        return aggregation_table(call, graph, parent, kept, graph.node_name(prefix, name), operator)
+        parent = self._repartitioned(call, table_store, name)
+        return aggregation_table(
+            call, graph, parent, table_store, graph.node_name(prefix, name), operator
+        )
 
     def _repartitioned(
-        self, call: Call, kept: TableStore, name: str | None
+        self, call: Call, table_store: TableStore, name: str | None
     ) -> TableRepartitionNode:
         part, graph = self._part, self._part.graph
         # Generated even if the topic is shared: as in Kafka Streams, it advances the name counter.
         sink = graph.node_name("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = graph.node_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         if self._repartition is None or part.topic_name is None:
-            topic = f"{part.topic_name or kept.name}{REPARTITION_SUFFIX}"
+            topic = f"{part.topic_name or table_store.name}{REPARTITION_SUFFIX}"
             self._repartition = TableRepartitionNode(
                 name=source,
                 location=call.location,
                 topic=check_name(topic, "repartition topic", call.context),
-                generated=part.topic_name is None and kept.generated,
+                generated=part.topic_name is None and table_store.generated,
                 sink_name=sink,
-                key_serde=kept.key_serde if part.key_serde is None else part.key_serde,
+                key_serde=table_store.key_serde if part.key_serde is None else part.key_serde,
                 value_serde=part.value_serde,
             )
             if not part.node.children:

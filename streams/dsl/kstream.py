@@ -29,7 +29,7 @@ from tidewheel.streams.graph.logical_graph import (
     SinkNode,
     TableNode,
 )
-from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.graph.parts import StreamPart, TablePart, resolved_serdes
 from tidewheel.streams.operators import stateless
 from tidewheel.streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from tidewheel.streams.user_functions import UserFunction
@@ -149,14 +149,14 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         graph = self._part.graph
         prefix = graph.node_name("KSTREAM-BRANCH-", call.name(name))
         children = {branch: call.name(f"{prefix}{branch}") or "" for branch in predicates}
-        known = [
+        checked = [
             (test, children[branch]) for branch, test in predicates.items() if test is not None
         ]
         otherwise = None if default is None else children[default]
         splitter = ProcessorGraphNode(
             name=prefix,
             location=call.location,
-            supplier=OperatorSupplier(stateless.Branch, (known, otherwise)),
+            supplier=OperatorSupplier(stateless.Branch, (checked, otherwise)),
         )
         graph.add(splitter, self._part.node)
         streams: dict[str, KStream[K, V]] = {}
@@ -325,22 +325,26 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         graph, parent = self._part.graph, self._part.node
         node_name = graph.node_name("KSTREAM-TOTABLE-", call.name(name))
         materialized = Materialized.of_table(store, call.context)
-        kept = graph.table_store(
+        table_store = graph.table_store(
             materialized,
             prefix="KSTREAM-TOTABLE-",
             name=name,
-            serdes=settled_serdes(materialized, *self._serdes(call, key_serde, value_serde)),
+            serdes=resolved_serdes(materialized, *self._serdes(call, key_serde, value_serde)),
             needed=False,
         )
-        serdes = (kept.key_serde, kept.value_serde)
+        serdes = (table_store.key_serde, table_store.value_serde)
         if self._part.rekeyed:
             parent = graph.repartition(node_name, serdes, generated=name is None, call=call)
             graph.add(parent, self._part.node)
-        node = TableNode(name=node_name, location=call.location, store=kept)
+        node = TableNode(name=node_name, location=call.location, store=table_store)
         graph.add(node, parent)
         return KTable(
             TablePart(
-                graph=graph, node=node, store=kept, key_serde=serdes[0], value_serde=serdes[1]
+                graph=graph,
+                node=node,
+                store=table_store,
+                key_serde=serdes[0],
+                value_serde=serdes[1],
             )
         )
 

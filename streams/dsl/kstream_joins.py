@@ -516,16 +516,16 @@ class KStreamJoins(ABC, Generic[K, V]):
         part = self._part
         if not part.rekeyed:
             return part
-        given = suffixed(join.name, suffix)
+        own_name = suffixed(join.name, suffix)
         key, value = join.key or part.key_serde, value or part.value_serde
         # Called even if the topic is reused: as in Kafka Streams, it advances the name counter.
-        made = part.graph.repartition(
-            given or part.node.name, (key, value), generated=given is None, call=join.call
+        repartition = part.graph.repartition(
+            own_name or part.node.name, (key, value), generated=own_name is None, call=join.call
         )
-        made.placeholders = join.placeholders(other=suffix == "-right")
-        if given is not None or self._repartition is None:
-            part.graph.add(made, part.node)
-            self._repartition = made
+        repartition.placeholders = join.placeholders(other=suffix == "-right")
+        if own_name is not None or self._repartition is None:
+            part.graph.add(repartition, part.node)
+            self._repartition = repartition
         return msgspec.structs.replace(
             part, node=self._repartition, key_serde=key, value_serde=value, rekeyed=False
         )

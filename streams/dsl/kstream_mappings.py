@@ -307,13 +307,13 @@ class KStreamMappings(ABC, Generic[K, V]):
         operator: str,
         mapper: Callable[..., Any],
         name: str | None,
-        made: type[Operator],
+        operator_class: type[Operator],
         *,
         key: bool = False,
         value: bool = False,
     ) -> StreamPart:
         call = Call.here(operator)
-        supplier = OperatorSupplier(made, (call.mapper(mapper),))
+        supplier = OperatorSupplier(operator_class, (call.mapper(mapper),))
         part = self._below(call, _PREFIXES[operator], name, supplier)
         part.node.changes_key, part.node.changes_value = key, value
         return msgspec.structs.replace(

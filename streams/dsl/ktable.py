@@ -23,7 +23,7 @@ from tidewheel.streams.graph.logical_graph import (
     ProcessorGraphNode,
     TableStore,
 )
-from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.graph.parts import StreamPart, TablePart, resolved_serdes
 from tidewheel.streams.graph.suppress_nodes import BufferStore, windows_above
 from tidewheel.streams.operators.stateless import PassThrough, ToStream
 from tidewheel.streams.operators.tables.suppress import (
@@ -186,11 +186,11 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         """
         call = Call.here("map_values")
         function = call.mapper(mapper)
-        kept = self._kept("KTABLE-MAPVALUES-", store, call, value_serde=None)
-        supplier = OperatorSupplier(TableMapValues, (function, _name_to_keep(kept)))
-        node = self._below(call, "KTABLE-MAPVALUES-", name, supplier, kept)
+        table_store = self._result_store("KTABLE-MAPVALUES-", store, call, value_serde=None)
+        supplier = OperatorSupplier(TableMapValues, (function, _name_if_created(table_store)))
+        node = self._below(call, "KTABLE-MAPVALUES-", name, supplier, table_store)
         computed = partial(MapValuesView, function=function)
-        return KTable(self._derived(node, kept, computed, value_serde=None))
+        return KTable(self._derived(node, table_store, computed, value_serde=None))
 
     def transform_values(
         self,
@@ -220,18 +220,20 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         """
         call = Call.here("transform_values")
         check_supplier(supplier, call.context, ValueTransformerWithKey)
-        given = check_names(stores, "stores", call.context)
+        store_names = check_names(stores, "stores", call.context)
         brought = connected_stores(supplier, call.context)
         graph = self._part.graph
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
-        names = tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *given)))
-        kept = self._kept("KTABLE-TRANSFORMVALUES-", store, call, value_serde=None)
-        made = OperatorSupplier(TableTransformValues, (supplier, names, _name_to_keep(kept)))
-        node = self._below(call, "KTABLE-TRANSFORMVALUES-", name, made, kept)
+        names = tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *store_names)))
+        table_store = self._result_store("KTABLE-TRANSFORMVALUES-", store, call, value_serde=None)
+        operator_supplier = OperatorSupplier(
+            TableTransformValues, (supplier, names, _name_if_created(table_store))
+        )
+        node = self._below(call, "KTABLE-TRANSFORMVALUES-", name, operator_supplier, table_store)
         node.store_names = names
         computed = partial(TransformValuesView, node=node.name)
-        part = self._derived(node, kept, computed, value_serde=None)
+        part = self._derived(node, table_store, computed, value_serde=None)
         return KTable(msgspec.structs.replace(part, own_stores=names))
 
     @overload
@@ -389,7 +391,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
         # As in Kafka Streams, a user-given name here does not advance the name counter.
         node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
-        kept = BufferStore(
+        table_store = BufferStore(
             name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",
             generated=name is None,
             materialized=Materialized(),
@@ -397,12 +399,12 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             value_serde=part.value_serde,
             needed=True,
         )
-        arguments = (kept.name, time_of, limit_ms, suppressed.buffer, suppressed.final)
+        arguments = (table_store.name, time_of, limit_ms, suppressed.buffer, suppressed.final)
         node = ProcessorGraphNode(
             name=node_name,
             location=call.location,
             supplier=OperatorSupplier(Suppress, arguments),
-            store=kept,
+            store=table_store,
         )
         graph.add(node, part.node)
         part.send_old_values()
@@ -414,8 +416,8 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
                 key_serde=part.key_serde,
                 value_serde=part.value_serde,
                 parents=(part,),
-                computed=partial(SuppressedView, store_name=kept.name),
-                own_stores=(kept.name,),
+                computed=partial(SuppressedView, store_name=table_store.name),
+                own_stores=(table_store.name,),
             )
         )
 
@@ -431,17 +433,17 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         call = Call.here(operator)
         function = call.predicate(predicate)
         value_serde = self._part.value_serde
-        kept = self._kept("KTABLE-FILTER-", store, call, value_serde=value_serde)
-        arguments = (function, negate, _name_to_keep(kept), self._part.versioned)
+        table_store = self._result_store("KTABLE-FILTER-", store, call, value_serde=value_serde)
+        arguments = (function, negate, _name_if_created(table_store), self._part.versioned)
         supplier = OperatorSupplier(TableFilter, arguments)
-        node = self._below(call, "KTABLE-FILTER-", name, supplier, kept)
+        node = self._below(call, "KTABLE-FILTER-", name, supplier, table_store)
         computed = partial(FilterView, predicate=function, negate=negate)
         # If the parent's rows are stored anyway, request old values: with them the filter sends no
         # tombstone for a row that it never forwarded.
         node.old_values = self._part.send_old_values(force=False)
-        return KTable(self._derived(node, kept, computed, value_serde=value_serde))
+        return KTable(self._derived(node, table_store, computed, value_serde=value_serde))
 
-    def _kept(
+    def _result_store(
         self,
         prefix: str,
         store: StoreArgument[Any, Any],
@@ -453,7 +455,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         if store is None:
             return None
         materialized = Materialized.of_table(store, call.context)
-        serdes = settled_serdes(materialized, self._part.key_serde, value_serde)
+        serdes = resolved_serdes(materialized, self._part.key_serde, value_serde)
         return self._part.graph.table_store(
             materialized, prefix=prefix, name=None, serdes=serdes, needed=False
         )
@@ -479,7 +481,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     def _derived(
         self,
         node: GraphNode,
-        kept: TableStore | None,
+        table_store: TableStore | None,
         computed: Callable[..., TableView],
         *,
         value_serde: AnySerde | None,
@@ -487,13 +489,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         return TablePart(
             graph=self._part.graph,
             node=node,
-            store=kept,
-            key_serde=self._part.key_serde if kept is None else kept.key_serde,
-            value_serde=value_serde if kept is None else kept.value_serde,
+            store=table_store,
+            key_serde=self._part.key_serde if table_store is None else table_store.key_serde,
+            value_serde=value_serde if table_store is None else table_store.value_serde,
             parents=(self._part,),
             computed=computed,
         )
 
 
-def _name_to_keep(store: TableStore | None) -> str | None:
+def _name_if_created(store: TableStore | None) -> str | None:
     return store.name if store is not None and store.needed else None

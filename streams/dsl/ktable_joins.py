@@ -276,7 +276,7 @@ class KTableJoins(ABC, Generic[K, V]):
         return self._on_key(call, OUTER, other, joiner, None, store, name)
 
     @abstractmethod
-    def _kept(
+    def _result_store(
         self, prefix: str, store: "StoreArgument[Any, Any]", call: Call, *, value_serde: Any
     ) -> TableStore | None:
         """Return the result's store; it is created only if named or if an operator reads it."""
@@ -309,10 +309,10 @@ class KTableJoins(ABC, Generic[K, V]):
                 f"{call.context}: other_partitioner is for joins on a foreign key; leave it out, or give foreign_key="
             )
         function = call.function(joiner, FunctionKind.JOINER)
-        kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
-        if kept is not None:
+        table_store = self._result_store("KTABLE-MERGE-", store, call, value_serde=None)
+        if table_store is not None:
             # As in Kafka Streams, `store=Materialized()` creates a store even without a name.
-            kept.needed = True
+            table_store.needed = True
         named = JoinNames(own_part, call.name(name))
         if not kind.needs_right:
             own_part.send_old_values()
@@ -328,16 +328,16 @@ class KTableJoins(ABC, Generic[K, V]):
             left=own_part.view(),
             right=other_part.view(),
             versioned=(own_part.versioned, other_part.versioned),
-            store=kept,
+            store=table_store,
         )
         own_part.graph.add(node, own_part.node, other_part.node)
         return _table(
             type(own_part)(
                 graph=own_part.graph,
                 node=node,
-                store=kept,
-                key_serde=own_part.key_serde if kept is None else kept.key_serde,
-                value_serde=None if kept is None else kept.value_serde,
+                store=table_store,
+                key_serde=own_part.key_serde if table_store is None else table_store.key_serde,
+                value_serde=None if table_store is None else table_store.value_serde,
                 parents=(own_part, other_part),
                 computed=partial(JoinedView, joined),
                 loses_versions=True,
@@ -350,18 +350,20 @@ class KTableJoins(ABC, Generic[K, V]):
         own_part, other_part = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(own_part, other_part, link)
         # Also without `store=`: Kafka Streams counts this store in the numbers of generated names.
-        wanted = Materialized() if store is None else store
-        kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
-        assert kept is not None, "a store was asked for"
-        node = TableNode(name=plan.names.result, location=link.call.location, store=kept)
+        materialized = Materialized() if store is None else store
+        table_store = self._result_store(
+            FOREIGN_KEY_OUTPUT, materialized, link.call, value_serde=None
+        )
+        assert table_store is not None, "a store was asked for"
+        node = TableNode(name=plan.names.result, location=link.call.location, store=table_store)
         own_part.graph.add(node, plan.add())
         return _table(
             type(own_part)(
                 graph=own_part.graph,
                 node=node,
-                store=kept,
-                key_serde=kept.key_serde,
-                value_serde=kept.value_serde,
+                store=table_store,
+                key_serde=table_store.key_serde,
+                value_serde=table_store.value_serde,
             )
         )
 

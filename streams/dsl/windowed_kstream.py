@@ -102,8 +102,8 @@ class WindowedKStream(Generic[K, V]):
         call = Call.here("count")
         if isinstance(self._windows, self._numbers_count):
             self._aggregations.consume_number(store)
-        kept = self._store(call, store, AGGREGATE, name, Serdes.int64())
-        return self._table(call, kept, AGGREGATE, name, counting(), counts=True)
+        table_store = self._store(call, store, AGGREGATE, name, Serdes.int64())
+        return self._table(call, table_store, AGGREGATE, name, counting(), counts=True)
 
     def reduce(
         self,
@@ -125,8 +125,8 @@ class WindowedKStream(Generic[K, V]):
         """
         call = Call.here("reduce")
         function = call.function(reducer, FunctionKind.REDUCER)
-        kept = self._store(call, store, REDUCE, name, self._aggregations.part.value_serde)
-        return self._table(call, kept, REDUCE, name, reducing(function.call))
+        table_store = self._store(call, store, REDUCE, name, self._aggregations.part.value_serde)
+        return self._table(call, table_store, REDUCE, name, reducing(function.call))
 
     def _fold(self, call: Call, initializer: object, aggregator: object, merger: object) -> Fold:
         start = call.function(initializer, FunctionKind.INITIALIZER)
@@ -141,8 +141,10 @@ class WindowedKStream(Generic[K, V]):
         value_serde: SerdeLike[Any] | None,
         name: str | None,
     ) -> KTable[Windowed[K], Any]:
-        kept = self._store(call, store, AGGREGATE, name, aggregate_serde(call, store, value_serde))
-        return self._table(call, kept, AGGREGATE, name, fold)
+        table_store = self._store(
+            call, store, AGGREGATE, name, aggregate_serde(call, store, value_serde)
+        )
+        return self._table(call, table_store, AGGREGATE, name, fold)
 
     def _store(
         self,
@@ -159,7 +161,7 @@ class WindowedKStream(Generic[K, V]):
     def _table(
         self,
         call: Call,
-        kept: TableStore,
+        table_store: TableStore,
         prefix: str,
         name: str | None,
         fold: Fold,
@@ -167,8 +169,8 @@ class WindowedKStream(Generic[K, V]):
         counts: bool = False,
     ) -> KTable[Windowed[K], Any]:
         node_name = self._aggregations.part.graph.node_name(prefix, name)
-        operator = windowed_operator(self._windows, kept, fold, counts=counts)
-        return KTable(self._aggregations.table(call, kept, node_name, operator))
+        operator = windowed_operator(self._windows, table_store, fold, counts=counts)
+        return KTable(self._aggregations.table(call, table_store, node_name, operator))
 
 
 class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
@@ -301,15 +303,15 @@ def check_merger(
 
 
 def windowed_operator(
-    windows: Windows, kept: TableStore, fold: Fold, *, counts: bool = False
+    windows: Windows, table_store: TableStore, fold: Fold, *, counts: bool = False
 ) -> tuple[type[WindowedOperator], tuple[Any, ...]]:
     """Return the window operator and its arguments.
 
     `counts`: `fold` is a count, so the faster `TimeWindowCount` may be used.
     """
-    arguments = (windows, fold, kept.emit, windowed_serde(kept))
+    arguments = (windows, fold, table_store.emit, windowed_serde(table_store))
     if isinstance(windows, SessionWindows):
-        return SessionWindowAggregate, (*arguments, kept.retention_ms)
+        return SessionWindowAggregate, (*arguments, table_store.retention_ms)
     if isinstance(windows, SlidingWindows):
         return SlidingWindowAggregate, arguments
     return TimeWindowCount if counts else TimeWindowAggregate, arguments

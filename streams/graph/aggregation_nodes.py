@@ -20,7 +20,7 @@ from tidewheel.streams.graph.logical_graph import (
     RepartitionNode,
     TableStore,
 )
-from tidewheel.streams.graph.parts import TablePart, settled_serdes
+from tidewheel.streams.graph.parts import TablePart, resolved_serdes
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
 from tidewheel.streams.windows import (
@@ -85,35 +85,35 @@ class StreamAggregations:
     def table(
         self,
         call: Call,
-        kept: TableStore,
+        table_store: TableStore,
         name: str,
         operator: tuple[type[Operator], tuple[Any, ...]],
     ) -> TablePart:
         return aggregation_table(
-            call, self.part.graph, self.parent(call, kept), kept, name, operator
+            call, self.part.graph, self.parent(call, table_store), table_store, name, operator
         )
 
-    def parent(self, call: Call, kept: TableStore) -> GraphNode:
+    def parent(self, call: Call, table_store: TableStore) -> GraphNode:
         """Return the aggregation's parent: the stream's node, or a repartition for changed keys."""
         part = self.part
         if not part.rekeyed:
             return part.node
-        made = self.repartition(call, kept)
+        repartition = self.repartition(call, table_store)
         if self._repartition is None or part.topic_name is None:
-            self._repartition = made
+            self._repartition = repartition
         part.graph.add(self._repartition, part.node)
         return self._repartition
 
-    def repartition(self, call: Call, kept: TableStore) -> RepartitionNode:
+    def repartition(self, call: Call, table_store: TableStore) -> RepartitionNode:
         """Return the repartition node before an aggregation, which the caller may add.
 
         Each aggregation advances the counter of generated names, even if it reuses a topic.
         """
         part = self.part
         return part.graph.repartition(
-            part.topic_name or kept.name,
-            (kept.key_serde if part.key_serde is None else part.key_serde, part.value_serde),
-            generated=part.topic_name is None and kept.generated,
+            part.topic_name or table_store.name,
+            (table_store.key_serde if part.key_serde is None else part.key_serde, part.value_serde),
+            generated=part.topic_name is None and table_store.generated,
             call=call,
         )
 
@@ -141,41 +141,41 @@ def aggregation_store(
     materialized = Materialized.of(store, call.context)
     if materialized.name is None and name is not None:
         check_name(name, "store", call.context)
-    kept = graph.table_store(
+    table_store = graph.table_store(
         materialized,
         prefix=prefix,
         name=call.name(name),
-        serdes=settled_serdes(materialized, *serdes),
+        serdes=resolved_serdes(materialized, *serdes),
         needed=True,
     )
     if windowing is not None:
-        kept.windows, kept.emit = windowing
-    kept.spec(call.context)  # rejects invalid options here, not in build()
-    return kept
+        table_store.windows, table_store.emit = windowing
+    table_store.spec(call.context)  # rejects invalid options here, not in build()
+    return table_store
 
 
 def aggregation_table(
     call: Call,
     graph: LogicalGraph,
     parent: GraphNode,
-    kept: TableStore,
+    table_store: TableStore,
     name: str,
     operator: tuple[type[Operator], tuple[Any, ...]],
 ) -> TablePart:
-    made, arguments = operator
+    operator_class, arguments = operator
     node = ProcessorGraphNode(
         name=name,
         location=call.location,
-        supplier=OperatorSupplier(made, (kept.name, *arguments)),
-        store=kept,
+        supplier=OperatorSupplier(operator_class, (table_store.name, *arguments)),
+        store=table_store,
     )
     graph.add(node, parent)
     return TablePart(
         graph=graph,
         node=node,
-        store=kept,
-        key_serde=key_serde_of(kept),
-        value_serde=kept.value_serde,
+        store=table_store,
+        key_serde=key_serde_of(table_store),
+        value_serde=table_store.value_serde,
     )
 
 
@@ -193,12 +193,12 @@ def aggregate_serde(
     return call.serde(value_serde, "value_serde")
 
 
-def key_serde_of(kept: TableStore) -> AnySerde | None:
-    return kept.key_serde if kept.windows is None else windowed_serde(kept)
+def key_serde_of(table_store: TableStore) -> AnySerde | None:
+    return table_store.key_serde if table_store.windows is None else windowed_serde(table_store)
 
 
-def windowed_serde(kept: TableStore) -> WindowedSerde[Any]:
-    inner, windows = filled(kept.key_serde, KEY_DEFAULT), kept.windows
+def windowed_serde(table_store: TableStore) -> WindowedSerde[Any]:
+    inner, windows = filled(table_store.key_serde, KEY_DEFAULT), table_store.windows
     if isinstance(windows, SessionWindows):
         return SessionWindowedSerde(inner)
     assert isinstance(windows, FixedWindows | SlidingWindows)

@@ -537,27 +537,27 @@ class LogicalGraph:
         return topology
 
     def check_names_are_given(self) -> None:
-        found: list[str] = []
+        unnamed: list[str] = []
         for node in self._nodes:
-            found += [
+            unnamed += [
                 where(f"store {store.name}", node.location)
                 for store in node.stores()
                 if store.needed and store.generated
             ]
             if isinstance(node, RepartitionNode | TableRepartitionNode) and node.generated:
-                found.append(where(f"repartition topic {node.topic}", node.location))
-        if found:
+                unnamed.append(where(f"repartition topic {node.topic}", node.location))
+        if unnamed:
             raise TopologyError(
                 "ensure_explicit_naming is set, but these names are generated and would change with the program: "
-                f"{', '.join(found)}; name stores with store=... and repartition topics with name=..."
+                f"{', '.join(unnamed)}; name stores with store=... and repartition topics with name=..."
             )
 
 
 def _parents(node: GraphNode, replaced_sources: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
     """Return a node's parents; sources that replace others come last, as in Kafka Streams."""
-    own = [parent for parent in node.parents if parent not in replaced_sources]
-    others = [main for source, main in replaced_sources.items() if source in node.parents]
-    return list(dict.fromkeys([*own, *others]))
+    remaining = [parent for parent in node.parents if parent not in replaced_sources]
+    replacements = [main for source, main in replaced_sources.items() if source in node.parents]
+    return list(dict.fromkeys([*remaining, *replacements]))
 
 
 def _replaced_sources(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:

@@ -26,16 +26,16 @@ def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGra
 
     Unchanged without a config, as in Kafka Streams.
     """
-    wanted: Collection[str] = () if config is None else config.topology_optimization
-    if wanted == "none":
-        wanted = ()
-    elif wanted == "all":
-        wanted = _STEPS
-    if not wanted:
+    steps: Collection[str] = () if config is None else config.topology_optimization
+    if steps == "none":
+        steps = ()
+    elif steps == "all":
+        steps = _STEPS
+    if not steps:
         return graph
     graph = graph.copy()
     for name, step in _STEPS.items():
-        if name in wanted:
+        if name in steps:
             step(graph)
     return graph
 
@@ -54,30 +54,32 @@ def merge_repartition_topics(graph: LogicalGraph) -> None:
 
 
 def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]]:
-    found: dict[GraphNode, list[RepartitionNode]] = {}
+    repartitions_by_node: dict[GraphNode, list[RepartitionNode]] = {}
     merges: list[GraphNode] = []
     for node in graph.nodes:
         if node.changes_key:
-            found[node] = []
+            repartitions_by_node[node] = []
         elif isinstance(node, RepartitionNode) and node.optimizable:
             key_changing = _key_change_above(node)
             if key_changing is not None:
-                found[key_changing].append(node)
+                repartitions_by_node[key_changing].append(node)
         elif node.merges:
             merges.append(node)
     merged: dict[GraphNode, list[GraphNode]] = {}
     for merge in merges:
         merged[merge] = [
             key_changing
-            for key_changing, repartitions in found.items()
+            for key_changing, repartitions in repartitions_by_node.items()
             if all(_child_towards(node, merge) is not None for node in repartitions)
             and _child_towards(merge, key_changing) is not None
         ]
     for merge, parents in merged.items():
-        found[merge] = list(dict.fromkeys(node for parent in parents for node in found[parent]))
+        repartitions_by_node[merge] = list(
+            dict.fromkeys(node for parent in parents for node in repartitions_by_node[parent])
+        )
     for parent in {parent for parents in merged.values() for parent in parents}:
-        del found[parent]
-    return found
+        del repartitions_by_node[parent]
+    return repartitions_by_node
 
 
 def _key_change_above(node: GraphNode) -> GraphNode | None:
@@ -89,14 +91,14 @@ def _child_towards(node: GraphNode, above: GraphNode) -> GraphNode | None:
     return _find_above(node, lambda each: above in each.parents)
 
 
-def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNode | None:
+def _find_above(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphNode | None:
     """Return the node or an ancestor that matches: the first one found, depth first."""
-    if wanted(node):
+    if matches(node):
         return node
     for parent in node.parents:
-        found = _find_above(parent, wanted)
-        if found is not None:
-            return found
+        ancestor = _find_above(parent, matches)
+        if ancestor is not None:
+            return ancestor
     return None
 
 
@@ -109,16 +111,16 @@ def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNod
     #: Each node above the repartitions -> True if it is below the key change.
     between: dict[GraphNode, bool] = {}
 
-    def leads_there(node: GraphNode) -> bool:
+    def ends_at_key_change(node: GraphNode) -> bool:
         if node is key_changing:
             return True
         if node not in between:
             # a list, because `any` would stop early and miss nodes of other paths
-            ways = [leads_there(parent) for parent in node.parents]
+            ways = [ends_at_key_change(parent) for parent in node.parents]
             between[node] = any(ways)
         return between[node]
 
-    ways = [leads_there(node) for node in repartitions]
+    ways = [ends_at_key_change(node) for node in repartitions]
     if not all(ways):
         return False  # one was already merged for another key change
     return all(
@@ -137,8 +139,8 @@ def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None
         name=f"{first.topic}-source",
         filter_name=f"{first.topic}-filter",
         sink_name=f"{first.topic}-sink",
-        key_serde=_first_given(node.key_serde for node in repartitions),
-        value_serde=_first_given(node.value_serde for node in repartitions),
+        key_serde=_first_not_none(node.key_serde for node in repartitions),
+        value_serde=_first_not_none(node.value_serde for node in repartitions),
         priority=key_changing.priority,
         parents=[],
         children=[],
@@ -157,7 +159,7 @@ def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None
     key_changing.add_child(single)
 
 
-def _first_given(serdes: Iterable[AnySerde | None]) -> AnySerde | None:
+def _first_not_none(serdes: Iterable[AnySerde | None]) -> AnySerde | None:
     return next((serde for serde in serdes if serde is not None), None)
 
 

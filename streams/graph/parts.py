@@ -49,7 +49,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     loses_versions: bool = False
     own_stores: tuple[str, ...] = ()
 
-    def _kept(self, *, force: bool) -> TableStore | None:
+    def _created_store(self, *, force: bool) -> TableStore | None:
         """Return the store if it will be created, else None.
 
         `force` makes it needed if the table can't be computed from parents.
@@ -74,9 +74,9 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         A source table gets a store; a table without a store is computed at each read (Kafka
         Streams' KTableValueGetterSupplier).
         """
-        kept = self._kept(force=True)
-        if kept is not None:
-            return StoreView(kept.name), (kept.name,)
+        table_store = self._created_store(force=True)
+        if table_store is not None:
+            return StoreView(table_store.name), (table_store.name,)
         assert self.computed is not None, "a table has a store or is computed from others"
         views, names = zip(*(parent.view() for parent in self.parents), strict=True)
         stores = [name for some in names for name in some]
@@ -94,16 +94,16 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         if self.loses_versions:
             for parent in self.parents:
                 parent.send_old_values()
-        if self._kept(force=force) is None:
-            asked = [parent.send_old_values(force=force) for parent in self.parents]
-            if not asked or not all(asked):
+        if self._created_store(force=force) is None:
+            sends = [parent.send_old_values(force=force) for parent in self.parents]
+            if not sends or not all(sends):
                 return False
         for node in (*self.inner, self.node):
             node.old_values = True
         return True
 
 
-def settled_serdes(
+def resolved_serdes(
     materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
 ) -> tuple[AnySerde | None, AnySerde | None]:
     own_key, own_value = materialized.key_serde, materialized.value_serde

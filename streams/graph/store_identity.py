@@ -51,7 +51,7 @@ _PLACE: Final = re.compile(r":\d+\)?\Z")
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 #: Start of a generated name. A text that contains one is compared without its numbers.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
-_KNOWN_MODULES: Final = sys.stdlib_module_names | {"tidewheel"}
+_STABLE_MODULES: Final = sys.stdlib_module_names | {"tidewheel"}
 _BUILTINS: Final = (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -73,12 +73,12 @@ _DETAILS_MAX: Final = 20_000
 
 def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
     identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
-    found: dict[str, NamedOperator] = {}
+    operators: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
         for store in subtopology.stores:
             writers = [node for node in subtopology.nodes if _writes(node, store.name)]
             if writers and _GENERATED.match(store.name):
-                found[store.name] = NamedOperator(
+                operators[store.name] = NamedOperator(
                     fingerprint=identities.of(writers[0]),
                     details=details.of_store(store, writers),
                     location=writers[0].location,
@@ -87,12 +87,12 @@ def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
             if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
                 if not _GENERATED.match(node.topic):
                     continue
-                found[node.topic] = NamedOperator(
+                operators[node.topic] = NamedOperator(
                     fingerprint=identities.of(node),
                     details=details.of(node),
                     location=node.location,
                 )
-    return found
+    return operators
 
 
 def _writes(node: NodeSpec, store: str) -> bool:
@@ -111,13 +111,13 @@ class _Identities:
         for node in self._nodes.values():
             if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
                 self._writers.setdefault(node.topic, []).append(node)
-        self._known: dict[str, int] = {}
+        self._checksums: dict[str, int] = {}
 
     def of(self, node: NodeSpec) -> int:
-        if node.name not in self._known:
-            self._known[node.name] = 0  # breaks cycles: a sub-topology may read its own output
-            self._known[node.name] = zlib.crc32(repr(self._described(node)).encode())
-        return self._known[node.name]
+        if node.name not in self._checksums:
+            self._checksums[node.name] = 0  # breaks cycles: a sub-topology may read its own output
+            self._checksums[node.name] = zlib.crc32(repr(self._described(node)).encode())
+        return self._checksums[node.name]
 
     def of_store(self, store: StoreSpec, writers: Sequence[NodeSpec]) -> int:
         described = (self._describe().of(store, _DEPTH), [self.of(writer) for writer in writers])
@@ -181,7 +181,7 @@ class _Parts:
         if isinstance(value, dict):
             items = cast("dict[object, object]", value).items()
             return sorted(
-                (str(self.of(key, depth)), str(self.of(each, depth))) for key, each in items
+                (str(self.of(key, depth)), str(self.of(part, depth))) for key, part in items
             )
         if isinstance(value, set | frozenset):
             return sorted(str(self.of(item, depth)) for item in cast("frozenset[object]", value))
@@ -212,7 +212,7 @@ class _Details(_Parts):
         )
         self._sources = sources
         self._locations = locations
-        self._seen: set[int] = set()
+        self._visited: set[int] = set()
 
     def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
         if isinstance(node, SinkSpec):
@@ -236,13 +236,16 @@ class _Details(_Parts):
 
     def _of_class(self, kind: type, depth: int) -> object:
         methods: list[object] = []
-        if not _is_known(kind.__module__) and id(kind) not in self._seen:
-            self._seen.add(id(kind))
-            functions = {name: getattr(each, "__func__", each) for name, each in vars(kind).items()}
+        if not _is_known(kind.__module__) and id(kind) not in self._visited:
+            self._visited.add(id(kind))
+            functions = {
+                name: getattr(attribute, "__func__", attribute)
+                for name, attribute in vars(kind).items()
+            }
             methods = [
-                (name, self._of_code(each.__code__, depth))
-                for name, each in sorted(functions.items())
-                if isinstance(each, FunctionType)
+                (name, self._of_code(attribute.__code__, depth))
+                for name, attribute in sorted(functions.items())
+                if isinstance(attribute, FunctionType)
             ]
         return (kind.__qualname__, methods)
 
@@ -259,16 +262,18 @@ class _Details(_Parts):
         defaults = [self.of(part, depth) for part in (value.__defaults__, value.__kwdefaults__)]
         if _is_known(value.__module__):
             return (_module(value.__module__), value.__qualname__, defaults, sorted(cells.items()))
-        if id(value) in self._seen:
+        if id(value) in self._visited:
             return "seen"
-        self._seen.add(id(value))
+        self._visited.add(id(value))
         work = self._sources.of(value)
         if work is None:
             work = self._of_code(code, depth)
-        known = {name: value.__globals__[name] for name in _names(code) & value.__globals__.keys()}
+        global_values = {
+            name: value.__globals__[name] for name in _names(code) & value.__globals__.keys()
+        }
         globals_ = [
-            (name, self.of(each, depth) if isinstance(each, _FIXED) else type(each).__qualname__)
-            for name, each in sorted(known.items())
+            (name, self.of(part, depth) if isinstance(part, _FIXED) else type(part).__qualname__)
+            for name, part in sorted(global_values.items())
         ]
         return (work, defaults, sorted(cells.items()), globals_)
 
@@ -309,7 +314,7 @@ def _is_known(module: str | None) -> bool:
 
     Their functions are compared by name: their code changes between versions.
     """
-    return (module or "").partition(".")[0] in _KNOWN_MODULES
+    return (module or "").partition(".")[0] in _STABLE_MODULES
 
 
 def _names(code: CodeType) -> set[str]:

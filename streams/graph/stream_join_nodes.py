@@ -62,15 +62,15 @@ class JoinStore(TableStore):
         return filled(self.value_serde, self.placeholders[1])
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - the signature of a table's store
-        wishes = self.materialized
+        materialized = self.materialized
         return StoreSpec(
             name=self.name,
             kind=StoreKind.WINDOW,
             key_serde=filled(self.key_serde, self.placeholders[0]),
             value_serde=self.values_serde(),
-            persistent=wishes.persistent,
-            logging=wishes.logging,
-            changelog_config={**wishes.changelog_config, "cleanup.policy": "delete"},
+            persistent=materialized.persistent,
+            logging=materialized.logging,
+            changelog_config={**materialized.changelog_config, "cleanup.policy": "delete"},
             retention_ms=self.join_windows.retention_ms,
             window_size_ms=self.join_windows.size_ms,
             retain_duplicates=True,
@@ -82,15 +82,15 @@ class BytesStore(TableStore):
     """A store of rows that the operator encodes itself: buffered records or unmatched ones."""
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - the signature of a table's store
-        wishes = self.materialized
+        materialized = self.materialized
         return StoreSpec(
             name=self.name,
             kind=StoreKind.KEY_VALUE,
             key_serde=Serdes.bytes(),
             value_serde=Serdes.bytes(),
-            persistent=wishes.persistent,
-            logging=wishes.logging,
-            changelog_config=dict(wishes.changelog_config),
+            persistent=materialized.persistent,
+            logging=materialized.logging,
+            changelog_config=dict(materialized.changelog_config),
             internal_rows=(
                 "its rows wait for a join in the order of time, and are deleted when their grace is over"
             ),
@@ -221,11 +221,11 @@ def single_store_self_join(graph: LogicalGraph) -> None:
         if len({replaced_sources.get(parent, parent) for parent in node.parents}) > 1:
             continue
         node.with_itself = True
-        kept, spare = by_name[node.this_window], by_name[node.other_window]
-        assert isinstance(kept, ProcessorGraphNode)
+        window, spare = by_name[node.this_window], by_name[node.other_window]
+        assert isinstance(window, ProcessorGraphNode)
         # The `SelfJoin` operator stores each record itself, after it has read the earlier ones.
-        kept.supplier = OperatorSupplier(PassThrough)
-        kept.reads = frozenset((node.this_store.name,))
+        window.supplier = OperatorSupplier(PassThrough)
+        window.reads = frozenset((node.this_store.name,))
         for parent in list(spare.parents):
             parent.remove_child(spare)
         graph.drop(spare)
@@ -311,21 +311,21 @@ class JoinCall:
         self._check_materialized()
 
     def _check_materialized(self) -> None:
-        wishes = self.materialized
-        if wishes.key_serde is not None or wishes.value_serde is not None:
+        materialized = self.materialized
+        if materialized.key_serde is not None or materialized.value_serde is not None:
             raise TopologyError(
                 f"{self.call.context}: a join's serdes are given with key_serde=, value_serde= and other_value_serde=; leave "
                 "them out of Materialized"
             )
-        if not wishes.fits_windows:
+        if not materialized.fits_windows:
             raise TopologyError(
-                f"{self.call.context}: a join can't keep its records in a store of type {wishes.store_type!r}; give 'rocksdb' or 'in_memory'"
+                f"{self.call.context}: a join can't keep its records in a store of type {materialized.store_type!r}; give 'rocksdb' or 'in_memory'"
             )
-        if wishes.headers:
+        if materialized.headers:
             raise TopologyError(
                 f"{self.call.context}: a join's store of waiting records keeps no headers; leave headers= out"
             )
-        if wishes.retention is not None or wishes.ttl is not None:
+        if materialized.retention is not None or materialized.ttl is not None:
             raise TopologyError(
                 f"{self.call.context}: how long a join keeps its records follows from its windows and grace; leave "
                 "retention= and ttl= out"

@@ -40,18 +40,18 @@ def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
     Raise `TopologyError` if there is none, or for windows that never close (Kafka Streams'
     GraphGraceSearchUtil).
     """
-    own = node.table_windows()
-    if any(isinstance(windows, UnlimitedWindows) for windows in own):
+    declared = node.table_windows()
+    if any(isinstance(windows, UnlimitedWindows) for windows in declared):
         raise TopologyError(
             f"{call.context}: unlimited windows never close, so until_window_closes would emit nothing; use "
             "until_time_limit, or windows that end"
         )
-    if own:
-        return own
+    if declared:
+        return declared
     if not node.parents:
         raise TopologyError(
             f"{call.context}: until_window_closes needs a windowed table, but {node.name!r} has no windows; group the "
             "stream and aggregate it with windowed_by(...) before, or use until_time_limit"
         )
-    found = [windows for parent in node.parents for windows in windows_above(parent, call)]
-    return tuple(dict.fromkeys(found))
+    above = [windows for parent in node.parents for windows in windows_above(parent, call)]
+    return tuple(dict.fromkeys(above))

@@ -114,13 +114,13 @@ class TableJoinNode(GraphNode):
             )
         if self.store is not None:
             self.store.add_to(topology, self.location)
-        kept = None if self.store is None else self.store.name
+        store_name = None if self.store is None else self.store.name
         topology.add_node(
             ProcessorSpec(
                 name=self.name,
-                supplier=self._with_old_values(OperatorSupplier(TableSource, (kept,))),
+                supplier=self._with_old_values(OperatorSupplier(TableSource, (store_name,))),
                 parents=(self.this_name, self.other_name),
-                stores=() if kept is None else (kept,),
+                stores=() if store_name is None else (store_name,),
                 location=self.location,
             )
         )

@@ -115,11 +115,11 @@ def alarms(view: GroupView) -> tuple[Alarm, ...]:
 
 
 def _paused_leader(view: GroupView) -> Iterator[Alarm]:
-    held = view.group.about.held
-    if held:
+    pause_reason = view.group.about.held
+    if pause_reason:
         yield Alarm(
             name="held",
-            text=f"the leader decides nothing: {held}; tasks stay where they are until that is fixed",
+            text=f"the leader decides nothing: {pause_reason}; tasks stay where they are until that is fixed",
         )
 
 
@@ -127,8 +127,8 @@ def _topics(view: GroupView) -> Iterator[Alarm]:
     now = view.around.topic_ids
     if now is None:
         return
-    for name, known in sorted(view.group.topic_ids.items()):
-        if now.get(name) != known:
+    for name, topic_id in sorted(view.group.topic_ids.items()):
+        if now.get(name) != topic_id:
             what = "is another one than the group was led with" if name in now else "is gone"
             yield Alarm(
                 name="control-topic-changed",
@@ -147,10 +147,10 @@ def _rejected_records(view: GroupView) -> Iterator[Alarm]:
         ]
         if recent:
             more = count - 1
-            others = f" ({more} more before it)" if more else ""
+            earlier = f" ({more} more before it)" if more else ""
             yield Alarm(
                 name="unreadable-record",
-                text=f"all readers {verb} {recent[-1]}{others}; no version of Tidewheel writes such a record: find out who "
+                text=f"all readers {verb} {recent[-1]}{earlier}; no version of Tidewheel writes such a record: find out who "
                 f"may write to topic {recent[-1].topic}, and permit that to the application alone",
             )
 
@@ -178,8 +178,8 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
         if dead:
             yield Alarm(
                 name="no-leader",
-                text=f"there is no leader, and no member is up since the last died: {_names(map(_who, dead.values()))} must be "
-                "fenced before the tasks go on, which the next leader does; start a member",
+                text=f"there is neither a leader nor a live member; the next leader must fence {_names(map(_member_text, dead.values()))} "
+                "before their tasks continue; start a member",
             )
         return
     beat = view.inbox.leader_beat(view.group)
@@ -195,9 +195,9 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
 
 
 def _leader_alarms(view: GroupView) -> Iterator[Alarm]:
-    heard = view.inbox.leader_beat(view.group)
-    if heard is not None:
-        for text in heard[1].alarms:
+    beat = view.inbox.leader_beat(view.group)
+    if beat is not None:
+        for text in beat[1].alarms:
             yield Alarm(name="leader", text=f"the leader reports: {text}")
 
 
@@ -210,7 +210,7 @@ def _silent(view: GroupView) -> Iterator[Alarm]:
         how_long = "long" if silent_ms is None else duration_text(silent_ms)
         yield Alarm(
             name="silent-member",
-            text=f"{_who(record)} has sent nothing for {how_long} (session timeout "
+            text=f"{_member_text(record)} has sent nothing for {how_long} (session timeout "
             f"{duration_text(record.session_timeout_ms)}): the leader removes it and its tasks move; check that host",
         )
 
@@ -223,7 +223,7 @@ def _fencing(view: GroupView) -> Iterator[Alarm]:
         if since and view.now_ms - since.at_ms > _LONG_MS:
             yield Alarm(
                 name="fencing-takes-long",
-                text=f"{_who(record)} is being fenced for {duration_text(view.now_ms - since.at_ms)}, which takes a "
+                text=f"{_member_text(record)} is being fenced for {duration_text(view.now_ms - since.at_ms)}, which takes a "
                 "second: its tasks wait; check the brokers' transaction coordinators",
             )
 
@@ -298,7 +298,7 @@ def _long_calls(view: GroupView) -> Iterator[Alarm]:
         if call is not None and call.is_long:
             yield Alarm(
                 name="long-call",
-                text=f"{_who(record)}: {call.text} has run for {duration_text(call.ms)}, and everything that waits for it is "
+                text=f"{_member_text(record)}: {call.text} has run for {duration_text(call.ms)}, and everything that waits for it is "
                 "blocked; set a time-out for its requests, make the call shorter, or raise max_call_ms",
             )
 
@@ -335,7 +335,9 @@ def _subscribers(view: GroupView) -> Iterator[Alarm]:
 def _unfit(view: GroupView) -> Iterator[Alarm]:
     for _, record in sorted(view.group.members.items()):
         if record.phase == MemberPhase.PARKED:
-            yield Alarm(name="parked-member", text=f"{_who(record)} gets no tasks: {record.reason}")
+            yield Alarm(
+                name="parked-member", text=f"{_member_text(record)} gets no tasks: {record.reason}"
+            )
     for incarnation, (_, refused) in sorted(view.inbox.refused.items()):
         joined = view.inbox.joins.get(incarnation)
         who = incarnation if joined is None else f"{joined[1].member} on {joined[1].host}"
@@ -397,7 +399,7 @@ def _not_asked(view: GroupView) -> Iterator[Alarm]:
         )
 
 
-def _who(record: MemberRecord) -> str:
+def _member_text(record: MemberRecord) -> str:
     return f"{record.member} on {record.host}" if record.host else record.member
 
 

@@ -141,9 +141,13 @@ def _hosts(group: Group, incarnations: Iterable[str]) -> frozenset[HostInfo]:
     )
 
 
-def _only(answer: Any, count: int, store: str, key: object) -> int:
+def _only(partitions: Any, count: int, store: str, key: object) -> int:
     chosen: AbstractSet[Any] = (
-        frozenset() if answer is None else {answer} if isinstance(answer, int) else set(answer)
+        frozenset()
+        if partitions is None
+        else {partitions}
+        if isinstance(partitions, int)
+        else set(partitions)
     )
     if len(chosen) == 1:
         (partition,) = chosen
@@ -166,8 +170,10 @@ def without_headers(
     if accepts(partitioner, _PLAIN_ARGUMENTS):
         return cast("Partitioner", partitioner)
     try:
-        given = as_headers(headers)
+        kafka_headers = as_headers(headers)
     except TypeError as error:
         raise StreamsError(f"query_metadata_for_key: {error}") from error
     choose = cast("PartitionerWithHeaders", partitioner)
-    return lambda topic, key, value, partitions: choose(topic, key, value, given, partitions)
+    return lambda topic, key, value, partitions: choose(
+        topic, key, value, kafka_headers, partitions
+    )

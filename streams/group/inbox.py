@@ -19,14 +19,14 @@ from tidewheel.rebalance.protocol.messages import (
     TransactionalIdWanted,
 )
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
-from tidewheel.streams.group.topics import Heard
+from tidewheel.streams.group.topics import ReceivedMessage
 
 #: Session timeout assumed for members whose own is unknown.
 SESSION_MS: Final = 3_000
 _LEADERS_MAX: Final = 16
 _ERASED_MAX: Final = 100
 _KEPT_MS: Final = 3_600_000
-_FORGET_EACH_MS: Final = 600_000
+_FORGET_INTERVAL_MS: Final = 600_000
 #: Minimum time to read back: ten heartbeats, of which one lists all tasks of a member.
 _BACK_MS: Final = 10_000
 
@@ -37,10 +37,10 @@ def inbox_back_ms(group: Group) -> int:
     return max(2 * max(timeouts, default=0), _BACK_MS)
 
 
-def at_hosts(workers: Mapping[str, str]) -> str:
+def with_hosts(workers: Mapping[str, str]) -> str:
     """Return names with their hosts, for people.
 
-    >>> at_hosts({"shop-1": "", "shop-0": "eu-3"})
+    >>> with_hosts({"shop-1": "", "shop-0": "eu-3"})
     'shop-0 at eu-3, shop-1'
     """
     return ", ".join(
@@ -74,8 +74,8 @@ class InboxFold:
         self._last_ms = 0
         self._forgot_ms = 0
 
-    def add(self, heard: Heard) -> None:
-        at_ms, message = heard
+    def add(self, received: ReceivedMessage) -> None:
+        at_ms, message = received
         self._last_ms = at_ms
         if isinstance(message, RejectedRecord):
             self.rejected.append(message)
@@ -85,9 +85,9 @@ class InboxFold:
             while len(self.erased) > _ERASED_MAX:
                 del self.erased[next(iter(self.erased))]
         else:
-            self._hear(at_ms, message)
+            self._add_message(at_ms, message)
 
-    def _hear(self, at_ms: int, message: AnyMessage) -> None:
+    def _add_message(self, at_ms: int, message: AnyMessage) -> None:
         if not isinstance(
             message, JoinRefused
         ):  # it has the incarnation of the refused worker, but the leader's member name
@@ -121,15 +121,15 @@ class InboxFold:
         if not group.leader_epoch:
             return next(reversed(self._leader_beats.values()), None)
         beats = [
-            heard
-            for epoch, heard in self._leader_beats.items()
-            if epoch < group.leader_epoch or is_of_leader(heard[1], group)
+            entry
+            for epoch, entry in self._leader_beats.items()
+            if epoch < group.leader_epoch or is_of_leader(entry[1], group)
             if epoch <= group.leader_epoch
         ]
-        return max(beats, key=lambda heard: heard[1].leader_epoch, default=None)
+        return max(beats, key=lambda entry: entry[1].leader_epoch, default=None)
 
     def forget_old(self) -> None:
-        if self._last_ms - self._forgot_ms < _FORGET_EACH_MS:
+        if self._last_ms - self._forgot_ms < _FORGET_INTERVAL_MS:
             return
         self._forgot_ms, since_ms = self._last_ms, self._last_ms - _KEPT_MS
         self.heard_ms = {key: at_ms for key, at_ms in self.heard_ms.items() if at_ms >= since_ms}
@@ -146,7 +146,7 @@ class InboxFold:
         self.ready = {key: at_ms for key, at_ms in self.ready.items() if at_ms >= since_ms}
         self.failed = {key: entry for key, entry in self.failed.items() if entry[0] >= since_ms}
 
-    def speaking(self, group: Group, now_ms: int) -> tuple[str, ...]:
+    def live_members(self, group: Group, now_ms: int) -> tuple[str, ...]:
         """Return live or joining members heard within two session timeouts.
 
         Any sender counts if the log has no leader yet.

@@ -31,19 +31,19 @@ def members_heard(
     if not members:
         return frozenset()
     topics.listen()
-    heard: set[str] = set()
+    incarnations: set[str] = set()
     until_ms = _now_ms(clock) + _TIMEOUTS * max(
         record.session_timeout_ms for record in members.values()
     )
-    while len(heard) < len(members) and _now_ms(clock) < until_ms and not pause(_POLL_S):
-        was_heard = bool(heard)
+    while len(incarnations) < len(members) and _now_ms(clock) < until_ms and not pause(_POLL_S):
+        had_any = bool(incarnations)
         for _, message in topics.new_messages():
             # Other messages may name dead members.
             if isinstance(message, Beat | JoinGroup) and message.incarnation in members:
-                heard.add(message.incarnation)
-        if heard and not was_heard:
+                incarnations.add(message.incarnation)
+        if incarnations and not had_any:
             until_ms = min(until_ms, _now_ms(clock) + _OTHERS_MS)
-    return frozenset(heard)
+    return frozenset(incarnations)
 
 
 def _now_ms(clock: Clock) -> int:

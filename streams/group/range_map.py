@@ -58,12 +58,12 @@ def progress_of(
     application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, Progress]:
     prefix = internal_prefix(application_id)
-    own: dict[TopicPartition, Progress] = {}
+    progress_by_partition: dict[TopicPartition, Progress] = {}
     for partition, (offset, metadata) in committed.items():
         progress = Progress.decode(metadata, committed_offset=offset)
         if progress is not None and progress.transactional_id.startswith(prefix):
-            own[partition] = progress
-    return own
+            progress_by_partition[partition] = progress
+    return progress_by_partition
 
 
 def range_map(
@@ -75,7 +75,7 @@ def range_map(
 
     `readers`: sub-topology by topic; `busy`: percent by task and lowest key hash of a range.
     """
-    known: list[tuple[TaskId, InputRanges]] = []
+    by_task: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
     for partition, committed in sorted(progress.items()):
         reader = readers.get(partition.topic)
@@ -84,9 +84,9 @@ def range_map(
         else:
             task = TaskId(reader, partition.partition)
             loads = busy.get(str(task), {})
-            known.append((task, _ranges(str(task), partition, committed, loads)))
-    known.sort(key=lambda entry: entry[0])
-    return (*(ranges for _, ranges in known), *unknown)
+            by_task.append((task, _ranges(str(task), partition, committed, loads)))
+    by_task.sort(key=lambda entry: entry[0])
+    return (*(ranges for _, ranges in by_task), *unknown)
 
 
 def topic_readers(group: Group, inbox: InboxFold) -> dict[str, int]:

@@ -49,7 +49,7 @@ class RecoveryFacts:
 
     Attributes:
         group: Group in the state topic; empty if the topic is gone.
-        speaking: Members that were heard recently.
+        live_members: Members that were heard recently.
         named: Transactional ids in the inbox.
     """
 
@@ -59,7 +59,7 @@ class RecoveryFacts:
     committed: Mapping[TopicPartition, CommittedOffset]
     group: Group = field(default_factory=Group)
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    speaking: tuple[str, ...] = ()
+    live_members: tuple[str, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict[str, int])
     named: frozenset[str] = frozenset()
     program: GroupProgram
@@ -127,12 +127,12 @@ def execute_recovery(
     _create(plan, admin, replication_factor)
     inputs = sorted(facts.inputs)
     fenced: set[str] = set()
-    wanted = set(plan.transactional_ids)
-    while wanted - fenced:
-        admin.fence(sorted(wanted - fenced))
-        fenced |= wanted
+    pending = set(plan.transactional_ids)
+    while pending - fenced:
+        admin.fence(sorted(pending - fenced))
+        fenced |= pending
         committed = admin.committed(plan.application_id, inputs, stable=True)
-        wanted |= set(transactional_ids(plan.application_id, committed, Group()))
+        pending |= set(transactional_ids(plan.application_id, committed, Group()))
     committed = admin.committed(plan.application_id, inputs, stable=True)
     writer.init()
     epoch = max(plan.epoch, _highest_epoch(committed, read_group()) + 1)
@@ -227,8 +227,8 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     reasons = [f"topic {name} does not exist" for name in missing]
     reasons += [
         f"topic {name} is another one than the group was led with"
-        for name, known in sorted(group.topic_ids.items())
-        if facts.topic_ids.get(name, known) != known
+        for name, expected in sorted(group.topic_ids.items())
+        if facts.topic_ids.get(name, expected) != expected
     ]
     if not missing and not group.leader_epoch:
         used = ", but the application has committed" if was_used else ""
@@ -248,12 +248,12 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
             f"member has joined; this is topology {program.topology_hash} with {program.assignor!r}"
         )
     ahead = [
-        f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {known}"
+        f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {expected}"
         for partition, task in sorted(facts.inputs.items())
         if (progress := _progress_of(facts.committed.get(partition))) is not None
         and group.leader_epoch
         and progress.task_epoch
-        > (known := group.states[task].task_epoch if task in group.states else 0)
+        > (expected := group.states[task].task_epoch if task in group.states else 0)
     ]
     return tuple(reasons + ahead)
 
@@ -265,11 +265,11 @@ def _progress_of(committed: CommittedOffset | None) -> Progress | None:
 
 
 def _refusals(facts: RecoveryFacts) -> tuple[str, ...]:
-    if not facts.speaking or not _reasons(facts):
+    if not facts.live_members or not _reasons(facts):
         return ()
-    held = (
+    hint = (
         "members that pause because the topics are lost are silent, and continue by themselves once the group is set up "
         "again"
     )
-    names = ", ".join(facts.speaking)
-    return (f"members of the group are alive: {names}; stop them first ({held})",)
+    names = ", ".join(facts.live_members)
+    return (f"members of the group are alive: {names}; stop them first ({hint})",)

@@ -19,7 +19,7 @@ from tidewheel.state_stores.errors import StoreLockedError
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
-from tidewheel.streams.group.inbox import at_hosts
+from tidewheel.streams.group.inbox import with_hosts
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.commit_facts import CommitFacts
@@ -73,7 +73,7 @@ class ResetFacts:
     Attributes:
         members: Number of live consumers of the group.
         others: Applications with offsets whose names start with this one's and a dash.
-        speaking: Members that were heard recently, on any machine.
+        live_members: Members that were heard recently, on any machine.
         fixed: Host by transactional id of live workers with a fixed assignment.
     """
 
@@ -83,7 +83,7 @@ class ResetFacts:
     members: int = 0
     slots: tuple[LocalSlot, ...] = ()
     others: frozenset[str] = frozenset()
-    speaking: tuple[str, ...] = ()
+    live_members: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -142,11 +142,11 @@ def scope_of(
 def input_partitions(
     scope: ResetScope, topics: Mapping[str, int], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    known = scope.internal_topics or frozenset()
+    internal = scope.internal_topics or frozenset()
     read = {
         partition.topic
         for partition in committed
-        if partition.topic not in known and not _looks_internal(partition.topic, scope)
+        if partition.topic not in internal and not _looks_internal(partition.topic, scope)
     }
     return [
         TopicPartition(topic, partition)
@@ -212,10 +212,10 @@ def gather_facts(
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
     if plan.refusals:
         raise StreamsError("; ".join(plan.refusals))
-    with ExitStack() as held:
+    with ExitStack() as stack:
         # The locks keep workers from starting meanwhile.
         directories = [
-            held.enter_context(
+            stack.enter_context(
                 StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
             )
             for slot in plan.slots
@@ -311,7 +311,7 @@ def _notes(
             "here; is the name right?"
         )
     if facts.fixed and force:
-        notes.append(f"live workers that will end with FencedError: {at_hosts(facts.fixed)}")
+        notes.append(f"live workers that will end with FencedError: {with_hosts(facts.fixed)}")
     if left:
         notes.append(
             f"left alone, as this topology has no such topics: {', '.join(left)}; "
@@ -337,14 +337,14 @@ def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str
         refusals.append(
             f"group {scope.application_id} has {facts.members} live members; stop the application first"
         )
-    if facts.speaking:
+    if facts.live_members:
         refusals.append(
-            f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.speaking)}; stop the "
+            f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.live_members)}; stop the "
             "application everywhere first"
         )
     if facts.fixed and not force:
         refusals.append(
-            f"workers of {scope.application_id} with a fixed assignment are alive: {at_hosts(facts.fixed)}; stop them "
+            f"workers of {scope.application_id} with a fixed assignment are alive: {with_hosts(facts.fixed)}; stop them "
             "first (a killed one disappears after a few seconds). --force resets all the same, and ends them "
             "with FencedError"
         )

@@ -103,7 +103,7 @@ class BlockedLoop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFigures:
+class MemberTask:
     """Task in one role at one member.
 
     Attributes:
@@ -166,9 +166,9 @@ class GroupStatus:
     topology_hash: str
     assignor: str
     members: tuple[MemberStatus, ...] = ()
-    tasks: tuple[TaskFigures, ...] = ()
-    learners: tuple[TaskFigures, ...] = ()
-    standbys: tuple[TaskFigures, ...] = ()
+    tasks: tuple[MemberTask, ...] = ()
+    learners: tuple[MemberTask, ...] = ()
+    standbys: tuple[MemberTask, ...] = ()
     waiting: tuple[str, ...] = ()
     key_ranges: tuple[InputRanges, ...] | None = None
     alarms: tuple[Alarm, ...] = ()
@@ -185,7 +185,7 @@ def group_status(
     now_ms: int,
     around: BrokerFacts | None = None,
 ) -> GroupStatus:
-    view = _View(log, inbox, now_ms)
+    view = _StatusView(log, inbox, now_ms)
     around = around or BrokerFacts()
     group, beat = log.group, inbox.leader_beat(log.group)
     return GroupStatus(
@@ -230,7 +230,7 @@ def group_status(
     )
 
 
-class _View:
+class _StatusView:
     def __init__(self, log: LogFold, inbox: InboxFold, now_ms: int) -> None:
         self.log = log
         self.inbox = inbox
@@ -255,21 +255,21 @@ class _View:
         )
         return tuple(map(self._member, records))
 
-    def active(self, task: TaskId) -> TaskFigures:
+    def active(self, task: TaskId) -> MemberTask:
         state = self.group.states.get(task)
         since = self.log.task_since.get(task)
-        wanted = self.group.target.owners.get(task)
+        target = self.group.target.owners.get(task)
         member = "" if state is None else state.member or ""
         incarnation = "" if state is None else state.owner or ""
         at_ms, status = self._status(task, TaskRole.ACTIVE, incarnation)
-        return TaskFigures(
+        return MemberTask(
             task=str(task),
             role=TaskRole.ACTIVE.value,
             member=member,
             incarnation=incarnation,
             phase=task_phase_text(self.group, task),
             epoch=0 if state is None else state.task_epoch,
-            target=wanted if wanted != member else None,
+            target=target if target != member else None,
             stale=bool(incarnation)
             and self.is_stale(incarnation, self._fresh_ms(incarnation, at_ms)),
             range_count=1 if status is None else status.range_count,
@@ -288,7 +288,7 @@ class _View:
             task: dict(status.busiest) for task, status in statuses.items() if status is not None
         }
 
-    def copy(self, task: TaskId, copy: Copy, role: TaskRole) -> TaskFigures:
+    def copy(self, task: TaskId, copy: Copy, role: TaskRole) -> MemberTask:
         at_ms, status = self._status(task, role, copy.incarnation)
         since = self.log.copy_since.get((task, copy.incarnation, copy.learn_epoch))
         if status is not None and status.epoch != copy.learn_epoch:
@@ -296,7 +296,7 @@ class _View:
         figures = _figures(status)
         lag, rate = figures["lag"], figures["rate"]
         is_ready = (str(task), copy.incarnation, copy.learn_epoch) in self.inbox.ready
-        return TaskFigures(
+        return MemberTask(
             task=str(task),
             role=role.value,
             member=member_name(self.group, copy.incarnation),
@@ -328,8 +328,10 @@ class _View:
             threads=record.threads,
             leads=bool(record.process_id) and record.process_id == self.group.leader,
             active=tuple(map(str, self.group.owned(incarnation))),
-            standby=_held(step.standbys, incarnation),
-            learner=_held({task: (copy,) for task, copy in step.learners.items()}, incarnation),
+            standby=_tasks_of_copies(step.standbys, incarnation),
+            learner=_tasks_of_copies(
+                {task: (copy,) for task, copy in step.learners.items()}, incarnation
+            ),
             since_ms=None if since is None else since.at_ms,
             heard_ms_ago=silent_ms,
             call="" if call is None else call.text,
@@ -349,7 +351,7 @@ class _View:
         return None if at_ms is None else self.inbox.heard_ms.get(incarnation, at_ms)
 
 
-def _held(copies: Mapping[TaskId, Iterable[Copy]], incarnation: str) -> tuple[str, ...]:
+def _tasks_of_copies(copies: Mapping[TaskId, Iterable[Copy]], incarnation: str) -> tuple[str, ...]:
     return tuple(
         str(task)
         for task, task_copies in sorted(copies.items())

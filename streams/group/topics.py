@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 30.0
 _Row = tuple[int, int, bytes | None]
 
 
-class Heard(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """Inbox message with its timestamp (ms since the epoch)."""
 
     timestamp_ms: int
@@ -58,7 +58,7 @@ class LogTopic:
     def __init__(self, application_id: str, admin: LogAdmin, reader: ChangelogReader) -> None:
         self._admin = admin
         self._partition = TopicPartition(state_topic(application_id), 0)
-        self._topic = _Topic(self._partition, admin, reader)
+        self._topic = _GroupTopic(self._partition, admin, reader)
 
     def to_end(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         """Return new entries up to the present end.
@@ -117,7 +117,7 @@ class GroupTopics:
         self._application_id = application_id
         self._admin = admin
         self._state = LogTopic(application_id, admin, state)
-        self._inbox = _Topic(TopicPartition(inbox_topic(application_id), 0), admin, inbox)
+        self._inbox = _GroupTopic(TopicPartition(inbox_topic(application_id), 0), admin, inbox)
 
     def topic_ids(self) -> Mapping[str, str]:
         names = [state_topic(self._application_id), inbox_topic(self._application_id)]
@@ -128,35 +128,35 @@ class GroupTopics:
     def log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         return self._state.to_end(decided=decided)
 
-    def inbox(self, since_ms: int) -> list[Heard]:
+    def inbox(self, since_ms: int) -> list[ReceivedMessage]:
         if not self._inbox.is_begun:
             self._inbox.begin(self._admin.offsets_at([self._inbox.partition], since_ms))
-        return self._heard(self._inbox.rows())
+        return self._messages(self._inbox.rows())
 
     def listen(self) -> None:
         """Start at the present end: no clock decides which messages are new."""
         self._inbox.begin(self._admin.end_offsets([self._inbox.partition]))
 
-    def new_messages(self) -> list[Heard]:
-        return self._heard(self._inbox.fetched_rows())
+    def new_messages(self) -> list[ReceivedMessage]:
+        return self._messages(self._inbox.fetched_rows())
 
-    def _heard(self, rows: Iterable[_Row]) -> list[Heard]:
-        heard: list[Heard] = []
+    def _messages(self, rows: Iterable[_Row]) -> list[ReceivedMessage]:
+        messages: list[ReceivedMessage] = []
         for offset, timestamp_ms, value in rows:
             message = read_message(value)
             if isinstance(message, Rejection):
                 rejected = _rejected(self._inbox.partition, offset, timestamp_ms, message)
-                heard.append(Heard(timestamp_ms, rejected))
+                messages.append(ReceivedMessage(timestamp_ms, rejected))
             elif message is not None and message.app == self._application_id:
-                heard.append(Heard(timestamp_ms, message))
-        return heard
+                messages.append(ReceivedMessage(timestamp_ms, message))
+        return messages
 
     def close(self) -> None:
         self._state.close()
         self._inbox.close()
 
 
-class _Topic:
+class _GroupTopic:
     def __init__(self, partition: TopicPartition, admin: LogAdmin, reader: ChangelogReader) -> None:
         self.partition = partition
         self._admin = admin
@@ -168,8 +168,8 @@ class _Topic:
         self.is_begun = True
 
     def rows(self, *, decided: bool = False) -> Iterator[_Row]:
-        ask = self._admin.stable_offsets if decided else self._admin.end_offsets
-        end = ask([self.partition])[self.partition]
+        read_ends = self._admin.stable_offsets if decided else self._admin.end_offsets
+        end = read_ends([self.partition])[self.partition]
         deadline_s = time.monotonic() + _TIMEOUT_S
         while self._reader.positions()[self.partition] < end:
             for run in self._poll(_POLL_S):

@@ -51,14 +51,14 @@ class KafkaClients:
             admin=admin or {},
         )
         self._on_wait = on_wait
-        given: dict[ClientKind, Mapping[str, Any]] = {
+        properties_by_kind: dict[ClientKind, Mapping[str, Any]] = {
             "consumer": self.settings.consumer,
             "producer": self.settings.producer,
             "admin": self.settings.admin,
         }
-        for text in _warnings(given):
+        for text in _warnings(properties_by_kind):
             _LOGGER.warning("%s", text)
-        for kind, properties in given.items():
+        for kind, properties in properties_by_kind.items():
             if properties:
                 _LOGGER.info("%s settings: %s", kind, redact(properties))
 
@@ -95,21 +95,21 @@ class KafkaClients:
         return KafkaGlobalReader(self.settings.changelog())
 
 
-def _warnings(given: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
+def _warnings(properties_by_kind: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
     texts = [
         f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the network path can read and change the data"
-        for kind, properties in given.items()
+        for kind, properties in properties_by_kind.items()
         if str(properties.get("enable.ssl.certificate.verification", "true")).lower() == "false"
     ]
     secured = [
         kind
-        for kind, properties in given.items()
+        for kind, properties in properties_by_kind.items()
         if any(name.startswith(_SECURITY) for name in properties)
     ]
-    if secured and len(secured) < len(given):
-        others = ", ".join(sorted(set(given) - set(secured)))
+    if secured and len(secured) < len(properties_by_kind):
+        unsecured = ", ".join(sorted(set(properties_by_kind) - set(secured)))
         texts.append(
-            f"security properties are set for {', '.join(secured)} but not for {others}, which need them as well if the "
+            f"security properties are set for {', '.join(secured)} but not for {unsecured}, which need them as well if the "
             "cluster demands them"
         )
     return texts

@@ -28,7 +28,7 @@ _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"
 _LOCK: Final = ".lock"
 #: Prefix of references to stored URLs; fsspec has no such scheme.
-_KEPT: Final = "kept:"
+_STORED_URL_PREFIX: Final = "kept:"
 
 
 def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
@@ -54,7 +54,7 @@ class Keeper:
         self._encrypted = encrypted
         self._folder: Path | None = None
         self._lock = -1
-        self._kept = 0
+        self._secret_count = 0
 
     def settings(self, settings: ClientSettings) -> ClientSettings:
         """Return settings that other processes may get; raise `ConfigError` to protect a secret."""
@@ -70,8 +70,8 @@ class Keeper:
         """Return a URL that other processes may get; `opened_url` reverses it."""
         if redacted_url(url) == url:
             return url
-        kept = self._secret(option, url, "leave its credentials to fsspec's own sources")
-        return url if kept == url else f"{_KEPT}{kept}"
+        reference = self._secret(option, url, "leave its credentials to fsspec's own sources")
+        return url if reference == url else f"{_STORED_URL_PREFIX}{reference}"
 
     def close(self) -> None:
         if self._folder is not None:
@@ -111,15 +111,15 @@ class Keeper:
 
     def _written(self, text: str) -> Path:
         if self._folder is None:
-            _delete_left_behind()
+            _delete_stale_folders()
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
             unlocked = self._folder / f"{_LOCK}-new"
             self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             # Named only once locked: other processes delete a folder whose `_LOCK` is unlocked.
             unlocked.rename(self._folder / _LOCK)
-        path = self._folder / str(self._kept)
-        self._kept += 1
+        path = self._folder / str(self._secret_count)
+        self._secret_count += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             # `resolve_secrets` removes a final newline: this one, not the secret's own last one.
@@ -127,17 +127,17 @@ class Keeper:
         return path
 
 
-def _delete_left_behind() -> None:
+def _delete_stale_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            is_ours = folder.stat().st_uid == os.getuid()
+            is_own = folder.stat().st_uid == os.getuid()
             # A folder without a lock file is being created or deleted. Opening another user's
             # file fails.
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
             continue
         with os.fdopen(lock, "rb"):
-            if is_ours and _is_free(lock):
+            if is_own and _is_free(lock):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -155,9 +155,9 @@ def opened_url(travelled: str) -> str:
     >>> opened_url("s3://bucket/snapshots")
     's3://bucket/snapshots'
     """
-    if not travelled.startswith(_KEPT):
+    if not travelled.startswith(_STORED_URL_PREFIX):
         return travelled
-    reference = travelled.removeprefix(_KEPT)
+    reference = travelled.removeprefix(_STORED_URL_PREFIX)
     url: str = resolve_secrets({"url": reference}, "snapshot_location")["url"]
     return url
 

@@ -28,10 +28,10 @@ class TableOperator(Operator):
 @dataclass(frozen=True, slots=True)
 class OldValuesSupplier(OperatorSupplier):
     def __call__(self) -> Operator:
-        made = OperatorSupplier.__call__(self)
-        assert isinstance(made, TableOperator), "only tables have old values"
-        made.sends_old_values = True
-        return made
+        operator = OperatorSupplier.__call__(self)
+        assert isinstance(operator, TableOperator), "only tables have old values"
+        operator.sends_old_values = True
+        return operator
 
 
 class MaterializedOperator(TableOperator):
@@ -90,7 +90,7 @@ class MaterializedOperator(TableOperator):
             return self._serialize_singly(batch)
 
     def _serialize_singly(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
-        kept: list[int] = []
+        indices: list[int] = []
         key_bytes: list[bytes] = []
         for index, key in enumerate(batch.keys):
             try:
@@ -101,9 +101,9 @@ class MaterializedOperator(TableOperator):
             except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
-                kept.append(index)
+                indices.append(index)
                 key_bytes.append(data)
-        return batch.take(kept), key_bytes
+        return batch.take(indices), key_bytes
 
     def update_each(
         self, batch: RecordBatch, key_bytes: Sequence[bytes], update: Update
@@ -233,7 +233,7 @@ class MaterializedOperator(TableOperator):
             keys,
             values,
             list(map(self.buffer.timestamps.__getitem__, key_bytes)),
-            self._take_headers(key_bytes),
+            self._pop_headers(key_bytes),
             range(len(keys)),
             None,
             old_values=[self.cached_old_values.pop(data) for data in key_bytes]
@@ -257,7 +257,7 @@ class MaterializedOperator(TableOperator):
         serde = self.buffer.spec.key_serde
         return (list(data), serde) if serde.canonical else (None, None)
 
-    def _take_headers(self, key_bytes: Sequence[bytes]) -> list[Headers] | None:
+    def _pop_headers(self, key_bytes: Sequence[bytes]) -> list[Headers] | None:
         if not self._cached_headers:
             return None
         return [self._cached_headers.pop(data, ()) for data in key_bytes]
@@ -288,10 +288,10 @@ class MaterializedOperator(TableOperator):
             ]
         if keep is None:
             return batch
-        kept = batch.select(keep)
+        remaining = batch.select(keep)
         reason = "null key or value" if values else "null key"
-        self.context.dropped(len(batch) - len(kept), reason, batch, keep.index(False))
-        return kept
+        self.context.dropped(len(batch) - len(remaining), reason, batch, keep.index(False))
+        return remaining
 
 
 def previous_values(

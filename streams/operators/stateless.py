@@ -23,10 +23,10 @@ def call_each(
 
     Indices None means all records. Failed records go to the processing exception handler.
     """
-    results, kept = collect_each(operator, function.name, _calls(function, batch), batch)
+    results, kept_indices = collect_each(operator, function.name, _calls(function, batch), batch)
     if CoroutineType in set(map(type, results)):
-        return _without_coroutines(operator, function.name, results, batch, kept)
-    return results, kept
+        return _without_coroutines(operator, function.name, results, batch, kept_indices)
+    return results, kept_indices
 
 
 def collect_each(
@@ -57,12 +57,16 @@ def collect_each(
 
 
 def _without_coroutines(
-    operator: Operator, name: str, results: list[Any], batch: RecordBatch, kept: list[int] | None
+    operator: Operator,
+    name: str,
+    results: list[Any],
+    batch: RecordBatch,
+    kept_indices: list[int] | None,
 ) -> tuple[list[Any], list[int]]:
     hints = [_hint(result) for result in results]
     good: list[Any] = []
     left: list[int] = []
-    indices = range(len(batch)) if kept is None else kept
+    indices = range(len(batch)) if kept_indices is None else kept_indices
     for index, result, hint in zip(indices, results, hints, strict=True):
         if hint:
             operator.context.failed(batch, index, TypeError(f"{name} returned a coroutine{hint}"))
@@ -83,8 +87,8 @@ def _calls(function: UserFunction, batch: RecordBatch) -> Iterator[Any]:
 def _called(
     operator: Operator, function: UserFunction, batch: RecordBatch
 ) -> tuple[list[Any], RecordBatch]:
-    results, kept = call_each(operator, function, batch)
-    return results, batch if kept is None else batch.take(kept)
+    results, kept_indices = call_each(operator, function, batch)
+    return results, batch if kept_indices is None else batch.take(kept_indices)
 
 
 class StatelessOperator(Operator):
@@ -117,14 +121,14 @@ class DropNullKeys(StatelessOperator):
     def process(self, batch: RecordBatch) -> Output:
         if not has_none(batch.keys):
             return batch
-        kept = batch.select([key is not None for key in batch.keys])
+        remaining = batch.select([key is not None for key in batch.keys])
         self.context.dropped(
-            len(batch) - len(kept),
+            len(batch) - len(remaining),
             "null key before a repartition",
             batch,
             first_none(batch.keys),
         )
-        return kept
+        return remaining
 
 
 class Map(StatelessOperator):

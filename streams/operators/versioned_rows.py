@@ -18,15 +18,15 @@ class VersionedRows:
         return False
 
     def get(self, key: bytes) -> Any:
-        found = self._store.get_bytes(key)
-        return None if found is None else found[0]
+        version = self._store.get_bytes(key)
+        return None if version is None else version[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[Any]:
         return list(map(self.get, keys))
 
     def timestamp(self, key: bytes) -> int:
-        found = self._store.get_bytes(key)
-        return -1 if found is None else found[1]
+        version = self._store.get_bytes(key)
+        return -1 if version is None else version[1]
 
     def put(self, key: bytes, value: Any, timestamp: int) -> int | None:
         return self._store.put_bytes(key, value, timestamp)

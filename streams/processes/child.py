@@ -100,12 +100,12 @@ def new_connection() -> Generator[tuple[socket.socket, socket.socket]]:
 
     The other end is closed when the block ends, our end only if the block raises.
     """
-    ours, theirs = socket.socketpair()
-    with theirs:
+    own_end, child_end = socket.socketpair()
+    with child_end:
         try:
-            yield ours, theirs
+            yield own_end, child_end
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
 
 

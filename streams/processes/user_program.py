@@ -50,14 +50,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return effective_config(self.defaults, overrides, config_file)
 
     def topology(self, config: StreamsConfig | None = None) -> Topology:
-        found = self.source
-        if not isinstance(found, Topology | StreamsBuilder):
-            assert callable(found), "load_program checked that"
-            found = _called(cast("Callable[[], object]", found), self.target)
-        if isinstance(found, StreamsBuilder):
-            return found.build(config)
-        assert isinstance(found, Topology), "_called checked that"
-        return found
+        program = self.source
+        if not isinstance(program, Topology | StreamsBuilder):
+            assert callable(program), "load_program checked that"
+            program = _called(cast("Callable[[], object]", program), self.target)
+        if isinstance(program, StreamsBuilder):
+            return program.build(config)
+        assert isinstance(program, Topology), "_called checked that"
+        return program
 
 
 def load_program(target: str) -> Program:
@@ -69,8 +69,8 @@ def load_program(target: str) -> Program:
         raise ConfigError(f"{target!r} names no module; {_EXAMPLE}")
     module = _imported(module_name)
     if not name:
-        found = ", ".join(f"{module_name}:{each}" for each in _candidates(module))
-        hint = f"it has {found}" if found else _EXAMPLE
+        candidates = ", ".join(f"{module_name}:{name}" for name in _candidates(module))
+        hint = f"it has {candidates}" if candidates else _EXAMPLE
         raise ConfigError(f"{target!r} names a module but no topology in it; {hint}")
     source = getattr(module, name, None)
     if source is None:
@@ -140,17 +140,19 @@ def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, A
 
 def _keywords(config: StreamsConfig) -> dict[str, Any]:
     """Return the options passed to a config as keywords, which win over a settings file."""
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for option in StreamsConfig.model_fields:
         value = getattr(config, option)
         if isinstance(value, Mapping):
             table = cast("Mapping[str, Any]", value)
-            kept = {k: v for k, v in table.items() if config.source_of(f"{option}.{k}") == KEYWORD}
-            if kept:
-                found[option] = kept
+            given_keys = {
+                k: v for k, v in table.items() if config.source_of(f"{option}.{k}") == KEYWORD
+            }
+            if given_keys:
+                keywords[option] = given_keys
         elif config.source_of(option) == KEYWORD:
-            found[option] = value
-    return found
+            keywords[option] = value
+    return keywords
 
 
 def _imported(name: str) -> ModuleType:
@@ -168,11 +170,11 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not _is_part(error.name, path, name):
             raise ConfigError(
-                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_at(error)}"
+                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_location_text(error)}"
             ) from error
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
+        raise ConfigError(f"{name!r} could not be imported: {_error_text(error)}") from error
 
 
 def _dotted(name: str, path: Path) -> str:
@@ -183,11 +185,11 @@ def _dotted(name: str, path: Path) -> str:
     return dotted
 
 
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}{_at(error)}"
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}{_location_text(error)}"
 
 
-def _at(error: BaseException) -> str:
+def _location_text(error: BaseException) -> str:
     place = raised_at(error)
     return f" ({place})" if place else ""
 
@@ -206,17 +208,17 @@ def _imported_file(path: Path) -> ModuleType:
         root, name = root.parent, f"{root.name}.{name}"
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ is not None and Path(known.__file__) == file:
-        return known
-    if known is not None or _is_taken(name, file):
+    module = sys.modules.get(name)
+    if module is not None and module.__file__ is not None and Path(module.__file__) == file:
+        return module
+    if module is not None or _names_other_file(name, file):
         raise ConfigError(
             f"{str(path)!r} has the name of another module, {name!r}; give the file another name"
         )
     return importlib.import_module(name)
 
 
-def _is_taken(name: str, file: Path) -> bool:
+def _names_other_file(name: str, file: Path) -> bool:
     """Return True if importing `name` would load another file than `file`."""
     spec = importlib.util.find_spec(name)
     return spec is None or spec.origin is None or Path(spec.origin) != file
@@ -246,7 +248,7 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
                 f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
             ) from None
         # `ConfigError` ends the command: after a restart the function would raise again.
-        raise ConfigError(f"{target!r} raised {_told(error)}; mend the function") from error
+        raise ConfigError(f"{target!r} raised {_error_text(error)}; mend the function") from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
             f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"
@@ -264,12 +266,12 @@ def _candidates(module: ModuleType) -> list[str]:
 
 
 def _hint(name: str, module: ModuleType) -> str:
-    found = _candidates(module)
-    known = [*found, *(each for each in vars(module) if not each.startswith("_"))]
-    near = did_you_mean(name, [each for each in known if each != name])
+    candidates = _candidates(module)
+    names = [*candidates, *(variable for variable in vars(module) if not variable.startswith("_"))]
+    near = did_you_mean(name, [variable for variable in names if variable != name])
     if near:
         return f"; {near}"
-    return f"; there is {', '.join(found)}" if found else "; it has no topology"
+    return f"; there is {', '.join(candidates)}" if candidates else "; it has no topology"
 
 
 def _file_hint(path: Path) -> str:
@@ -279,7 +281,7 @@ def _file_hint(path: Path) -> str:
     if dotted != path and dotted.is_file():
         return f"; did you mean {dotted}?"
     if path.parent.is_dir():
-        files = {each.name: each for each in path.parent.glob("*.py")}
+        files = {file.name: file for file in path.parent.glob("*.py")}
         near = did_you_mean(path.name, files)
         if near:
             return f"; did you mean {path.parent / near.removeprefix('did you mean ')}"

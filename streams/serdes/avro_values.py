@@ -33,7 +33,7 @@ class AvroValues:
         self._write = fastavro.schemaless_writer
         self._read = fastavro.schemaless_reader
         self.schema = _parsed(schema, named or {})
-        self._named = {found["name"]: found for found in _named_types(self.schema)}
+        self._named = {named_type["name"]: named_type for named_type in _named_types(self.schema)}
         self._has_maps = any(_kind(part) == "map" for part in _parts(self.schema))
         self.is_bytes = _kind(self.schema) == "bytes"
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
@@ -107,10 +107,10 @@ class AvroValues:
         self._write(out, schema, value, strict_allow_default=True)
         return out.getvalue()
 
-    def _reads_back(self, value: Any, schema: Any, given: Any = _MISSING) -> bool:
+    def _reads_back(self, value: Any, schema: Any, written: Any = _MISSING) -> bool:
         back = self._read(io.BytesIO(self._encoded(value, schema)), schema, None)
-        given = value if given is _MISSING else given
-        return bool(back == given) or self._difference(given, back, schema, "$") is None
+        written = value if written is _MISSING else written
+        return bool(back == written) or self._difference(written, back, schema, "$") is None
 
     def _resolved(self, schema: Any) -> Any:
         return self._named.get(schema, schema) if _is_a(schema, str) else schema
@@ -121,9 +121,9 @@ class AvroValues:
         Filled-in defaults and 32-bit rounding are accepted.
         """
         schema = self._resolved(schema)
-        found: str | None = None
+        text: str | None = None
         if _is_a(schema, list):
-            found = self._union_difference(value, back, schema, path)
+            text = self._union_difference(value, back, schema, path)
         elif _is_a(value, dict) and _is_a(back, dict):
             fields = {field["name"]: field["type"] for field in schema.get("fields", ())}
             for key, part in value.items():
@@ -131,37 +131,37 @@ class AvroValues:
                     continue
                 inner = fields.get(key, schema.get("values"))
                 step = f".{key}" if key in fields else "[str key]"
-                found = self._difference(part, back.get(key), inner, path + step)
-                if found is not None:
+                text = self._difference(part, back.get(key), inner, path + step)
+                if text is not None:
                     break
         elif _is_a(value, list) and _is_a(back, list):
             parts = zip(value, back, strict=False)
-            each = (
-                self._difference(part, other, schema["items"], f"{path}[{at}]")
-                for at, (part, other) in enumerate(parts)
+            differences = (
+                self._difference(part, other, schema["items"], f"{path}[{index}]")
+                for index, (part, other) in enumerate(parts)
             )
-            found = next((text for text in each if text is not None), None)
+            text = next((text for text in differences if text is not None), None)
         elif _kind(schema) != "float" or not _is_rounded(value, back):
-            found = difference(value, back, path)
-        return found
+            text = difference(value, back, path)
+        return text
 
     def _union_difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
-        name, given = _branch_of(value)
+        name, branch_value = _branch_of(value)
         kinds = {_kind(self._resolved(branch)) for branch in schema}
-        found: str | None = difference(given, back, path)
+        text: str | None = difference(branch_value, back, path)
         for branch in schema:
             resolved = self._resolved(branch)
-            if found is None:
+            if text is None:
                 break
             # A union with a double must not round to float.
             if (name is not None and _name(branch) != name) or (
                 _kind(resolved) == "float" and "double" in kinds
             ):
                 continue
-            is_container = _is_a(given, dict | list)
+            is_container = _is_a(branch_value, dict | list)
             if is_container == (_kind(resolved) in {"record", "error", "map", "array"}):
-                found = self._difference(given, back, branch, path)
-        return found
+                text = self._difference(branch_value, back, branch, path)
+        return text
 
     def _branched(self, value: Any, schema: Any) -> Any:
         """Return a value with each union's branch named: the first that keeps it unchanged."""
@@ -175,13 +175,13 @@ class AvroValues:
                     return _name(branch), self._branched(value, branch)
             return value
         if _is_a(value, dict):
-            given = value
+            mapping = value
             fields = {field["name"]: field["type"] for field in schema.get("fields", ())}
             return {
                 key: self._branched(part, inner)
                 if (inner := fields.get(key, schema.get("values"))) is not None
                 else part
-                for key, part in given.items()
+                for key, part in mapping.items()
             }
         if _is_a(value, list) and _kind(schema) == "array":
             return [self._branched(part, schema["items"]) for part in value]
@@ -191,8 +191,8 @@ class AvroValues:
         """Return False for a dict with a key that is no field, or a float that would be rounded."""
         kind = _kind(schema)
         if kind in {"record", "error"} and _is_a(value, dict):
-            given = value
-            return set(given) <= {"-type", *(field["name"] for field in schema["fields"])}
+            mapping = value
+            return set(mapping) <= {"-type", *(field["name"] for field in schema["fields"])}
         if kind == "float" and _is_a(value, float):
             return bool(struct.unpack("<f", _float_bytes(value))[0] == value)
         return True
@@ -211,10 +211,10 @@ class AvroValues:
                 entries = value.items()
                 return next(
                     (
-                        found
+                        refusal
                         for key, part in entries
                         if (
-                            found
+                            refusal
                             := f"at {path}: a map's key is of type {type(key).__name__}, not str"
                             if not _is_a(key, str)
                             else self._refusal(part, schema["values"], f"{path}[str key]")
@@ -226,28 +226,28 @@ class AvroValues:
                 if not _is_a(value, list):
                     return _expected(path, "array (a list)", value)
                 items = value
-                each = (
-                    self._refusal(part, schema["items"], f"{path}[{at}]")
-                    for at, part in enumerate(items)
+                refusals = (
+                    self._refusal(part, schema["items"], f"{path}[{index}]")
+                    for index, part in enumerate(items)
                 )
-                return next((found for found in each if found), None)
+                return next((refusal for refusal in refusals if refusal), None)
             case _:
                 return self._leaf_refusal(value, schema, path)
 
     def _record_refusal(self, value: Any, schema: Any, path: str) -> str | None:
         if not _is_a(value, Mapping):
             return _expected(path, schema["name"], value)
-        given = value
+        mapping = value
         for field in schema["fields"]:
             name = field["name"]
-            if name not in given and "default" in field:
+            if name not in mapping and "default" in field:
                 continue
-            found = self._refusal(given.get(name), field["type"], f"{path}.{name}")
-            if found is not None:
-                return found
+            refusal = self._refusal(mapping.get(name), field["type"], f"{path}.{name}")
+            if refusal is not None:
+                return refusal
         more = [
             step_to(key).removeprefix(".")
-            for key in given
+            for key in mapping
             if key not in {"-type", *(f["name"] for f in schema["fields"])}
         ]
         if more:
@@ -255,17 +255,17 @@ class AvroValues:
         return None
 
     def _union_refusal(self, value: Any, schema: list[Any], path: str) -> str | None:
-        name, given = _branch_of(value)
+        name, branch_value = _branch_of(value)
         if name is not None:
             schema = [branch for branch in schema if _name(branch) == name] or schema
         reasons: list[tuple[bool, str]] = []
         for branch in schema:
             resolved = self._resolved(branch)
-            found = self._refusal(given, branch, path)
-            if found is None:
+            refusal = self._refusal(branch_value, branch, path)
+            if refusal is None:
                 return None
-            if _is_of_shape(given, _kind(resolved)):
-                reasons.append((found.startswith(f"at {path}:"), found))
+            if _is_of_shape(branch_value, _kind(resolved)):
+                reasons.append((refusal.startswith(f"at {path}:"), refusal))
         # A branch of the value's shape, such as a record, gives the better message. `min` prefers
         # an error inside the value to one about the whole value.
         if reasons:
@@ -296,8 +296,8 @@ class AvroValues:
             return f"at {path}: expected {_shown(schema)}, got {type(value).__name__} that does not fit"
         if _kind(schema) == "float" and _is_rounded(value, back):
             return None
-        found = difference(value, back, path)
-        return None if found is None else f"{found}; the field is {_shown(schema)}"
+        text = difference(value, back, path)
+        return None if text is None else f"{text}; the field is {_shown(schema)}"
 
 
 def sorted_maps(value: Any) -> Any:
@@ -320,15 +320,15 @@ def _parsed(schema: str, named: Mapping[str, str]) -> Any:
     try:
         if not named:
             return fastavro.parse_schema(json.loads(schema))
-        known = {_ROOT: json.loads(schema)}
+        schemas = {_ROOT: json.loads(schema)}
         for name, text in named.items():
-            known[name] = json.loads(text)
-            known[_full_name(known[name], name)] = known[name]
+            schemas[name] = json.loads(text)
+            schemas[_full_name(schemas[name], name)] = schemas[name]
 
         def load(_self: Any, name: str) -> Any:
-            if name not in known:
+            if name not in schemas:
                 raise repository.SchemaRepositoryError(name)
-            return copy.deepcopy(known[name])
+            return copy.deepcopy(schemas[name])
 
         named_types = type("Named", (repository.AbstractSchemaRepository,), {"load": load})
         return library.load_schema(_ROOT, repo=named_types())
@@ -340,11 +340,11 @@ def _parsed(schema: str, named: Mapping[str, str]) -> Any:
 
 
 def _full_name(schema: Any, name: str) -> str:
-    own = schema.get("name") if _is_a(schema, dict) else None
-    if not isinstance(own, str):
+    own_name = schema.get("name") if _is_a(schema, dict) else None
+    if not isinstance(own_name, str):
         return name
     space = schema.get("namespace")
-    return own if "." in own or not space else f"{space}.{own}"
+    return own_name if "." in own_name or not space else f"{space}.{own_name}"
 
 
 def _is_a(value: Any, kinds: Any) -> bool:
@@ -360,11 +360,11 @@ def _is_of_shape(value: Any, kind: str) -> bool:
     return False
 
 
-def _expected(path: str, wanted: str, value: Any, kind: str = "") -> str:
+def _expected(path: str, type_name: str, value: Any, kind: str = "") -> str:
     got = type(value).__name__
-    if got == "int" and kind in {"int", "long"} and wanted == kind:
+    if got == "int" and kind in {"int", "long"} and type_name == kind:
         got = "int out of range"
-    return f"at {path}: expected {wanted}, got {got}"
+    return f"at {path}: expected {type_name}, got {got}"
 
 
 def _branch_of(value: Any) -> tuple[str | None, Any]:

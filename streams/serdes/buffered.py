@@ -83,7 +83,7 @@ def encode_buffered(row: Buffered) -> bytes:
 
 
 def decode_buffered(data: bytes) -> Buffered:
-    reader = _Reader(data)
+    reader = _BytesReader(data)
     try:
         context = reader.context()
         prior = reader.sized()
@@ -129,7 +129,7 @@ class BufferedSerde(Serde[Buffered]):
         return None if value is None else self.inner.serialize(topic, value)
 
 
-class _Reader:
+class _BytesReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
@@ -138,17 +138,17 @@ class _Reader:
     def at_end(self) -> bool:
         return self._position == len(self._data)
 
-    def _take(self, kind: struct.Struct) -> Any:
+    def _read(self, kind: struct.Struct) -> Any:
         (number,) = kind.unpack_from(self._data, self._position)
         self._position += kind.size
         return number
 
     def long(self) -> int:
-        number: int = self._take(_LONG)
+        number: int = self._read(_LONG)
         return number
 
     def sized(self, prior: bytes | None = None) -> bytes | None:
-        length: int = self._take(_INT)
+        length: int = self._read(_INT)
         if length == _AS_PRIOR:
             return prior
         if length == _NONE:
@@ -165,8 +165,8 @@ class _Reader:
     def context(self) -> Context:
         timestamp, offset = self.long(), self.long()
         topic = self.text()
-        partition: int = self._take(_INT)
-        count: int = self._take(_INT)
+        partition: int = self._read(_INT)
+        count: int = self._read(_INT)
         headers = tuple((self.text(), self.sized()) for _ in range(count))
         return Context(timestamp, topic, partition, offset, headers)
 

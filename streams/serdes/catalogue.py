@@ -51,10 +51,10 @@ def _windowed_of(
     return TimeWindowedSerde(inner, end_after(to_ms(size, "Serdes.windowed: size", minimum_ms=1)))
 
 
-def _kept(cached: Any, *arguments: Any) -> Serde[Any]:
+def _cached_serde(cached: Any, *arguments: Any) -> Serde[Any]:
     hashable = all(isinstance(argument, Hashable) for argument in arguments)
-    made: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
-    return made
+    created: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
+    return created
 
 
 class Serdes:
@@ -162,7 +162,7 @@ class Serdes:
         """
         if type is None or type is Any:
             return JSON if sort_keys else JSON_AS_GIVEN
-        return _kept(_json_of, type, sort_keys)
+        return _cached_serde(_json_of, type, sort_keys)
 
     @overload
     @staticmethod
@@ -180,7 +180,7 @@ class Serdes:
         >>> Serdes.msgpack().deserialize("t", Serdes.msgpack().serialize("t", {"a": [1, 2]}) or b"")
         {'a': [1, 2]}
         """
-        return _kept(_msgpack_of, Any if type is None else type, sort_keys)
+        return _cached_serde(_msgpack_of, Any if type is None else type, sort_keys)
 
     @staticmethod
     def avro(
@@ -291,7 +291,7 @@ class Serdes:
         >>> minutes.deserialize("counts", minutes.serialize("counts", Windowed("a", 0, 60_000)) or b"")
         Windowed(key='a', start=0, end=60000)
         """
-        return _kept(_windowed_of, as_serde(inner, "Serdes.windowed: inner"), size)
+        return _cached_serde(_windowed_of, as_serde(inner, "Serdes.windowed: inner"), size)
 
     @staticmethod
     def session_windowed(inner: "SerdeLike[T]") -> Serde[Windowed[T]]:
@@ -381,9 +381,9 @@ def as_serde(
     >>> as_serde(str) is Serdes.string()
     True
     """
-    given = cast("object", serde)
-    if isinstance(given, Serde):
-        full = cast("Serde[T]", given)
+    argument = cast("object", serde)
+    if isinstance(argument, Serde):
+        full = cast("Serde[T]", argument)
         _check_complete(full, what, error)
         return full
     if isinstance(serde, type):

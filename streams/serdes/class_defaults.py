@@ -29,7 +29,7 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
     >>> vars(order)
     {'currency': 'EUR'}
     """
-    setters = {part: found for part in inner_types(python_type) if (found := _setter(part))}
+    setters = {part: setter for part in inner_types(python_type) if (setter := _setter(part))}
     if not setters:
         return None
     if setters.keys() == {python_type} and not is_recursive(python_type):
@@ -58,13 +58,13 @@ def _is_attrs_with_dict(python_type: Any) -> bool:
 def _setter(python_type: Any) -> Callable[[Any], None] | None:
     if _is_attrs_with_dict(python_type):
         return _field_sorter(tuple(field.name for field in python_type.__attrs_attrs__))
-    own = _defaults(python_type)
-    if not own:
+    defaults = _defaults(python_type)
+    if not defaults:
         return None
 
     def set_own(value: Any) -> None:
         attributes = value.__dict__
-        for name, default in own:
+        for name, default in defaults:
             attributes.setdefault(name, default)
 
     return set_own
@@ -95,6 +95,6 @@ def _defaults(python_type: Any) -> tuple[tuple[str, Any], ...]:
 def _class_attributes(python_type: type[Any]) -> frozenset[str]:
     slots: set[str] = set()
     for base in python_type.__mro__:
-        own = vars(base).get("__slots__", ())
-        slots.update((own,) if isinstance(own, str) else own)
+        names = vars(base).get("__slots__", ())
+        slots.update((names,) if isinstance(names, str) else names)
     return frozenset(dir(python_type)) - slots

@@ -83,10 +83,10 @@ def _check_of(hint: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | None:
     parts = [_NONE if part is None else part for part in members(hint)]
     if frozenset(parts) <= _EXACT:
         return _of_types(frozenset(parts), is_json)
-    others = [part for part in parts if part is not _NONE]
-    if len(others) != 1:
+    remaining = [part for part in parts if part is not _NONE]
+    if len(remaining) != 1:
         return None
-    check = _one_type(others[0], is_json, outer)
+    check = _one_type(remaining[0], is_json, outer)
     if check is None or len(parts) == 1:
         return check
     return lambda column: check([value for value in column if value is not None])
@@ -119,25 +119,25 @@ def _are_finite_decimals(column: Sequence[Any]) -> bool:
 
 def _one_type(hint: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | None:
     origin, arguments = get_origin(hint), get_args(hint)
-    found: Check | None = None
+    check: Check | None = None
     if origin is Literal:
         allowed, kinds = frozenset(arguments), frozenset(map(type, arguments))
         if kinds <= {str, int, bool, _NONE}:
-            found = _of_types(kinds, is_json=False, also=allowed.issuperset)
+            check = _of_types(kinds, is_json=False, also=allowed.issuperset)
     elif origin is not None:
-        found = _container(origin, arguments, is_json, outer)
+        check = _container(origin, arguments, is_json, outer)
     elif hint in _LEAVES:
-        found = _of_types(frozenset({hint}), is_json=False)
+        check = _of_types(frozenset({hint}), is_json=False)
     elif hint in {datetime, time}:
-        found = _of_types(frozenset({hint}), is_json, _have_plain_zones)
+        check = _of_types(frozenset({hint}), is_json, _have_plain_zones)
     elif hint is Decimal:
-        found = _of_types(frozenset({Decimal}), is_json, _are_finite_decimals)
+        check = _of_types(frozenset({Decimal}), is_json, _are_finite_decimals)
     elif isinstance(hint, type) and issubclass(hint, Enum):
         if all(_is_read_back(member) for member in hint):
-            found = _of_types(frozenset({hint}), is_json=False)
+            check = _of_types(frozenset({hint}), is_json=False)
     elif is_users_class(hint) and hint not in outer:
-        found = _object(cast("Any", hint), is_json, (*outer, cast("Any", hint)))
-    return found
+        check = _object(cast("Any", hint), is_json, (*outer, cast("Any", hint)))
+    return check
 
 
 def _is_read_back(member: Enum) -> bool:
@@ -199,8 +199,8 @@ def _object(python_type: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | 
     is_model = issubclass(python_type, BaseModel)
     if is_model and not all(frozenset(_types_of(hints[name])) <= _EXACT for name in names):
         return None  # pydantic may encode other types in special forms
-    found = [_check_of(hints[name], is_json, outer) for name in names]
-    checks = [check for check in found if check is not None]
+    field_checks = [_check_of(hints[name], is_json, outer) for name in names]
+    checks = [check for check in field_checks if check is not None]
     if len(checks) != len(names):
         return None
     check = _by_name(python_type, names, checks)
@@ -264,29 +264,29 @@ def _layouts(python_type: Any, names: list[str]) -> list[_Layout]:
     Without slots, an object's fields move to `__dict__` when code, such as an encoder, reads that.
     """
     marks = {name: object() for name in names}
-    found: list[_Layout] = []
+    layouts: list[_Layout] = []
     try:
-        made = python_type(**marks)
-        plain = gc.get_referents(made)
-        attributes = getattr(made, "__dict__", None)
+        instance = python_type(**marks)
+        plain = gc.get_referents(instance)
+        attributes = getattr(instance, "__dict__", None)
         if attributes is not None:
-            listed = gc.get_referents(made)
+            listed = gc.get_referents(instance)
             of_dict = [part is attributes for part in listed].index(True)
             places = _places(gc.get_referents(attributes), marks)
             if places is not None and len(attributes) == len(names):
-                found.append(_Layout(len(listed), listed.index(python_type), of_dict, places))
+                layouts.append(_Layout(len(listed), listed.index(python_type), of_dict, places))
         places = _places(plain, marks)
         if places is not None:
-            found.append(_Layout(len(plain), plain.index(python_type), None, places))
+            layouts.append(_Layout(len(plain), plain.index(python_type), None, places))
     except Exception:  # noqa: BLE001 - a class that is not made of its fields is read by name
         return []
-    return found
+    return layouts
 
 
 def _places(listed: list[Any], marks: dict[str, object]) -> list[int] | None:
     places = {id(part): place for place, part in enumerate(listed)}
-    wanted = [id(mark) for mark in marks.values()]
-    return [places[mark] for mark in wanted] if places.keys() >= set(wanted) else None
+    mark_ids = [id(mark) for mark in marks.values()]
+    return [places[mark] for mark in mark_ids] if places.keys() >= set(mark_ids) else None
 
 
 def _types_of(hint: Any) -> Iterable[Any]:

@@ -17,7 +17,7 @@ _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
-_KNOWN_MAX: Final = 65_536
+_CACHED_KEYS_MAX: Final = 65_536
 
 
 def murmur2(key: bytes) -> int:
@@ -37,7 +37,7 @@ def murmur2(key: bytes) -> int:
     return mixed ^ mixed >> 15
 
 
-@lru_cache(maxsize=_KNOWN_MAX)
+@lru_cache(maxsize=_CACHED_KEYS_MAX)
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition of a key in Kafka's default partitioner.
 
@@ -74,19 +74,19 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
         [3, 1]
         """
         inner = list(map(itemgetter(slice(-self.serde.tail_bytes)), keys))
-        known = _known(partitions)
+        cache = _cached_partitions(partitions)
         try:
-            return list(map(known.__getitem__, inner))
+            return list(map(cache.__getitem__, inner))
         except KeyError:
-            found = list(map(partition_of, inner, repeat(partitions)))
-        if len(known) >= _KNOWN_MAX:
-            known.clear()
-        known.update(zip(inner, found, strict=True))
-        return found
+            computed = list(map(partition_of, inner, repeat(partitions)))
+        if len(cache) >= _CACHED_KEYS_MAX:
+            cache.clear()
+        cache.update(zip(inner, computed, strict=True))
+        return computed
 
 
 @lru_cache(maxsize=8)
-def _known(_partitions: int) -> dict[bytes, int]:
+def _cached_partitions(_partitions: int) -> dict[bytes, int]:
     return {}
 
 

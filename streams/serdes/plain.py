@@ -85,20 +85,20 @@ class _String(Serde[str]):
 
 #: Numbers cut from packed bytes per `unpack_from` call: enough to amortise the call, and the format
 #: stays small.
-_CUT: Final = 256
+_BLOCK_ITEMS: Final = 256
 
 
 class _Number(Serde[T]):
     def __init__(self, name: str, code: str, python_type: type[T], *, canonical: bool) -> None:
         super().__init__(name=name, canonical=canonical)
         self._code = code
-        self._one = struct.Struct(f">{code}")
-        self._cut = struct.Struct(f"{self._one.size}s" * _CUT)
+        self._item = struct.Struct(f">{code}")
+        self._block = struct.Struct(f"{self._item.size}s" * _BLOCK_ITEMS)
         self._python_type = python_type
         # Range that `surely_serializes` accepts: every float but NaN, which no comparison accepts.
-        whole = 1 << (8 * self._one.size - 1)
-        self._lowest: float = -math.inf if python_type is float else -whole
-        self._highest: float = math.inf if python_type is float else whole - 1
+        limit = 1 << (8 * self._item.size - 1)
+        self._lowest: float = -math.inf if python_type is float else -limit
+        self._highest: float = math.inf if python_type is float else limit - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _number, (self.name, self._code, self._python_type, self.canonical)
@@ -108,27 +108,27 @@ class _Number(Serde[T]):
         return exact is self._python_type and self._lowest <= value <= self._highest
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
-        wanted, got = self._python_type.__name__, type(value).__name__
+        expected, got = self._python_type.__name__, type(value).__name__
         try:
-            data = self._one.pack(value)
+            data = self._item.pack(value)
         except (struct.error, OverflowError):
-            reason = f"expected {wanted}, got {got}" if got != wanted else "number out of range"
+            reason = f"expected {expected}, got {got}" if got != expected else "number out of range"
         else:
             exact = cast("object", type(value)) is self._python_type
-            if exact or _is_same_number(value, self._one.unpack(data)[0]):
+            if exact or _is_same_number(value, self._item.unpack(data)[0]):
                 return data
-            reason = f"{got} is no {wanted} of this size without a loss"
+            reason = f"{got} is no {expected} of this size without a loss"
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         try:
-            return cast("T", self._one.unpack(data)[0])
+            return cast("T", self._item.unpack(data)[0])
         except struct.error:
-            reason = f"{len(data)} bytes, expected {self._one.size}"
+            reason = f"{len(data)} bytes, expected {self._item.size}"
         raise self.failed("deserialise", topic, reason)
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
-        size, count = self._one.size, len(values)
+        size, count = self._item.size, len(values)
         if not {self._python_type}.issuperset(map(type, values)):
             return super().serialize_batch(
                 topic, values
@@ -137,16 +137,19 @@ class _Number(Serde[T]):
             packed = struct.pack(f">{count}{self._code}", *values)
         except (struct.error, OverflowError):
             return super().serialize_batch(topic, values)
-        whole = count - count % _CUT
+        in_blocks = count - count % _BLOCK_ITEMS
         out: list[bytes | None] = []
-        for start in range(0, whole * size, _CUT * size):
-            out += self._cut.unpack_from(packed, start)
-        out += [packed[at : at + size] for at in range(whole * size, count * size, size)]
+        for start in range(0, in_blocks * size, _BLOCK_ITEMS * size):
+            out += self._block.unpack_from(packed, start)
+        out += [
+            packed[position : position + size]
+            for position in range(in_blocks * size, count * size, size)
+        ]
         return out
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
         # Each length is checked: seven plus nine bytes would decode as two wrong numbers.
-        if {self._one.size}.issuperset(map(len, data)):
+        if {self._item.size}.issuperset(map(len, data)):
             return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
         return super().deserialize_batch(topic, data)
 

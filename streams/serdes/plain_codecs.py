@@ -66,14 +66,14 @@ class PlainJsonSchema:
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         jsonschema = import_module("jsonschema")
         parsed = json.loads(schema)
-        made = jsonschema.validators.validator_for(parsed)
-        made.check_schema(parsed)
+        validator_class = jsonschema.validators.validator_for(parsed)
+        validator_class.check_schema(parsed)
         self._names = frozenset(
             name
             for text in (parsed, *map(json.loads, (named or {}).values()))
             for name in _declared(text)
         )
-        self._validator = made(parsed, registry=_schema_resources(parsed, named or {}))
+        self._validator = validator_class(parsed, registry=_schema_resources(parsed, named or {}))
         self._unresolvable = import_module("referencing.exceptions").Unresolvable
         self._best_match = import_module("jsonschema.exceptions").best_match
 
@@ -113,15 +113,15 @@ def _schema_resources(schema: Any, named: Mapping[str, str]) -> Any:
 def _id(schema: Any) -> str:
     if not isinstance(schema, dict):
         return ""
-    found = cast("dict[str, Any]", schema).get("$id")
-    return found if isinstance(found, str) else ""
+    identifier = cast("dict[str, Any]", schema).get("$id")
+    return identifier if isinstance(identifier, str) else ""
 
 
 def _declared(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
-        given = cast("dict[str, Any]", schema)
-        yield from given.get("properties") or ()
-        schema = list(given.values())
+        mapping = cast("dict[str, Any]", schema)
+        yield from mapping.get("properties") or ()
+        schema = list(mapping.values())
     if isinstance(schema, list):
         inner: Iterable[Any] = iter(cast("Iterable[Any]", schema))
         for part in inner:

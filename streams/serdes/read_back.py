@@ -49,25 +49,25 @@ def difference(
     'at $.at: tuple is read back as list'
     >>> difference({"n": [1, float("nan")]}, {"n": [1, float("nan")]})
     """
-    found: str | None = None
+    text: str | None = None
     kind = cast("object", type(value))
     if value is back:
         pass
     elif depth > _MAX_DEPTH:
-        found = f"at {path}: nested too deeply"
+        text = f"at {path}: nested too deeply"
     elif _is_object(value) or _is_object(back):
         if kind is type(back):
             fields = _attributes(value), _attributes(back)
-            found = _first_difference(*fields, path, depth, step, attributes=True)
+            text = _first_difference(*fields, path, depth, step, attributes=True)
         else:
-            found = _changed(path, value, back)
+            text = _changed(path, value, back)
     elif _are_both(value, back, (Mapping,)):
-        found = _first_difference(value, back, path, depth, step)
+        text = _first_difference(value, back, path, depth, step)
     elif _are_both(value, back, (list, tuple)):
-        found = _sequence_difference(value, back, path, depth, step)
+        text = _sequence_difference(value, back, path, depth, step)
     elif not _are_equal(value, back):
-        found = _changed(path, value, back)
-    return found
+        text = _changed(path, value, back)
+    return text
 
 
 def first_failure(
@@ -93,11 +93,11 @@ def first_failure(
 
 
 def parts(value: Any, step: PathStep = step_to) -> Iterable[tuple[str, Any]]:
-    whole = value
+    container = value
     if isinstance(value, Mapping):
-        return [(step(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
+        return [(step(key), part) for key, part in cast("Mapping[Any, Any]", container).items()]
     if isinstance(value, list | tuple | AbstractSet):
-        return [(f"[{at}]", part) for at, part in enumerate(cast("Iterable[Any]", whole))]
+        return [(f"[{index}]", part) for index, part in enumerate(cast("Iterable[Any]", container))]
     if _is_object(value):
         return [(step_to(name), part) for name, part in _attributes(value).items()]
     return ()
@@ -121,14 +121,14 @@ def _attributes(value: Any) -> dict[str, Any]:
         names = [field.name for field in dataclasses.fields(kind)]
     elif hasattr(kind, "__attrs_attrs__"):
         names = [field.name for field in kind.__attrs_attrs__]
-    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    attributes = {name: getattr(value, name) for name in names if hasattr(value, name)}
     if isinstance(value, BaseModel):
-        found |= value.__pydantic_extra__ or {}
-        found |= value.__pydantic_private__ or {}
+        attributes |= value.__pydantic_extra__ or {}
+        attributes |= value.__pydantic_private__ or {}
     for name, part in getattr(value, "__dict__", {}).items():
         if not isinstance(getattr(kind, name, None), cached_property):
-            found[name] = part
-    return found
+            attributes[name] = part
+    return attributes
 
 
 def _first_difference(
@@ -146,9 +146,9 @@ def _first_difference(
         other = back.get(key, _ABSENT)
         if other is _ABSENT:
             return f"at {place}: is lost when it is read back"
-        found = difference(part, other, place, depth + 1, step)
-        if found is not None:
-            return found
+        text = difference(part, other, place, depth + 1, step)
+        if text is not None:
+            return text
     for key in back:
         if key not in value:
             return f"at {path}{step_into(key)}: is added when it is read back"
@@ -166,10 +166,10 @@ def _sequence_difference(
 ) -> str | None:
     if len(value) != len(back):
         return f"at {path}: {len(value)} items are read back as {len(back)}"
-    for at, (part, other) in enumerate(zip(value, back, strict=True)):
-        found = difference(part, other, f"{path}[{at}]", depth + 1, step)
-        if found is not None:
-            return found
+    for index, (part, other) in enumerate(zip(value, back, strict=True)):
+        text = difference(part, other, f"{path}[{index}]", depth + 1, step)
+        if text is not None:
+            return text
     return None
 
 

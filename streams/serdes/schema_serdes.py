@@ -40,7 +40,7 @@ SchemaReference = Mapping[str, Any] | ReferenceObject
 SubjectVersion = int | Literal["latest"] | None
 
 # Cached serdes. Their keys have the registry object's id(), unique because serdes keep it alive.
-_MADE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
+_CACHE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
 
 
 #: Data by which another process rebuilds a serde: format, source, message class, registry.
@@ -81,13 +81,13 @@ class _SchemaSerde(Serde[Any]):
         """Return a recipe for the serde: its codec's connections and locks can't be pickled."""
         kind, source, message_type, registry = self._recipe
         if registry is not None:
-            registry = registry_formats().travelling(registry)
-        return _made_again, (kind, source, message_type, registry, self._is_key)
+            registry = registry_formats().portable_registry(registry)
+        return _unpickle, (kind, source, message_type, registry, self._is_key)
 
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
-        wanted = self._instance_of
-        if wanted is not None and not isinstance(value, wanted):
-            reason = f"expected {wanted.__name__}, got {type(value).__name__}"
+        expected = self._instance_of
+        if expected is not None and not isinstance(value, expected):
+            reason = f"expected {expected.__name__}, got {type(value).__name__}"
         else:
             try:
                 return self._codec.encode(topic, value, is_key=self._is_key)
@@ -120,9 +120,9 @@ def protobuf_serde(
     subject: str | None = None,
     version: SubjectVersion = None,
 ) -> Serde[Any]:
-    given = cast("object", message_type)
-    descriptor: Any = getattr(given, "DESCRIPTOR", None)
-    if not isinstance(given, type) or not hasattr(descriptor, "full_name"):
+    argument = cast("object", message_type)
+    descriptor: Any = getattr(argument, "DESCRIPTOR", None)
+    if not isinstance(argument, type) or not hasattr(descriptor, "full_name"):
         raise TopologyError(
             "Serdes.protobuf: give a class that protoc generated, as in Serdes.protobuf(orders_pb2.Order)"
         )
@@ -143,15 +143,15 @@ def json_schema_serde(
     return _serde("json_schema", source, None, registry)
 
 
-def _made_again(
+def _unpickle(
     kind: str,
     source: SchemaSource,
     message_type: type[Any] | None,
     registry: Registry | None,
     is_key: bool,
 ) -> Serde[Any]:
-    made = _serde(kind, source, message_type, registry)
-    return made.for_keys() if is_key else made
+    serde = _serde(kind, source, message_type, registry)
+    return serde.for_keys() if is_key else serde
 
 
 _EXTRAS: Final = {"avro": "avro", "protobuf": "protobuf", "json_schema": "jsonschema"}
@@ -164,7 +164,7 @@ def _serde(
     """Return a cached serde, because nodes that share a serde object reuse key bytes."""
     identity = _identity(registry)
     key = (kind, source, message_type, identity)
-    if key not in _MADE:
+    if key not in _CACHE:
         operator = f"Serdes.{kind}"
         full, name = source, _name(kind, source, message_type)
         try:
@@ -186,9 +186,9 @@ def _serde(
         # Other processes must use the subject version found here, not a later one.
         exact = full if full.subject is None else full._replace(text=None)
         recipe = kind, exact, message_type, registry
-        made = _SchemaSerde(f"{kind}({name})", codec, message_type, recipe)
-        _MADE[key] = _MADE.setdefault((kind, exact, message_type, identity), made)
-    return _MADE[key]
+        serde = _SchemaSerde(f"{kind}({name})", codec, message_type, recipe)
+        _CACHE[key] = _CACHE.setdefault((kind, exact, message_type, identity), serde)
+    return _CACHE[key]
 
 
 def _codec(
@@ -230,16 +230,16 @@ def _source(
     version: SubjectVersion,
     references: Iterable[SchemaReference],
 ) -> SchemaSource:
-    given = tuple(_reference(operator, reference) for reference in references)
+    schema_references = tuple(_reference(operator, reference) for reference in references)
     problem = None
     if subject is None and schema is None:
         problem = "give a schema, or subject= and registry="
-    elif subject is not None and (schema is not None or given):
+    elif subject is not None and (schema is not None or schema_references):
         problem = (
             "a subject has its own schema and references; give subject= alone, or the schema alone"
         )
-    elif registry is None and (subject is not None or given):
-        problem = f"{'subject' if given == () else 'references'}= needs registry=, which has these schemas"
+    elif registry is None and (subject is not None or schema_references):
+        problem = f"{'subject' if schema_references == () else 'references'}= needs registry=, which has these schemas"
     elif subject is None and version is not None:
         problem = "version= is a subject's; give subject= as well"
     elif subject is not None and not _is_text(subject):
@@ -249,15 +249,21 @@ def _source(
     number = _version(operator, "version=", version)
     if subject is not None:
         return SchemaSource(subject=subject, version=number)
-    return SchemaSource(_schema_text(operator, schema), given)
+    return SchemaSource(_schema_text(operator, schema), schema_references)
 
 
-def _reference(operator: str, given: SchemaReference) -> Reference:
+def _reference(operator: str, reference: SchemaReference) -> Reference:
     def part(name: str) -> Any:
-        return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+        return (
+            reference.get(name)
+            if isinstance(reference, Mapping)
+            else getattr(reference, name, None)
+        )
 
     unknown = (
-        sorted(given.keys() - {"name", "subject", "version"}) if isinstance(given, Mapping) else []
+        sorted(reference.keys() - {"name", "subject", "version"})
+        if isinstance(reference, Mapping)
+        else []
     )
     if unknown:
         raise TopologyError(
@@ -274,17 +280,17 @@ def _reference(operator: str, given: SchemaReference) -> Reference:
     )
 
 
-def _is_text(given: object) -> bool:
-    return isinstance(given, str) and given != ""
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
-def _version(operator: str, what: str, given: object) -> int | None:
-    if given is None or given == "latest":
+def _version(operator: str, what: str, version: object) -> int | None:
+    if version is None or version == "latest":
         return None
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return given
+    if isinstance(version, int) and not isinstance(version, bool) and version > 0:
+        return version
     raise TopologyError(
-        f"{operator}: {what} {given!r} is no version; give a number from 1, or 'latest'"
+        f"{operator}: {what} {version!r} is no version; give a number from 1, or 'latest'"
     )
 
 
@@ -313,8 +319,8 @@ def _schema_text(operator: str, schema: object) -> str:
 
 
 def _part(schema: object, name: str) -> str | None:
-    found = cast("Mapping[str, object]", schema).get(name) if isinstance(schema, Mapping) else None
-    return found if isinstance(found, str) else None
+    value = cast("Mapping[str, object]", schema).get(name) if isinstance(schema, Mapping) else None
+    return value if isinstance(value, str) else None
 
 
 def _plain(part: object) -> object:

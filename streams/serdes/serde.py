@@ -152,18 +152,18 @@ def for_keys(serde: SerdePort) -> SerdePort:
     >>> for_keys(Serde(name="plain")).name
     'plain'
     """
-    own: Callable[[], SerdePort] | None = getattr(serde, "for_keys", None)
-    return serde if own is None else own()
+    key_variant: Callable[[], SerdePort] | None = getattr(serde, "for_keys", None)
+    return serde if key_variant is None else key_variant()
 
 
-def _two_parameters(function: Callable[..., Any], wanted: str) -> Callable[..., Any]:
+def _two_parameters(function: Callable[..., Any], signature: str) -> Callable[..., Any]:
     if not callable(function):
         raise TopologyError(
-            f"a serde's {wanted} is of type {type(function).__name__}, not a function"
+            f"a serde's {signature} is of type {type(function).__name__}, not a function"
         )
     if not accepts(function, 2):
         raise TopologyError(
-            f"a serde's function is called as {wanted}, but {function_name(function)} can't take two arguments; "
+            f"a serde's function is called as {signature}, but {function_name(function)} can't take two arguments; "
             "wrap it, as in `lambda topic, value: ...`"
         )
     return function

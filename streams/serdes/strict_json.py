@@ -48,9 +48,9 @@ def dumps_batch(values: Sequence[Any], *, sort: bool = False) -> list[bytes]:
     refuse_hidden_nulls(values, encoded)
     if not are_plain(values, _JSON_TYPES):
         for value, data in zip(values, encoded, strict=True):
-            found = difference(value, _read(data))
-            if found is not None:
-                raise CodecError(f"{found}; {_TYPED}")
+            text = difference(value, _read(data))
+            if text is not None:
+                raise CodecError(f"{text}; {_TYPED}")
     return encoded
 
 
@@ -160,7 +160,7 @@ def _non_finite(value: Any, step: PathStep) -> tuple[str, float] | None:
     if isinstance(value, Enum):
         return _non_finite(value.value, step)
     for part, inner in parts(value, step):
-        found = _non_finite(inner, step)
-        if found is not None:
-            return part + found[0], found[1]
+        location = _non_finite(inner, step)
+        if location is not None:
+            return part + location[0], location[1]
     return None

@@ -216,19 +216,19 @@ def declared_names(python_type: Any) -> frozenset[str]:
     >>> sorted(declared_names(msgspec.defstruct("Order", [("line_items", int)], rename="camel")))
     ['lineItems', 'line_items']
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for part in inner_types(python_type):
-        found.update(type_hints(part) if not get_origin(part) and isinstance(part, type) else ())
+        names.update(type_hints(part) if not get_origin(part) and isinstance(part, type) else ())
         if is_pydantic_class(part):
             for field in pydantic_fields(part).values():
-                found.update(_texts(field.alias, field.validation_alias, field.serialization_alias))
+                names.update(_texts(field.alias, field.validation_alias, field.serialization_alias))
             cls: Any = part
             for name, computed in cls.__pydantic_decorators__.computed_fields.items():
-                found.update(_texts(name, computed.info.alias))
+                names.update(_texts(name, computed.info.alias))
         elif _is_subclass(part, msgspec.Struct):
             struct: Any = get_origin(part) or part
-            found.update(struct.__struct_encode_fields__)
-    return frozenset(found)
+            names.update(struct.__struct_encode_fields__)
+    return frozenset(names)
 
 
 def _texts(*aliases: Any) -> Iterator[str]:
@@ -242,10 +242,10 @@ def _texts(*aliases: Any) -> Iterator[str]:
 
 
 def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
-    found = [part for part in inner_types(python_type) if is_users_class(part)]
+    classes = [part for part in inner_types(python_type) if is_users_class(part)]
     if is_users_class(python_type) and not is_recursive(python_type):
-        found.remove(python_type)
-    return tuple(found)
+        classes.remove(python_type)
+    return tuple(classes)
 
 
 def is_recursive(python_type: Any) -> bool:
@@ -291,18 +291,18 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
     if origin is Literal:
         return arguments[0]
     if origin is typing.Annotated:
-        made = sample(arguments[0], depth)
+        example = sample(arguments[0], depth)
         return next(
             (
                 candidate
-                for candidate in _candidates(made, arguments[1:])
+                for candidate in _candidates(example, arguments[1:])
                 if _fits(candidate, python_type)
             ),
             NO_SAMPLE,
         )
     if origin in {Union, types.UnionType}:
-        made = (sample(part, depth + 1) for part in arguments if part is not type(None))
-        return next((candidate for candidate in made if candidate is not NO_SAMPLE), NO_SAMPLE)
+        example = (sample(part, depth + 1) for part in arguments if part is not type(None))
+        return next((candidate for candidate in example if candidate is not NO_SAMPLE), NO_SAMPLE)
     if origin is not None:
         return _sample_container(origin, arguments, depth)
     if is_typed_dict(python_type) or is_users_class(python_type):
@@ -312,37 +312,37 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
     return NO_SAMPLE
 
 
-def _candidates(made: Any, metadata: Sequence[Any]) -> Iterator[Any]:
+def _candidates(example: Any, metadata: Sequence[Any]) -> Iterator[Any]:
     """Yield a sample and variants that satisfy most declared constraints."""
-    yield made
-    given = _constraints(metadata)
-    if isinstance(made, str | bytes | list | tuple):
-        yield made * min(given.get("min_length", 1), _MAX_LENGTH)
-    elif isinstance(made, datetime | time):
-        yield made.replace(tzinfo=None if made.tzinfo else UTC)
-    elif isinstance(made, int | float | Decimal):
-        kind: Any = type(made)
-        step = given.get("multiple_of", 1)
-        low = given.get("ge", given.get("gt"))
-        high = given.get("le", given.get("lt"))
+    yield example
+    limits = _constraints(metadata)
+    if isinstance(example, str | bytes | list | tuple):
+        yield example * min(limits.get("min_length", 1), _MAX_LENGTH)
+    elif isinstance(example, datetime | time):
+        yield example.replace(tzinfo=None if example.tzinfo else UTC)
+    elif isinstance(example, int | float | Decimal):
+        kind: Any = type(example)
+        step = limits.get("multiple_of", 1)
+        low = limits.get("ge", limits.get("gt"))
+        high = limits.get("le", limits.get("lt"))
         bounds = [bound for bound in (low, high) if bound is not None]
         for bound in bounds:
-            whole = bound // step * step
-            yield from (kind(whole + change) for change in (0, step, -step))
+            rounded = bound // step * step
+            yield from (kind(rounded + change) for change in (0, step, -step))
         yield kind(step)
         if len(bounds) == 2:  # noqa: PLR2004 - both
             yield kind(sum(bounds) / 2)
 
 
 def _constraints(metadata: Sequence[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for part in metadata:
-        found |= _constraints(getattr(part, "metadata", ()))
+        limits |= _constraints(getattr(part, "metadata", ()))
         for name in ("ge", "gt", "le", "lt", "multiple_of", "min_length"):
             bound = getattr(part, name, None)
             if bound is not None:
-                found[name] = bound
-    return found
+                limits[name] = bound
+    return limits
 
 
 def _fits(value: Any, annotated: Any) -> bool:
@@ -362,18 +362,18 @@ def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> An
     if origin is tuple:
         arguments = tuple(part for part in arguments if part is not Ellipsis)
     inner = [sample(part, depth + 1) for part in arguments]
-    made: Any = NO_SAMPLE
+    example: Any = NO_SAMPLE
     if NO_SAMPLE in inner or not isinstance(origin, type):
-        return made
+        return example
     if origin is tuple:
-        made = tuple(inner)
+        example = tuple(inner)
     elif issubclass(origin, Mapping):
-        made = {inner[0]: inner[1]}
+        example = {inner[0]: inner[1]}
     elif issubclass(origin, AbstractSet):
-        made = (frozenset if origin is frozenset else set)(inner)
+        example = (frozenset if origin is frozenset else set)(inner)
     elif issubclass(origin, Collection):
-        made = inner
-    return made
+        example = inner
+    return example
 
 
 def _sample_object(python_type: Any, depth: int) -> Any:
@@ -383,22 +383,24 @@ def _sample_object(python_type: Any, depth: int) -> Any:
         declared = pydantic_fields(python_type)
         hints = {name: field.rebuild_annotation() for name, field in declared.items()}
     optional = _optional_fields(python_type)
-    given: dict[str, Any] = {}
+    field_samples: dict[str, Any] = {}
     for name in hints if is_typed_dict(python_type) else _settable_fields(python_type):
-        made = sample(hints.get(name, NO_SAMPLE), depth + 1)
-        if made is not NO_SAMPLE:
-            given[name] = made
+        field_sample = sample(hints.get(name, NO_SAMPLE), depth + 1)
+        if field_sample is not NO_SAMPLE:
+            field_samples[name] = field_sample
         elif name not in optional:
             return NO_SAMPLE
     if is_typed_dict(python_type):
-        return given
+        return field_samples
     if is_pydantic:
         adapter = TypeAdapter[Any](python_type)
-        return adapter.validate_python(given, by_name=True, by_alias=False)
+        return adapter.validate_python(field_samples, by_name=True, by_alias=False)
     if hasattr(python_type, "__attrs_attrs__"):
         aliases = {field.name: field.alias for field in python_type.__attrs_attrs__}
-        given = {aliases.get(name, name): made for name, made in given.items()}
-    return python_type(**given)
+        field_samples = {
+            aliases.get(name, name): field_sample for name, field_sample in field_samples.items()
+        }
+    return python_type(**field_samples)
 
 
 def _settable_fields(python_type: Any) -> list[str]:

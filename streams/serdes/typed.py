@@ -82,12 +82,12 @@ class TypeCodec(NamedTuple):
 
 
 class _Typed(Serde[T]):
-    """A serde of a type; `made_by` rebuilds it in another process."""
+    """A serde of a type; `factory` rebuilds it in another process."""
 
     def __init__(
         self,
         name: str,
-        made_by: "Callable[[Any, bool], Serde[Any]]",
+        factory: "Callable[[Any, bool], Serde[Any]]",
         python_type: Any,
         codec: TypeCodec,
         *,
@@ -95,7 +95,7 @@ class _Typed(Serde[T]):
         is_key: bool = False,
     ) -> None:
         super().__init__(name=name)
-        self._made_by = made_by
+        self._factory = factory
         self._type = python_type
         self._codec = codec
         self._encode, self._decode = codec.encode, codec.decode
@@ -114,7 +114,7 @@ class _Typed(Serde[T]):
         self._step = step_in(python_type)
 
     def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
-        return _made_again, (self._made_by, self._type, self._key is self, self._sort_keys)
+        return _unpickle, (self._factory, self._type, self._key is self, self._sort_keys)
 
     def for_keys(self) -> Serde[T]:
         if self._key is None:
@@ -133,7 +133,7 @@ class _Typed(Serde[T]):
         codec = self._codec
         encode_key = _encoded_as_read(codec) if has_attrs else codec.encode_key
         codec = codec._replace(encode=encode_key, encode_lines=None)
-        return _Typed(self.name, self._made_by, self._type, codec, is_key=True)
+        return _Typed(self.name, self._factory, self._type, codec, is_key=True)
 
     def from_plain(self, value: Any, /) -> Any:
         try:
@@ -211,10 +211,10 @@ class _Typed(Serde[T]):
         compares = self._compares and not have_sly_subclasses(self._nested)
         if not (compares and back == list(values)):
             for value, other in zip(values, back, strict=True):
-                found = difference(value, other, step=self._step)
-                if found is not None:
+                text = difference(value, other, step=self._step)
+                if text is not None:
                     self._refuse_hidden_nulls(values, encoded)
-                    raise CodecError(f"{found}; give a value that fits {type_name(self._type)}")
+                    raise CodecError(f"{text}; give a value that fits {type_name(self._type)}")
         return encoded
 
     def _refuse_hidden_nulls(self, values: Sequence[T], encoded: list[bytes]) -> None:
@@ -258,11 +258,11 @@ def _probed(serde: _Typed[Any]) -> Serde[Any]:
     )
 
 
-def _made_again(
-    made_by: Callable[[Any, bool], Serde[Any]], python_type: Any, is_key: bool, sort_keys: bool
+def _unpickle(
+    factory: Callable[[Any, bool], Serde[Any]], python_type: Any, is_key: bool, sort_keys: bool
 ) -> Serde[Any]:
-    made = made_by(python_type, sort_keys)
-    return made.for_keys() if is_key else made
+    serde = factory(python_type, sort_keys)
+    return serde.for_keys() if is_key else serde
 
 
 def _json_codec(python_type: Any, name: str) -> TypeCodec:
@@ -359,8 +359,8 @@ def _union_codec(
         return union.first_of(value, {part: codec.convert for part, codec in codecs.items()})
 
     def plain(value: Any) -> Any:
-        own = codecs[type(value)].plain
-        return value if own is None else own(value)
+        codec = codecs[type(value)].plain
+        return value if codec is None else codec(value)
 
     is_json = all(codec.plain is not None for codec in codecs.values())
 
@@ -443,12 +443,12 @@ def _encoded_as_read(codec: TypeCodec) -> Callable[[Any], bytes]:
 
 
 def _in_order(value: Any, write: Callable[[Any], bytes]) -> Any:
-    whole: Any = value
+    container: Any = value
     if isinstance(value, dict):
-        order = sorted(whole, key=write)
-        return {key: _in_order(whole[key], write) for key in order}
+        order = sorted(container, key=write)
+        return {key: _in_order(container[key], write) for key in order}
     if isinstance(value, list):
-        return [_in_order(part, write) for part in whole]
+        return [_in_order(part, write) for part in container]
     return value
 
 
@@ -461,13 +461,13 @@ def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None
         kind: Any = cast("object", type(value))
         if kind is python_type:
             continue
-        wanted, got = python_type.__name__, kind.__name__
+        expected, got = python_type.__name__, kind.__name__
         if issubclass(kind, python_type):
             raise CodecError(
-                f"expected {wanted}, got {got}, a subclass, and would be read back as {wanted}; use a serde of "
-                f"{wanted} | {got}"
+                f"expected {expected}, got {got}, a subclass, and would be read back as {expected}; use a serde of "
+                f"{expected} | {got}"
             )
-        raise CodecError(f"expected {wanted}, got {got}")
+        raise CodecError(f"expected {expected}, got {got}")
 
 
 def _needs_pydantic(python_type: Any, name: str) -> bool:
@@ -561,8 +561,11 @@ def _reason(error: Exception, step: PathStep, python_type: Any = Any) -> str:
     if isinstance(error.__cause__, Exception):
         place = _PLACE.search(text)
         return f"raised {type(error.__cause__).__name__}{place[0] if place else ''}"
-    known = isinstance(error, msgspec.MsgspecError) or type(error) in {TypeError, OverflowError}
-    if known and not _is_raised_by_users(error):
+    is_expected = isinstance(error, msgspec.MsgspecError) or type(error) in {
+        TypeError,
+        OverflowError,
+    }
+    if is_expected and not _is_raised_by_users(error):
         return _QUOTED.sub("'…'", _WITH_VALUE.sub(r"\1'…'\2", text))
     return f"raised {type(error).__name__}"
 

@@ -43,22 +43,22 @@ class UnionCodec:
         self._fields = {part: _field_names(part) for part in codecs}
 
     def encode(self, value: Any) -> bytes:
-        found = self._codecs.get(type(value))
-        if found is None:
+        codec = self._codecs.get(type(value))
+        if codec is None:
             names = " | ".join(type_name(part) for part in self._codecs)
             raise CodecError(f"expected {names}, got {type(value).__name__}")
-        return found[0](value)
+        return codec[0](value)
 
     def decode(self, data: bytes) -> Any:
         plain = self._decode_plain(data)
-        given = _keys(plain)
+        keys = _keys(plain)
         best: tuple[int, Any] | None = None
         for part, (_, decode) in self._codecs.items():
-            known = len(given & self._fields[part])
-            if best is not None and known <= best[0]:
+            matching = len(keys & self._fields[part])
+            if best is not None and matching <= best[0]:
                 continue
             try:
-                best = known, decode(data)
+                best = matching, decode(data)
             except Exception:  # noqa: BLE001, S112 - a failed decode means "does not fit"
                 continue
         if best is None:
@@ -66,8 +66,8 @@ class UnionCodec:
         return best[1]
 
     def first_of(self, value: Any, converters: Mapping[Any, Callable[[Any], Any]]) -> Any:
-        given = _keys(value)
-        order = sorted(converters, key=lambda part: -len(given & self._fields[part]))
+        keys = _keys(value)
+        order = sorted(converters, key=lambda part: -len(keys & self._fields[part]))
         for part in order:
             try:
                 return converters[part](value)
@@ -94,8 +94,8 @@ def _field_names(part: Any) -> frozenset[str]:
     if is_pydantic_class(part):
         return frozenset(
             name
-            for own, field in pydantic_fields(part).items()
-            for name in (own, field.alias, field.serialization_alias)
+            for field_name, field in pydantic_fields(part).items()
+            for name in (field_name, field.alias, field.serialization_alias)
             if name is not None
         )
     declared: Mapping[str, Any] = getattr(cast("object", part), "__dataclass_fields__", {})

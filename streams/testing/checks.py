@@ -9,7 +9,7 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.tasks.processing.api.record import Headers
 
 
-def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
+def rows(argument: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
     """Yield rows with one value per column; raise `StreamsError` for others.
 
     >>> list(rows([("a", 1), "b"], "pipe_key_values", "key", "value"))
@@ -17,12 +17,12 @@ def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
     ...
     tidewheel.state_stores.errors.StreamsError: pipe_key_values: item 1 is of type str; give (key, value)
     """
-    wanted = f"({', '.join(columns)})"
-    for index, row in enumerate(check_series(given, wanted, call, error=StreamsError)):
+    row_form = f"({', '.join(columns)})"
+    for index, row in enumerate(check_series(argument, row_form, call, error=StreamsError)):
         values = tuple(row) if is_series(row) else ()
         if len(values) != len(columns):
             raise StreamsError(
-                f"{call}: item {index} is of type {type(row).__name__}; give {wanted}"
+                f"{call}: item {index} is of type {type(row).__name__}; give {row_form}"
             )
         yield values
 

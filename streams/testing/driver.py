@@ -24,14 +24,14 @@ from tidewheel.state_stores.stores.custom_store_host import user_object
 from tidewheel.state_stores.stores.task_store import TaskStore
 from tidewheel.state_stores.stores.windowed import fully_frozen
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.streams_config import given_config
+from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
 from tidewheel.streams.definitions.names import check_name
 from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.serdes import SerdeLike, as_serde
 from tidewheel.streams.testing.checks import checked_headers, rows
-from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.application.task_factory import (
     TaskFactory,
     error_handlers,
@@ -142,10 +142,10 @@ class TopologyTestDriver:
                 bootstrap_servers="unused:9092",
                 statestore_cache_max_bytes=0,
             )
-        self._config = given_config(config, "TopologyTestDriver")
+        self._config = checked_config(config, "TopologyTestDriver")
         if "emit_interval_ms" not in self._config.model_fields_set:
             self._config = self._config.replace(emit_interval_ms=0)
-        spec = spec_of(given_topology(topology, "TopologyTestDriver"), self._config)
+        spec = spec_of(checked_topology(topology, "TopologyTestDriver"), self._config)
         topics = {
             topic: 1
             for subtopology in spec.subtopologies
@@ -311,9 +311,9 @@ class TopologyTestDriver:
                     self._consumers[topic] = candidate
                     return candidate
         specs = () if self._global_stores is None else self._global_stores.specs
-        known = ", ".join(sorted((*self._consumers, *specs))) or "none"
+        topics = ", ".join(sorted((*self._consumers, *specs))) or "none"
         raise StreamsError(
-            f"{topic} is not a source topic of the topology (its source topics: {known})"
+            f"{topic} is not a source topic of the topology (its source topics: {topics})"
         )
 
     def pipe(self, topic: str, records: list[_Raw], *, together: bool = True) -> None:
@@ -515,8 +515,8 @@ class TestInputTopic(Generic[K, V]):
 
         Resulting records in a repartition topic are also processed as one batch.
         """
-        given = rows(records, "pipe_batch", "key", "value", "timestamp")
-        raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in given]
+        pairs = rows(records, "pipe_batch", "key", "value", "timestamp")
+        raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in pairs]
         if raws:
             self._driver.pipe(self.name, raws)
 

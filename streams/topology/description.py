@@ -68,20 +68,20 @@ class NodeDescription:
         return head + after + before
 
     def to_dict(self) -> dict[str, Any]:
-        own: dict[str, Any]
+        details: dict[str, Any]
         match self.type:
             case "source" if self.pattern is None:
-                own = {"topics": list(self.topics)}
+                details = {"topics": list(self.topics)}
             case "source":
-                own = {"pattern": self.pattern}
+                details = {"pattern": self.pattern}
             case "processor":
-                own = {"stores": list(self.stores)}
+                details = {"stores": list(self.stores)}
             case "sink" if self.topic is None:
-                own = {"extractor": self.extractor}
+                details = {"extractor": self.extractor}
             case "sink":
-                own = {"topic": self.topic}
+                details = {"topic": self.topic}
         links = {"predecessors": list(self.predecessors), "successors": list(self.successors)}
-        return {"type": self.type, "name": self.name, **own, **links}
+        return {"type": self.type, "name": self.name, **details, **links}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +241,8 @@ class _Links:
                 self.successors[parent].add(name)
                 self._grow(parent, self.sizes[name])
 
-    def _before(self, one: str, other: str) -> bool:
-        return (-self.sizes[one], one) < (-self.sizes[other], other)
+    def _before(self, first: str, second: str) -> bool:
+        return (-self.sizes[first], first) < (-self.sizes[second], second)
 
     def _grow(self, name: str, by: int) -> None:
         self.sizes[name] += by

@@ -151,9 +151,9 @@ class TopologyStores(ABC):
                 "timestamps or versions, which forget nothing by themselves; keep a window, a session or a store with ttl "
                 "or max_entries in a store of a processor (add_state_store)"
             )
-        kept = replace(spec, logging=False, changelog_config={}, source_topic=topic)
+        without_log = replace(spec, logging=False, changelog_config={}, source_topic=topic)
         self.add_node(source)
-        self.add_store(StoreBuilder(spec=kept, location=builder.location or location))
+        self.add_store(StoreBuilder(spec=without_log, location=builder.location or location))
         self._read_only_stores[spec.name] = processor_name
         self.add_node(
             ProcessorSpec(
@@ -193,9 +193,11 @@ class TopologyStores(ABC):
                 f"{context}: store {spec.name!r} keeps headers, which cannot be read from a global store; leave headers= "
                 "out, or make it with Stores.timestamped_key_value()"
             )
-        kept = replace(spec, logging=False, caching=False, changelog_config={})
+        global_spec = replace(spec, logging=False, caching=False, changelog_config={})
         self.add_node(source)
-        self.add_store(replace(builder, spec=kept, location=builder.location or source.location))
+        self.add_store(
+            replace(builder, spec=global_spec, location=builder.location or source.location)
+        )
         self.add_node(
             ProcessorSpec(
                 name=processor,
@@ -212,7 +214,9 @@ class TopologyStores(ABC):
 
         Raise `TopologyError` if the processor can't use the store.
         """
-        filled = {name: kept for kept, name in self._read_only_stores.items()}.get(processor, store)
+        filled = {name: filled_store for filled_store, name in self._read_only_stores.items()}.get(
+            processor, store
+        )
         if filled != store:
             raise TopologyError(
                 f"{context}: {processor!r} fills the read-only store {filled!r}, which is restored by running it again, so it "
@@ -250,8 +254,8 @@ class TopologyStores(ABC):
 
 
 def _check_plain(supplier: Callable[[], Any], context: str) -> None:
-    made: Any = supplier if isclass(supplier) else supplier()
-    if iscoroutinefunction(made.process):
+    processor: Any = supplier if isclass(supplier) else supplier()
+    if iscoroutinefunction(processor.process):
         raise TopologyError(
             f"{context}: the processor of a read-only store is run again to restore it, so its `process` must be a plain "
             "function, not an async one"

@@ -45,9 +45,9 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
             for topic in group & internal:
                 names |= {topic: followed[topic]} if topic in followed else {}
             if len(set(names.values())) > 1:
-                said = ", ".join(f"{topic} by {name}" for topic, name in names.items())
+                partitioners_text = ", ".join(f"{topic} by {name}" for topic, name in names.items())
                 raise TopologyError(
-                    f"topics that meet place their keys by different partitioners ({said}), so equal keys are in different tasks; "
+                    f"topics that meet place their keys by different partitioners ({partitioners_text}), so equal keys are in different tasks; "
                     "repartition() one of the streams before, or write its topic with the other partitioner"
                 )
             followed |= {topic: name for name in names.values() for topic in group & internal}
@@ -133,23 +133,23 @@ class KeyCheck:
         }
         self._sampled = dict.fromkeys(self._counts, 0)
         #: Number of sampled keys in the partition that a partitioner chooses, by topic and name.
-        self._fitting = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
+        self._matches = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
         self._warned: set[str] = set()
 
     def sample(self, records: SourceRecords) -> None:
         partition = TopicPartition(records.topic, records.partition)
-        wanted = self.waiting.get(partition)
-        if wanted is None:
+        missing = self.waiting.get(partition)
+        if missing is None:
             return
-        keys = [key for key in records.raw_keys[: 10 * SAMPLED] if key][:wanted]
-        if wanted > len(keys):
-            self.waiting[partition] = wanted - len(keys)
+        keys = [key for key in records.raw_keys[: 10 * SAMPLED] if key][:missing]
+        if missing > len(keys):
+            self.waiting[partition] = missing - len(keys)
         else:
             del self.waiting[partition]
         topic, count = records.topic, self._counts[records.topic]
         self._sampled[topic] += len(keys)
         for name, place in KEY_PARTITIONERS.items():
-            self._fitting[topic][name] += sum(
+            self._matches[topic][name] += sum(
                 place(key, count) == records.partition for key in keys
             )
         text = self.finding(topic)
@@ -164,13 +164,19 @@ class KeyCheck:
         name = self._names.get(topic)
         if name is None:
             return ""
-        sampled, fitting = self._sampled[topic], self._fitting[topic]
-        elsewhere = sampled - fitting[name]
+        sampled, matches = self._sampled[topic], self._matches[topic]
+        elsewhere = sampled - matches[name]
         if not elsewhere:
             return ""
-        others = [partitioner for partitioner, count in fitting.items() if count == sampled]
-        hint = f"all are where {others[0]} ({_SOURCES[others[0]]}) puts them; " if others else ""
-        named = f'input_partitioners = {{"{topic}": "{others[0]}"}}, or ' if others else ""
+        alternatives = [partitioner for partitioner, count in matches.items() if count == sampled]
+        hint = (
+            f"all are where {alternatives[0]} ({_SOURCES[alternatives[0]]}) puts them; "
+            if alternatives
+            else ""
+        )
+        named = (
+            f'input_partitioners = {{"{topic}": "{alternatives[0]}"}}, or ' if alternatives else ""
+        )
         return (
             f"topic {topic}: {elsewhere} of {sampled} sampled keys are not in the partition that {name} ({_SOURCES[name]}) gives "
             f"them, so equal keys of it and of other topics do not meet; {hint}set {named}repartition() the stream before, or "

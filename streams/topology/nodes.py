@@ -68,13 +68,13 @@ def check_read_once(node: SourceSpec, nodes: Iterable[NodeSpec], context: str) -
             if _reads(other, topic):
                 raise TopologyError(
                     f"{context}: topic {topic!r} is read already by {other.name!r}"
-                    f"{made_at(other.location)}; read it once and use that node twice"
+                    f"{location_suffix(other.location)}; read it once and use that node twice"
                 )
         for topic in other.topics:
             if _reads(node, topic):
                 raise TopologyError(
                     f"{context}: the pattern {node.name!r} reads also matches topic {topic!r}, which {other.name!r}"
-                    f"{made_at(other.location)} reads; make the pattern narrower"
+                    f"{location_suffix(other.location)} reads; make the pattern narrower"
                 )
     for topic in node.topics:
         if node.topics.count(topic) > 1:
@@ -87,5 +87,5 @@ def _reads(source: SourceSpec, topic: str) -> bool:
     )
 
 
-def made_at(location: str) -> str:
+def location_suffix(location: str) -> str:
     return f" ({location})" if location else ""

@@ -16,9 +16,9 @@ from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.streams.definitions.checks import check_callable, check_flag
 from tidewheel.streams.definitions.default_serdes import (
     DefaultSerdes,
+    resolved_node,
+    resolved_store,
     serdes_or_default,
-    settled_node,
-    settled_store,
 )
 from tidewheel.streams.definitions.materialized import StoreBuilder
 from tidewheel.streams.definitions.names import check_name, did_you_mean, where
@@ -29,13 +29,13 @@ from tidewheel.streams.definitions.node_arguments import (
     check_store_builder,
     check_supplier,
     check_target,
+    configured_wrapper,
     connected_stores,
-    made_wrapper,
     one_or_more,
     source_spec,
     wrapped_node,
 )
-from tidewheel.streams.definitions.store_suppliers import kept_as_set
+from tidewheel.streams.definitions.store_suppliers import with_default_store_type
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.description import TopologyDescription
@@ -44,7 +44,7 @@ from tidewheel.streams.topology.nodes import (
     check_parents_exist,
     check_read_once,
     connected_groups,
-    made_at,
+    location_suffix,
     parents_of,
 )
 from tidewheel.streams.user_functions import caller_location
@@ -241,7 +241,7 @@ class Topology(TopologyStores):
         if (other := self._nodes.get(node.name)) is not None:
             raise TopologyError(
                 f"{context}: the topology has a node of this name already"
-                f"{made_at(other.location)}; give one of the two another name="
+                f"{location_suffix(other.location)}; give one of the two another name="
             )
         if isinstance(node, SourceSpec):
             check_read_once(node, self._nodes.values(), context)
@@ -262,7 +262,7 @@ class Topology(TopologyStores):
         if other is not None and other.spec is not builder.spec:
             raise TopologyError(
                 f"{where(f'store {name!r}', builder.location)}: there is another store of this name"
-                f"{made_at(other.location)}; give one of the two another name"
+                f"{location_suffix(other.location)}; give one of the two another name"
             )
         self._stores.setdefault(name, builder)
 
@@ -297,20 +297,20 @@ class Topology(TopologyStores):
         self._copartitioned.append(frozenset(sources))
         topics = {topic for node in sources.values() if node.internal for topic in node.topics}
         counts = {topic: self._repartition_topics.get(topic) for topic in sorted(topics)}
-        given = {topic: count for topic, count in counts.items() if count is not None}
-        if len(set(given.values())) > 1:
-            said = ", ".join(f"{topic}: {count}" for topic, count in given.items())
+        known_counts = {topic: count for topic, count in counts.items() if count is not None}
+        if len(set(known_counts.values())) > 1:
+            counts_text = ", ".join(f"{topic}: {count}" for topic, count in known_counts.items())
             raise TopologyError(
                 f"{context}: topics whose keys come together need equal partition counts, but partitions= differ "
-                f"({said}); give all the same"
+                f"({counts_text}); give all the same"
             )
 
-    def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
+    def resolve_serdes(self, defaults: DefaultSerdes | None) -> None:
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
         suppliers = None if defaults is None else defaults.dsl_store_suppliers
         store_format = None if defaults is None else defaults.dsl_store_format
-        self._nodes = {name: settled_node(node, key, value) for name, node in self._nodes.items()}
+        self._nodes = {name: resolved_node(node, key, value) for name, node in self._nodes.items()}
         users = {
             store: node
             for node in self._nodes.values()
@@ -318,8 +318,8 @@ class Topology(TopologyStores):
             for store in node.stores
         }
         self._stores = {
-            name: kept_as_set(
-                replace(builder, spec=settled_store(builder, users.get(name), key, value)),
+            name: with_default_store_type(
+                replace(builder, spec=resolved_store(builder, users.get(name), key, value)),
                 suppliers,
                 store_format,
             )
@@ -327,7 +327,7 @@ class Topology(TopologyStores):
         }
 
     def wrap_processors(self, config: object) -> None:
-        wrapper = made_wrapper(config)
+        wrapper = configured_wrapper(config)
         if wrapper is not None:
             self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}
 
@@ -392,7 +392,7 @@ class Topology(TopologyStores):
         """
         self.check()
         settled = copy(self)
-        settled.settle_serdes(config)
+        settled.resolve_serdes(config)
         settled.wrap_processors(config)
         return settled.draft()
 
@@ -423,10 +423,10 @@ class Topology(TopologyStores):
     def draft(self) -> TopologySpec:
         subtopologies: list[SubtopologySpec] = []
         global_stores: list[GlobalStoreSpec] = []
-        kept = {nodes.source: store for store, nodes in self._global_stores.items()}
+        store_by_source = {nodes.source: store for store, nodes in self._global_stores.items()}
         for index, names in enumerate(connected_groups(self._nodes)):
-            if names[0] in kept:  # has a sub-topology number, but no tasks
-                global_stores.append(self._global_spec(index, kept[names[0]]))
+            if names[0] in store_by_source:  # has a sub-topology number, but no tasks
+                global_stores.append(self._global_spec(index, store_by_source[names[0]]))
                 continue
             nodes = tuple(self._nodes[name] for name in names)
             used = {
@@ -485,7 +485,7 @@ class Topology(TopologyStores):
             )
 
 
-def given_topology(topology: object, what: str) -> Topology:
+def checked_topology(topology: object, what: str) -> Topology:
     """Return the topology passed to `what`.
 
     Raise `TopologyError` for other types, such as a builder.

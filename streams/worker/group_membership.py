@@ -74,7 +74,7 @@ class GroupMembership:
         """
         while not stopped.is_set():
             self.progress()
-            orders = self._link.take()
+            orders = self._link.receive_orders()
             for index, order in enumerate(orders):
                 if isinstance(order, EndIncarnation):
                     raise ended(order)
@@ -85,9 +85,9 @@ class GroupMembership:
             self._woken.clear()
         return None
 
-    def take(self) -> list[AnyOrder]:
+    def receive_orders(self) -> list[AnyOrder]:
         early, self._early = self._early, []
-        orders = [*early, *self._link.take()]
+        orders = [*early, *self._link.receive_orders()]
         for order in orders:
             if isinstance(order, EndIncarnation):
                 self._end = order
@@ -115,7 +115,7 @@ class GroupMembership:
         deadline_s = time.monotonic() + timeout_s
         while not is_there() and self._end is None and time.monotonic() < deadline_s:
             self.progress()
-            self.take()
+            self.receive_orders()
             if not is_there():
                 self._woken.wait(_PROGRESS_S)
                 self._woken.clear()

@@ -22,12 +22,12 @@ from tidewheel.streams.processes.watchdog.link import WatchdogLink
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.task_factory import TaskFactory
 from tidewheel.streams.worker.application.wiring import (
+    claim_slot,
     fixed_assignment,
     fixed_transactional_id,
     make_clients,
     range_threads,
     recommit_interval,
-    take_slot,
     whole_tasks,
     worker_ports,
     worker_settings,
@@ -74,7 +74,7 @@ class WorkerLife:
         application: Application,
         watchdog: HostWatchdog,
         *,
-        wanted_slot: int | None,
+        preferred_slot: int | None,
         alone: bool,
         wipe_globals: bool,
         paused: frozenset[int],
@@ -86,7 +86,7 @@ class WorkerLife:
     ) -> None:
         self._application = application
         self._watchdog = watchdog
-        self._wanted_slot = wanted_slot
+        self._preferred_slot = preferred_slot
         self._alone = alone
         self._wipe_globals = wipe_globals
         self._paused = paused
@@ -170,7 +170,7 @@ class WorkerLife:
         config = application.config
         self._loop_thread = threading.current_thread()
         clients = make_clients(config, self._show_progress)
-        slot = take_slot(config, self._wanted_slot, stack)
+        slot = claim_slot(config, self._preferred_slot, stack)
         self.slot = slot.slot
         admin = clients.admin()
         stack.callback(admin.close)

@@ -32,11 +32,11 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
         counts = checked_topics(plan)
         check = KeyCheck(counts, config.input_partitioners, lambda _: None)
         partitions = list(check.waiting)
-        begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+        starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
         remaining = {
-            partition: begins[partition]
+            partition: starts[partition]
             for partition in partitions
-            if begins[partition] < ends[partition]
+            if starts[partition] < ends[partition]
         }
         source = clients.source()
         try:

@@ -17,7 +17,7 @@ from tidewheel.rebalance.inspect.describe import LogFold
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
-from tidewheel.streams.group.inbox import at_hosts
+from tidewheel.streams.group.inbox import with_hosts
 from tidewheel.streams.group.listening import members_heard
 from tidewheel.streams.group.topics import GroupTopics, TopicsAdmin
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
@@ -124,9 +124,9 @@ class PlacementCheck:
             }
             if members:
                 _log.info("listening for live members of %s", self._app)
-            heard = members_heard(topics, members, self._application.clock, self._ending.wait)
-        self._silent |= members.keys() - heard
-        return {members[incarnation].member: members[incarnation].host for incarnation in heard}
+            live = members_heard(topics, members, self._application.clock, self._ending.wait)
+        self._silent |= members.keys() - live
+        return {members[incarnation].member: members[incarnation].host for incarnation in live}
 
 
 def _read(topics: GroupTopics) -> Group:
@@ -145,17 +145,17 @@ def _open_topics(config: StreamsConfig, admin: TopicsAdmin) -> GroupTopics:
 def refuse_member(application_id: str, fixed: Mapping[str, str]) -> None:
     if fixed:
         raise IncompatibleMemberError(
-            f"workers of {application_id} with a fixed assignment are alive: {at_hosts(fixed)}; this one would join a "
+            f"workers of {application_id} with a fixed assignment are alive: {with_hosts(fixed)}; this one would join a "
             "group that takes their tasks over and ends them with FencedError. To change to a group stop them first (a "
             f"killed one disappears after {FIXED_SESSION_MS // 1000} s), else start this one with a fixed "
             "assignment too"
         )
 
 
-def refuse_fixed_worker(application_id: str, speaking: Mapping[str, str]) -> None:
-    if speaking:
+def refuse_fixed_worker(application_id: str, live_members: Mapping[str, str]) -> None:
+    if live_members:
         raise IncompatibleMemberError(
-            f"members of {application_id} are alive: {at_hosts(speaking)}; this worker has a fixed assignment and would "
+            f"members of {application_id} are alive: {with_hosts(live_members)}; this worker has a fixed assignment and would "
             "end those whose tasks it takes with FencedError. To change to fixed assignment stop the application "
             "everywhere first, else start this one without --tasks, --fixed-assignment and task_assignor='fixed'"
         )

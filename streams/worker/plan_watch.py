@@ -56,7 +56,7 @@ class PlanWatch:
         self._changed = changed
         self._every_s = every_ms / 1000
         self._closed = threading.Event()
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         #: Inputs of the last plan if it lacked topics of the current one, else None.
         self._less: Inputs | None = None
         self._misfit: StreamsError | None = None
@@ -68,10 +68,10 @@ class PlanWatch:
     def close(self) -> None:
         """Stop without waiting for a request in flight; its answer is ignored."""
         self._closed.set()
-        self._asked.set()
+        self._requested.set()
 
     def refresh_soon(self) -> None:
-        self._asked.set()
+        self._requested.set()
 
     def check(self) -> None:
         if self._misfit is not None:
@@ -111,8 +111,10 @@ class PlanWatch:
 
     def _run(self) -> None:
         while True:
-            self._asked.wait(self._every_s if self._less is None else min(_AGAIN_S, self._every_s))
-            self._asked.clear()
+            self._requested.wait(
+                self._every_s if self._less is None else min(_AGAIN_S, self._every_s)
+            )
+            self._requested.clear()
             if self._closed.is_set():
                 return
             self.refresh()

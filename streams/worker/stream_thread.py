@@ -53,14 +53,14 @@ class StreamThread:
         listener: ThreadListener,
         *,
         name: str,
-        wanted_slot: int | None,
+        preferred_slot: int | None,
         alone: bool,
     ) -> None:
         self.name = name
         self._application = application
         self._watchdog = watchdog
         self._listener = listener
-        self._wanted_slot = wanted_slot
+        self._preferred_slot = preferred_slot
         self._alone = alone
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class StreamThread:
         self.life: WorkerLife | None = None
         self.running = False
         self.error: BaseException | None = None
-        self._answered: tuple[BaseException, Answer] | None = None
+        self._last_answer: tuple[BaseException, Answer] | None = None
         self._rejoin_wait_s = _REJOIN_WAIT_S
         #: True if the next life rebuilds the global stores; and the time of the last rebuild.
         self._wipe_globals = False
@@ -148,12 +148,12 @@ class StreamThread:
 
     def _begin(self) -> WorkerLife:
         if self.life is not None and self.life.slot is not None:
-            self._wanted_slot = self.life.slot  # this slot has the worker's local state
+            self._preferred_slot = self.life.slot  # this slot has the worker's local state
         with self._lock:
             self.life = life = WorkerLife(
                 self._application,
                 self._watchdog,
-                wanted_slot=self._wanted_slot,
+                preferred_slot=self._preferred_slot,
                 alone=self._alone,
                 wipe_globals=self._wipe_globals,
                 paused=self._paused,
@@ -197,9 +197,9 @@ class StreamThread:
     def _answer_to(self, error: BaseException) -> Answer:
         if isinstance(error, FencedError) or self._ending.is_set():
             return "shutdown_client"
-        if self._answered is None or self._answered[0] is not error:
-            self._answered = (error, self._ask_listener(error))
-        return self._answered[1]
+        if self._last_answer is None or self._last_answer[0] is not error:
+            self._last_answer = (error, self._ask_listener(error))
+        return self._last_answer[1]
 
     def _ask_listener(self, error: BaseException) -> Answer:
         try:
@@ -210,7 +210,7 @@ class StreamThread:
 
     def _final_error(self, error: BaseException) -> BaseException | None:
         """Return the error to show to users; None if the end was requested."""
-        if self._answered == (error, "shutdown_application"):
+        if self._last_answer == (error, "shutdown_application"):
             ended = ApplicationShutdownError(
                 f"the uncaught exception handler has ended the whole application after {type(error).__name__}: {error}"
             )

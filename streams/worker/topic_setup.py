@@ -130,14 +130,14 @@ def plan_with_topics(
             for topic in (*plan.repartition_topics, *plan.changelog_topics)
             if topic.partitions
         ]
-    wanted = [topic for topic in internal if topic.name not in topics]
+    missing = [topic for topic in internal if topic.name not in topics]
     _check_deleted(plan, topics, config.application_id, topology_hash, admin)
-    if wanted:
+    if missing:
         _log.info(
             "creating internal topics: %s",
-            ", ".join(f"{t.name} ({t.partitions} partitions)" for t in wanted),
+            ", ".join(f"{t.name} ({t.partitions} partitions)" for t in missing),
         )
-        admin.create_topics(wanted)
+        admin.create_topics(missing)
     return plan
 
 
@@ -204,10 +204,10 @@ def _check_deleted(
         return
     for partition, committed in admin.committed(application_id, None, stable=False).items():
         progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
-        gone = missing.get(partition.topic)
-        if gone and progress is not None and progress.topology_hash == topology_hash:
+        changelogs = missing.get(partition.topic)
+        if changelogs and progress is not None and progress.topology_hash == topology_hash:
             raise StreamsError(
-                f"changelog {', '.join(sorted(gone))} does not exist any more, but this topology has committed offset "
+                f"changelog {', '.join(sorted(changelogs))} does not exist any more, but this topology has committed offset "
                 f"{committed.offset} of {partition}: its state would be lost. Bring the topic back, or "
                 "run `tidewheel reset` to process the input again"
             )

@@ -224,9 +224,9 @@ def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
     for flow in timed:
         name = flow.node.name
         if not flow.timed_in:
-            yield f"{name}: it goes by the time of the records that reach it, and some may be left out before"
+            yield f"{name}: it uses the times of the records that reach it, and operators above it may drop some"
         if _counted(flow) != _counted(timed[0]):
-            yield f"{name}: it goes by the time of other records than {timed[0].node.name}"
+            yield f"{name}: it uses the times of other records than {timed[0].node.name}"
 
 
 def _of_serdes(read: Sequence[SourceSpec]) -> Iterator[str]:

@@ -45,7 +45,7 @@ class GroupOrders:
         if membership is None:
             return
         membership.progress()
-        orders = [*self._early_orders(), *membership.take()]
+        orders = [*self._early_orders(), *membership.receive_orders()]
         for order in orders:
             if isinstance(order, EndIncarnation):
                 raise ended(order)

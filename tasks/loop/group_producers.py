@@ -93,7 +93,7 @@ class GroupProducers:
     def _find_id(self, number: int) -> str | None:
         """Return the id if an order permits its use; keep other orders in `early`."""
         transactional_id: str | None = None
-        for order in self._membership.take():
+        for order in self._membership.receive_orders():
             match order:
                 case UseTransactionalId():
                     transactional_id = (

@@ -31,11 +31,11 @@ from tidewheel.tasks.task.worker_settings import InputCheck
 class Membership(Protocol):
     """The worker's connection to its member in the watchdog (`streams/processes/watchdog/link.py`).
 
-    The worker's loop calls `take`, `progress` and `lease_left_s`; any thread may send reports. No
+    The worker's loop calls `receive_orders`, `progress` and `lease_left_s`; any thread may send reports. No
     call blocks. When an order arrives, the connection calls `StreamWorker.wake`.
     """
 
-    def take(self) -> list[AnyOrder]:
+    def receive_orders(self) -> list[AnyOrder]:
         """Return the orders since the last call, in sequence; an order may be repeated."""
         ...
 

@@ -386,7 +386,7 @@ def test_messages_deleted_unread_are_skipped(real_topics: _Real, real_cluster: R
     while not any(each.runs for each in taken):
         assert time.monotonic() < deadline_s, taken
         log.send([_died(1)])
-        taken += reader.take(0.2)
+        taken += reader.receive(0.2)
     assert {each.partition for each in taken if each.runs} == {inbox}
     reader.close()
 

@@ -243,7 +243,7 @@ def test_N12_a_pattern_topic_deleted_before_the_start_has_no_tasks(
     until(lambda: len(cluster.read(sink)) == 4, "the topic that is left is read on")
     assert _task_ids(app) == ["0_0"]
     with access_to(StreamsConfig(**config)) as group:
-        status = group.look()
+        status = group.read_status()
     assert status.phase == GroupPhase.RUNNING
     assert [(task.task, task.phase) for task in status.tasks] == [("0_0", "RUNNING")]
     assert not status.alarms

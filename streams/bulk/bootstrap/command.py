@@ -36,7 +36,7 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
-from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.topic_setup import plan_with_topics
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def bootstrap(
         ConfigError: Columns are missing or duplicated, offsets are malformed, or Spark is missing.
         StreamsError: The load was refused or failed; reports if the group stays paused.
     """
-    given_topology(topology, "bootstrap")
-    asked = parse_input_offsets(input_offsets)
+    checked_topology(topology, "bootstrap")
+    offsets = parse_input_offsets(input_offsets)
     if spark is None and not isinstance(frame, FrameSource):
         spark = frame.sparkSession
     time_zone = (isinstance(frame, FrameSource) and frame.time_zone) or _UTC
@@ -127,28 +127,28 @@ def bootstrap(
         if order_by is not None:
             check_sortable(frame, order_by)
         job = stack.enter_context(spark_job(driver, frame, target, columns))
-        books = group_log_writer(settings, admin)
-        stack.callback(books.close)
-        books.open(config.replication_factor)
+        group_log = group_log_writer(settings, admin)
+        stack.callback(group_log.close)
+        group_log.open(config.replication_factor)
         clients = clients_of(settings)
         publish = None
         if config.snapshot_location is not None:
             publish = partial(_make_snapshot, topology, driver, store)
         return BootstrapDriver(
             target,
-            books=books,
+            group_log=group_log,
             admin=admin,
             producer=lambda name: clients.transactional_producer(name, TRANSACTION_TIMEOUT_MS),
             job=job,
             attempt=secrets.token_hex(8),
             topology_hash=topology_hash,
             now_ms=now_ms,
-            tell=on_step,
+            on_step=on_step,
             workers_here=lambda: _workers_here(config),
-            beside=other_stores_of(plan, config.application_id, target),
+            other_stores=other_stores_of(plan, config.application_id, target),
             has_records=partial(_has_records, settings),
             publish=publish,
-        ).run(asked, replace=replace)
+        ).run(offsets, replace=replace)
 
 
 def group_log_writer(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupLogWriter:

@@ -48,7 +48,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
     refusal_of_changelog,
 )
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
-from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
@@ -111,7 +111,7 @@ class BootstrapDriver:
     """One run of `tidewheel bootstrap`.
 
     Args:
-        beside: Other stores of the same inputs; the run is refused if one would repeat or miss input.
+        other_stores: Other stores of the same inputs; the run is refused if one would repeat or miss input.
         publish: Makes a snapshot after the rows were counted, while the group still pauses.
     """
 
@@ -119,44 +119,44 @@ class BootstrapDriver:
         self,
         target: StoreTarget,
         *,
-        books: GroupLogWriter,
+        group_log: GroupLogWriter,
         admin: ResetAdmin,
         producer: Callable[[str], TransactionalProducer],
         job: BootstrapJob,
         attempt: str,
         topology_hash: bytes,
         now_ms: Callable[[], int],
-        tell: Callable[[BootstrapStep], None] = lambda _: None,
+        on_step: Callable[[BootstrapStep], None] = lambda _: None,
         workers_here: Callable[[], Sequence[str]] = lambda: (),
-        beside: Sequence[OtherStore],
+        other_stores: Sequence[OtherStore],
         has_records: HasRecords,
         publish: Callable[[], None] | None = None,
     ) -> None:
         self._target = target
-        self._group_log = books
+        self._group_log = group_log
         self._admin = admin
         self._producer = producer
         self._job = job
         self._attempt = attempt
         self._topology_hash = topology_hash
         self._now_ms = now_ms
-        self._tell = tell
+        self._on_step = on_step
         self._workers_here = workers_here
-        self._other_stores = beside
+        self._other_stores = other_stores
         self._has_records = has_records
         self._publish = publish
 
-    def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
+    def run(self, requested: InputOffsets, *, replace: bool = False) -> BootstrapReport:
         group = self._group_log.group(decided=True)
         self._check_refusals(group, replace=replace)
-        if not self._is_pinned(group, asked):
-            self._check_other_stores(self._resolved(asked), stable=False)
+        if not self._is_pinned(group, requested):
+            self._check_other_stores(self._resolved(requested), stable=False)
         with closing(self._producer(self._target.driver_id)) as producer:
             producer.init()
-            record, again = self._begin(asked, replace=replace)
+            record, again = self._begin(requested, replace=replace)
             with self._release_on_failure(may_withdraw=not again):
                 order, checked = self._check()
-            inputs = {parse_position_key(key): at for key, at in record.input.items()}
+            inputs = {parse_position_key(key): offset for key, offset in record.input.items()}
             with self._report_hold():
                 reports, ends = self._write(order, checked)
                 self._end(producer, inputs, rows=sum(report.rows for report in reports))
@@ -175,22 +175,22 @@ class BootstrapDriver:
     def _name(self) -> str:
         return self._target.spec.name
 
-    def _begin(self, asked: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
+    def _begin(self, requested: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
         """Log the start, which pauses the group.
 
         Returns the record, and True if an earlier run of this store did not finish.
         """
         self._report("begin", f"pausing the group {self._target.application_id}")
         resolved: dict[TopicPartition, int] = {}
-        found: list[BootstrapRecord] = []
+        records: list[BootstrapRecord] = []
         repeated: list[bool] = []
 
         def make(group: Group, by: Claimant) -> list[AnyRecord]:
             was_empty = self._check_refusals(group, replace=replace)
             earlier = pending_in(group, self._name)
-            pinned = self._is_pinned(group, asked)
+            pinned = self._is_pinned(group, requested)
             if not resolved and not pinned:
-                resolved.update(self._resolved(asked))
+                resolved.update(self._resolved(requested))
             if earlier is None:
                 self._fence_members(group)
             if not pinned:  # Check again: from here on no member commits.
@@ -203,21 +203,24 @@ class BootstrapDriver:
                 was_empty=was_empty,
                 input=dict(earlier.input)
                 if earlier is not None and pinned
-                else {position_key(each): offset for each, offset in sorted(resolved.items())},
-                input_offsets=asked.text,
+                else {
+                    position_key(partition): offset
+                    for partition, offset in sorted(resolved.items())
+                },
+                input_offsets=requested.text,
             )
-            found[:], repeated[:] = [record], [earlier is not None]
+            records[:], repeated[:] = [record], [earlier is not None]
             return begin_load(group, record, by)
 
         self._step(make)
         if repeated[0]:
             self._report("again", "an earlier run was killed; its rows are compared with these")
-        return found[0], repeated[0]
+        return records[0], repeated[0]
 
-    def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
+    def _is_pinned(self, group: Group, requested: InputOffsets) -> bool:
         """Return true if a killed run had the same `input_offsets` text; its offsets are reused."""
         earlier = pending_in(group, self._name)
-        return earlier is not None and earlier.input_offsets == asked.text
+        return earlier is not None and earlier.input_offsets == requested.text
 
     def _check_other_stores(self, inputs: Mapping[TopicPartition, int], *, stable: bool) -> None:
         refused = find_refusal(
@@ -231,7 +234,7 @@ class BootstrapDriver:
 
         Raise `BootstrapRefused` if the store can't be loaded now.
         """
-        found = objections(group, self._name, self._group_log.speaking())
+        reasons = objections(group, self._name, self._group_log.live_members())
         earlier = pending_in(group, self._name)
         if earlier is not None:
             is_empty = earlier.was_empty
@@ -240,10 +243,10 @@ class BootstrapDriver:
             is_empty = self._admin.beginning_offsets(partitions) == self._admin.end_offsets(
                 partitions
             )
-            found += self._workers_here()
+            reasons += self._workers_here()
             members = self._admin.group_members(self._target.application_id)
             if members:
-                found.append(
+                reasons.append(
                     f"consumer group {self._target.application_id} has {members} subscribed members; stop them first"
                 )
         last = group.bootstraps.get(self._name)
@@ -253,9 +256,9 @@ class BootstrapDriver:
             replace=replace,
             was_loaded=isinstance(last, BootstrappedRecord) and not last.withdrawn,
         )
-        found += [refused] if refused else []
-        if found:
-            raise BootstrapRefused(f"store {self._name} can't be loaded now: {'; '.join(found)}")
+        reasons += [refused] if refused else []
+        if reasons:
+            raise BootstrapRefused(f"store {self._name} can't be loaded now: {'; '.join(reasons)}")
         return is_empty
 
     def _fence_members(self, group: Group) -> None:
@@ -271,9 +274,9 @@ class BootstrapDriver:
             ]
         )
 
-    def _resolved(self, asked: InputOffsets) -> dict[TopicPartition, int]:
+    def _resolved(self, requested: InputOffsets) -> dict[TopicPartition, int]:
         inputs = self._target.inputs
-        match asked.kind:
+        match requested.kind:
             case "earliest":
                 return self._admin.beginning_offsets(inputs)
             case "latest":
@@ -281,20 +284,22 @@ class BootstrapDriver:
                     inputs
                 )  # The log end would skip open transactions.
             case "timestamp":
-                return self._admin.offsets_at(inputs, asked.timestamp_ms)
+                return self._admin.offsets_at(inputs, requested.timestamp_ms)
             case "offsets":
                 starts, ends = (
                     self._admin.beginning_offsets(inputs),
                     self._admin.end_offsets(inputs),
                 )
-                return check_offsets(self._target, asked, starts, ends)
+                return check_offsets(self._target, requested, starts, ends)
 
     def _check(self) -> tuple[WriteOrder, Checked]:
         starts = self._fenced_ends()
         first = self._admin.beginning_offsets(self._target.changelog_partitions)
         now_ms = self._now_ms()
         existing = {
-            each.partition: (first[each], end) for each, end in starts.items() if first[each] < end
+            changelog.partition: (first[changelog], end)
+            for changelog, end in starts.items()
+            if first[changelog] < end
         }
         self._report("check", f"shuffling and checking the rows of store {self._name}")
         checked = self._job.check(existing, now_ms)
@@ -374,7 +379,7 @@ class BootstrapDriver:
     def _fenced_ends(self) -> dict[TopicPartition, int]:
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(partition.partition) for partition in partitions])
-        return settled_ends(self._admin, partitions)
+        return stable_ends(self._admin, partitions)
 
     def _check_counts(
         self,
@@ -423,10 +428,10 @@ class BootstrapDriver:
         producer.commit(
             self._target.application_id,
             {
-                each: CommittedOffset(
-                    offset, self._metadata(ids[each.topic], offset, before.get(each))
+                partition: CommittedOffset(
+                    offset, self._metadata(ids[partition.topic], offset, before.get(partition))
                 )
-                for each, offset in offsets.items()
+                for partition, offset in offsets.items()
             },
         )
 
@@ -441,18 +446,18 @@ class BootstrapDriver:
         committed = self._admin.committed(self._target.application_id, partitions, stable=False)
         starts = self._admin.beginning_offsets(partitions)
         ends = self._admin.end_offsets(partitions)
-        found: dict[TopicPartition, Progress] = {}
+        progress_by_partition: dict[TopicPartition, Progress] = {}
         for move in moves_of(offsets, committed, starts, ends):
-            known = committed.get(move.partition)
-            if known is None or move.changes(self._has_records):
+            offset = committed.get(move.partition)
+            if offset is None or move.changes(self._has_records):
                 continue
-            progress = Progress.decode(known.metadata, committed_offset=known.offset)
+            progress = Progress.decode(offset.metadata, committed_offset=offset.offset)
             if progress is not None:
-                found[move.partition] = progress
-        return found
+                progress_by_partition[move.partition] = progress
+        return progress_by_partition
 
     def _metadata(self, topic: TopicDescription, offset: int, before: Progress | None) -> str:
-        made = Progress(
+        progress = Progress(
             task_epoch=0,
             transactional_id=self._target.driver_id,
             topic_id=topic.topic_id,
@@ -464,13 +469,13 @@ class BootstrapDriver:
             topic.topic_id,
             self._topology_hash,
         ):
-            made = replaced(
-                made,
+            progress = replaced(
+                progress,
                 stream_time_ms=before.stream_time_ms,
                 operator_times_ms=before.operator_times_ms,
-                facts=before.facts or made.facts,
+                facts=before.facts or progress.facts,
             )
-        return made.encode()
+        return progress.encode()
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
         by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._group_log.topic_ids())
@@ -484,4 +489,4 @@ class BootstrapDriver:
         self._group_log.step(made)
 
     def _report(self, phase: str, text: str) -> None:
-        self._tell(BootstrapStep(phase=phase, text=text))
+        self._on_step(BootstrapStep(phase=phase, text=text))

@@ -90,10 +90,10 @@ class GroupLogWriter:
             self._log.add(entry)
         return self._log.group
 
-    def speaking(self) -> tuple[str, ...]:
-        for heard in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
-            self._inbox.add(heard)
-        return self._inbox.speaking(self._log.group, self._now_ms())
+    def live_members(self) -> tuple[str, ...]:
+        for message in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
+            self._inbox.add(message)
+        return self._inbox.live_members(self._log.group, self._now_ms())
 
     def step(self, make: Callable[[Group], Sequence[AnyRecord]]) -> Group:
         """Claim leadership and append the records that `make` derives from the current group.

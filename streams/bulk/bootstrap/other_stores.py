@@ -56,8 +56,8 @@ class InputMove:
         """
         if self.committed is None and not self.is_new:
             return self.start, self.end
-        known = self.start if self.committed is None else self.committed
-        return max(min(self.new, known), self.start), min(max(self.new, self.ahead), self.end)
+        position = self.start if self.committed is None else self.committed
+        return max(min(self.new, position), self.start), min(max(self.new, self.ahead), self.end)
 
     def changes(self, has_records: HasRecords) -> bool:
         """Return true if the span holds a record, not just transaction markers."""
@@ -67,31 +67,35 @@ class InputMove:
     def __str__(self) -> str:
         if self.committed is None:
             return f"{self.partition}: nothing is committed, new {self.new}"
-        apart = f" (key ranges up to {self.ahead})" if self.ahead > self.committed else ""
-        return f"{self.partition}: committed {self.committed}{apart}, new {self.new}"
+        ahead_text = f" (key ranges up to {self.ahead})" if self.ahead > self.committed else ""
+        return f"{self.partition}: committed {self.committed}{ahead_text}, new {self.new}"
 
 
 def other_stores_of(
     plan: ApplicationPlan, application_id: str, target: StoreTarget
 ) -> tuple[OtherStore, ...]:
     moved = {partition.topic for partition in (*target.inputs, *target.between)}
-    found: list[OtherStore] = []
-    for _, each in sorted(plan.subtopologies.items()):
-        read = frozenset(t for one in upstream_of(plan, each) for t in one.topic_partitions)
+    stores: list[OtherStore] = []
+    for _, subtopology in sorted(plan.subtopologies.items()):
+        read = frozenset(
+            t for upstream in upstream_of(plan, subtopology) for t in upstream.topic_partitions
+        )
         if not read & moved:
             continue
-        for spec in each.spec.stores:
+        for spec in subtopology.spec.stores:
             if not spec.logging or spec.name == target.spec.name:
                 continue
             topic = changelog_topic(application_id, spec.name)
-            found.append(
+            stores.append(
                 OtherStore(
                     name=spec.name,
-                    changelog=tuple(TopicPartition(topic, n) for n in range(each.partitions)),
+                    changelog=tuple(
+                        TopicPartition(topic, n) for n in range(subtopology.partitions)
+                    ),
                     topics=read & moved,
                 )
             )
-    return tuple(found)
+    return tuple(stores)
 
 
 def moves_of(
@@ -100,34 +104,32 @@ def moves_of(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> list[InputMove]:
-    found: list[InputMove] = []
+    moves: list[InputMove] = []
     for partition, offset in sorted(new.items()):
-        known = committed.get(partition)
+        old = committed.get(partition)
         progress = (
-            None
-            if known is None
-            else Progress.decode(known.metadata, committed_offset=known.offset)
+            None if old is None else Progress.decode(old.metadata, committed_offset=old.offset)
         )
-        ahead = starts[partition] if known is None else known.offset
-        found.append(
+        ahead = starts[partition] if old is None else old.offset
+        moves.append(
             InputMove(
                 partition=partition,
                 new=offset,
-                committed=None if known is None else known.offset,
+                committed=None if old is None else old.offset,
                 ahead=ahead if progress is None else max(ahead, progress.highest_offset),
                 start=starts[partition],
                 end=ends[partition],
-                is_new=known is None and bool(committed),
+                is_new=old is None and bool(committed),
             )
         )
-    return found
+    return moves
 
 
 def refusal_of_moves(
-    target: StoreTarget, moves: Sequence[InputMove], beside: Sequence[OtherStore]
+    target: StoreTarget, moves: Sequence[InputMove], other_stores: Sequence[OtherStore]
 ) -> str | None:
     topics = {move.partition.topic for move in moves}
-    harmed = [store for store in beside if store.topics & topics]
+    harmed = [store for store in other_stores if store.topics & topics]
     if not harmed:
         return None
     reached = frozenset[str]().union(*(store.topics for store in harmed))
@@ -153,7 +155,7 @@ def refusal_of_moves(
 
 def find_refusal(
     target: StoreTarget,
-    beside: Sequence[OtherStore],
+    other_stores: Sequence[OtherStore],
     inputs: Mapping[TopicPartition, int],
     admin: Admin,
     has_records: HasRecords,
@@ -164,13 +166,16 @@ def find_refusal(
 
     Repartition topics resume at their ends. `stable` waits for pending offset commits.
     """
-    there = admin.describe_topics(
-        sorted({partition.topic for one in beside for partition in one.changelog} | _topics(target))
+    topics = admin.describe_topics(
+        sorted(
+            {partition.topic for store in other_stores for partition in store.changelog}
+            | _topics(target)
+        )
     )
-    full = [one for one in beside if _has_content(one, admin, there)]
+    full = [store for store in other_stores if _has_content(store, admin, topics)]
     if not full:
         return None
-    between = [partition for partition in target.between if partition.topic in there]
+    between = [partition for partition in target.between if partition.topic in topics]
     partitions = [*inputs, *between]
     committed = admin.committed(target.application_id, partitions, stable=stable)
     starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
@@ -183,6 +188,6 @@ def _topics(target: StoreTarget) -> set[str]:
     return {partition.topic for partition in target.between}
 
 
-def _has_content(store: OtherStore, admin: Admin, there: Mapping[str, object]) -> bool:
-    partitions = [partition for partition in store.changelog if partition.topic in there]
+def _has_content(store: OtherStore, admin: Admin, topics: Mapping[str, object]) -> bool:
+    partitions = [partition for partition in store.changelog if partition.topic in topics]
     return admin.beginning_offsets(partitions) != admin.end_offsets(partitions)

@@ -56,10 +56,10 @@ class StoreTarget:
 
 
 def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTarget:
-    found = _subtopology_of(plan, store)
-    if found is None:
+    match = _subtopology_of(plan, store)
+    if match is None:
         raise StreamsError(_unknown(plan, store))
-    subtopology, spec = found
+    subtopology, spec = match
     if spec.source_topic is not None:
         raise StreamsError(
             f"store {store} is restored from its input topic {spec.source_topic}; produce the rows to that topic instead"
@@ -70,8 +70,8 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
         )
     if spec.retain_duplicates or spec.changelog_headers:
         raise StreamsError(
-            f"store {store} holds what an operator has put aside (records of a join, rows held back by suppress), not rows "
-            "of a table; it fills by itself"
+            f"store {store} buffers records of a join or rows of suppress, and has no rows of a table; its operator fills it, so "
+            "it needs no bootstrap"
         )
     if spec.keeps_headers:
         raise StreamsError(
@@ -100,10 +100,10 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
 
 
 def _subtopology_of(plan: ApplicationPlan, store: str) -> tuple[SubtopologyPlan, StoreSpec] | None:
-    for _, each in sorted(plan.subtopologies.items()):
-        for spec in each.spec.stores:
+    for _, subtopology in sorted(plan.subtopologies.items()):
+        for spec in subtopology.spec.stores:
             if spec.name == store:
-                return each, spec
+                return subtopology, spec
     return None
 
 
@@ -120,18 +120,18 @@ def _unknown(plan: ApplicationPlan, store: str) -> str:
 
 def upstream_of(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
     """Return a sub-topology and its upstream ones, through any repartition topics."""
-    found = [subtopology]
-    for reader in found:
-        wanted = {
+    upstream = [subtopology]
+    for reader in upstream:
+        topics = {
             name for source in reader.spec.sources if source.internal for name in source.topics
         }
-        found += [
+        upstream += [
             other
             for _, other in sorted(plan.subtopologies.items())
-            if other not in found
-            and any(sink.internal and sink.topic in wanted for sink in other.spec.sinks)
+            if other not in upstream
+            and any(sink.internal and sink.topic in topics for sink in other.spec.sinks)
         ]
-    return found
+    return upstream
 
 
 def _check_partitioners(
@@ -159,7 +159,7 @@ class InputOffsets:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
 
-def parse_input_offsets(given: str | Mapping[str, Mapping[Any, int]]) -> InputOffsets:
+def parse_input_offsets(argument: str | Mapping[str, Mapping[Any, int]]) -> InputOffsets:
     """Parse input offsets; raise `ConfigError` if malformed.
 
     >>> parse_input_offsets("timestamp:1700000000000").timestamp_ms
@@ -167,35 +167,37 @@ def parse_input_offsets(given: str | Mapping[str, Mapping[Any, int]]) -> InputOf
     >>> parse_input_offsets({"orders": {0: 12}}).offsets
     {TopicPartition(topic='orders', partition=0): 12}
     """
-    if not isinstance(given, str):
-        return _explicit(given, "input_offsets")
-    kind, _, rest = given.partition(":")
+    if not isinstance(argument, str):
+        return _explicit(argument, "input_offsets")
+    kind, _, rest = argument.partition(":")
     match kind:
         case "earliest" | "latest" if not rest:
-            return InputOffsets(text=given, kind=kind)
+            return InputOffsets(text=argument, kind=kind)
         case "timestamp" if rest.isdecimal() and int(rest) < 1 << 63:
-            return InputOffsets(text=given, kind="timestamp", timestamp_ms=int(rest))
+            return InputOffsets(text=argument, kind="timestamp", timestamp_ms=int(rest))
         case "file" if rest:
             try:
-                found = json.loads(Path(rest).read_text())
+                content = json.loads(Path(rest).read_text())
             except (OSError, ValueError) as error:
-                raise ConfigError(f"input offsets {given!r}: {error}; {_FORMS}") from error
-            return _explicit(found, given)
+                raise ConfigError(f"input offsets {argument!r}: {error}; {_FORMS}") from error
+            return _explicit(content, argument)
         case _:
-            raise ConfigError(f"input offsets {given!r}: {_FORMS}")
+            raise ConfigError(f"input offsets {argument!r}: {_FORMS}")
 
 
-def _explicit(given: Any, source: str) -> InputOffsets:
-    found: dict[TopicPartition, int] = {}
+def _explicit(table: Any, source: str) -> InputOffsets:
+    parsed: dict[TopicPartition, int] = {}
     try:
-        for topic, offsets in given.items():
+        for topic, offsets in table.items():
             for partition, offset in offsets.items():
                 where = TopicPartition(str(topic), int(partition))
-                found[where] = _offset(where, offset)
+                parsed[where] = _offset(where, offset)
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"input offsets {source}: {error}; {_FORMS}") from error
-    text = json.dumps({position_key(each): offset for each, offset in sorted(found.items())})
-    return InputOffsets(text=text, kind="offsets", offsets=dict(sorted(found.items())))
+    text = json.dumps(
+        {position_key(partition): offset for partition, offset in sorted(parsed.items())}
+    )
+    return InputOffsets(text=text, kind="offsets", offsets=dict(sorted(parsed.items())))
 
 
 def _offset(where: TopicPartition, offset: Any) -> int:
@@ -206,12 +208,12 @@ def _offset(where: TopicPartition, offset: Any) -> int:
 
 def check_offsets(
     target: StoreTarget,
-    asked: InputOffsets,
+    requested: InputOffsets,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    missing = [str(each) for each in target.inputs if each not in asked.offsets]
-    unknown = [str(each) for each in asked.offsets if each not in target.inputs]
+    missing = [str(partition) for partition in target.inputs if partition not in requested.offsets]
+    unknown = [str(partition) for partition in requested.offsets if partition not in target.inputs]
     if missing or unknown:
         problems = [f"none is given for {', '.join(missing)}"] if missing else []
         problems += (
@@ -221,11 +223,11 @@ def check_offsets(
             f"input offsets: {'; '.join(problems)}; give one for each partition it is computed from"
         )
     for partition in target.inputs:
-        if not starts[partition] <= asked.offsets[partition] <= ends[partition]:
+        if not starts[partition] <= requested.offsets[partition] <= ends[partition]:
             raise ConfigError(
-                f"input offsets: {asked.offsets[partition]} of {partition} is outside the log, which has {starts[partition]} to {ends[partition]}"
+                f"input offsets: {requested.offsets[partition]} of {partition} is outside the log, which has {starts[partition]} to {ends[partition]}"
             )
-    return {each: asked.offsets[each] for each in target.inputs}
+    return {partition: requested.offsets[partition] for partition in target.inputs}
 
 
 def refusal_of_changelog(

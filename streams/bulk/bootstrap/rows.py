@@ -88,8 +88,8 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        others = (self.timestamp, self.start, self.end, self.order_by)
-        return tuple(dict.fromkeys((KEY, *self.values, *filter(None, others))))
+        optional = (self.timestamp, self.start, self.end, self.order_by)
+        return tuple(dict.fromkeys((KEY, *self.values, *filter(None, optional))))
 
 
 def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = None) -> Columns:
@@ -201,13 +201,13 @@ class RowEncoder:
                 "give each field the type that the serde takes, such as by --select 'CAST(price AS DOUBLE) AS price', or for text "
                 "by --schema 'zip STRING' (a cast to text comes too late where a type was inferred)"
             )
-        wanted = _SQL_TYPES.get(serde.name, "...")
-        if wanted == _TEXT:
+        sql_type = _SQL_TYPES.get(serde.name, "...")
+        if sql_type == _TEXT:
             return (
                 f"read the column that becomes {column} as text, such as by --schema 'id STRING' (CSV, JSON), or cast it where it "
                 f"is no text in the source: --select 'CAST(id AS STRING) AS {column}'"
             )
-        return f"give column {column} the type that the serde takes, such as by --select 'CAST({column} AS {wanted}) AS {column}'"
+        return f"give column {column} the type that the serde takes, such as by --select 'CAST({column} AS {sql_type}) AS {column}'"
 
     def _partitioned_by(self, key: bytes) -> bytes:
         """Return the key bytes that decide the partition: a windowed key's inner key."""

@@ -27,7 +27,7 @@ from tidewheel.streams.bulk.bootstrap.writer import (
     write_partition,
 )
 from tidewheel.streams.bulk.driver import BulkDriver
-from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
@@ -69,7 +69,7 @@ class KafkaWriterPorts:
         return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        return settled_ends(self._admin, [partition])[partition]
+        return stable_ends(self._admin, [partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:
         return read_range(self._settings, partition, start, end)
@@ -106,7 +106,7 @@ class SparkJob:
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
         from tidewheel.state_stores.bulk_restore.spark.frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
 
-        spec, settings = self.target.spec, self.driver.travelling
+        spec, settings = self.target.spec, self.driver.executor_settings
         encoder = RowEncoder(
             spec=spec,
             topic=self.target.changelog,
@@ -125,19 +125,19 @@ class SparkJob:
             )
         )
         self.placed.append(rows)
-        found = run_on_places(
+        checked_places = run_on_places(
             rows,
             partial(check_place, spec, self._keep_last),
-            description=self._what("checking rows"),
+            description=self._description("checking rows"),
             on_progress=self.driver.two_stage_reporter(
                 "reading rows", "checking rows", rows.arrived
             ),
         )
-        problems = [place.problem for place in found if place.problem]
-        self.to_write.append(sum(place.records for place in found))
+        problems = [place.problem for place in checked_places if place.problem]
+        self.to_write.append(sum(place.records for place in checked_places))
         return Checked(
-            rows=sum(place.rows for place in found),
-            left_out=sum(place.left_out for place in found),
+            rows=sum(place.rows for place in checked_places),
+            left_out=sum(place.left_out for place in checked_places),
             problem=problems[0] if problems else "",
         )
 
@@ -146,8 +146,8 @@ class SparkJob:
 
         return run_on_places(
             self.placed[0],
-            partial(write_place, order, self.driver.travelling, self._keep_last),
-            description=self._what("writing rows"),
+            partial(write_place, order, self.driver.executor_settings, self._keep_last),
+            description=self._description("writing rows"),
             on_progress=self.driver.progress_reporter("writing rows", self.to_write[0]),
         )
 
@@ -155,7 +155,7 @@ class SparkJob:
     def _keep_last(self) -> bool:
         return self.columns.order_by is not None
 
-    def _what(self, step: str) -> str:
+    def _description(self, step: str) -> str:
         return f"{self.target.application_id}: bootstrap {self.target.spec.name}: {step}"
 
 
@@ -207,23 +207,23 @@ def place_existing(
     """Yield the keys of changelog range `item` (partition, first offset, end) as rows."""
     number, start, end = item
     runs = read_range(settings, TopicPartition(changelog, number), start, end)
-    words = newest_keys(runs, versioned=kind is StoreKind.VERSIONED)
+    keys = newest_keys(runs, versioned=kind is StoreKind.VERSIONED)
     rows = (
         _placed(existing_row(number, key, version, later=later, live=live))
-        for later, (key, version, live) in enumerate(words)
+        for later, (key, version, live) in enumerate(keys)
     )
     return _counted(rows, count)
 
 
 def _counted(rows: "Iterable[PlacedRow]", count: Counted) -> "Iterator[PlacedRow]":
-    gone = 0
+    passed = 0
     for row in rows:
-        gone += 1
-        if gone == _COUNT_EVERY:
-            count(gone)
-            gone = 0
+        passed += 1
+        if passed == _COUNT_EVERY:
+            count(passed)
+            passed = 0
         yield row
-    count(gone)
+    count(passed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,17 +244,17 @@ def check_place(
     count: Counted,
 ) -> PlaceChecked:
     notes: list[tuple[str, Any]] = []
-    found = records = 0
+    row_count = records = 0
     versioned = spec.kind is StoreKind.VERSIONED
     try:
         for record in _records(_counted(rows, count), spec, keep_last, 0, notes):
             records += 1
-            found += record[1] is not None or versioned
+            row_count += record[1] is not None or versioned
     except StreamsError as error:
         notes.append((_PROBLEM, str(error)))
     problems = [text for what, text in notes if what == _PROBLEM]
     return PlaceChecked(
-        rows=found,
+        rows=row_count,
         records=records,
         left_out=sum(number for what, number in notes if what == _LEFT_OUT),
         problem=problems[0] if problems else "",
@@ -300,6 +300,6 @@ def _placed(row: ChangelogRow) -> "PlacedRow":
     return (row.partition, row.order), (row.value, row.timestamp)
 
 
-def _note(what: str, said: Any) -> "PlacedRow":
+def _note(what: str, figure: Any) -> "PlacedRow":
     """Return a note for the driver; it sorts before all rows of partition 0."""
-    return (0, (b"", _NOTE, 0, (False, None), b"")), (what, said)
+    return (0, (b"", _NOTE, 0, (False, None), b"")), (what, figure)

@@ -33,7 +33,7 @@ _TRANSACTION_BYTES: Final = 64 * 1024 * 1024
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 
 #: Most keys of earlier attempts kept in memory; with more, this attempt fails.
-_LEFT_MAX: Final = 20_000_000
+_EARLIER_KEYS_MAX: Final = 20_000_000
 
 
 class SupersededError(StreamsError):
@@ -110,7 +110,7 @@ def write_partition(
                 f"store {target.spec.name}: this run of `tidewheel bootstrap` is over, or another one has taken over"
             )
         begin = ports.end_offset(where)
-        left = _left_behind(order, where, begin, ports)
+        left = _keys_of_earlier_attempts(order, where, begin, ports)
         written = _Written(producer, where, order, count)
         for batch in _batches(records):
             written.add(batch)
@@ -187,7 +187,7 @@ class _Written:
             ) from error
 
 
-def _left_behind(
+def _keys_of_earlier_attempts(
     order: WriteOrder, where: TopicPartition, end: int, ports: WriterPorts
 ) -> set[tuple[bytes, int]]:
     start = order.starts[where.partition]
@@ -197,9 +197,9 @@ def _left_behind(
     left: set[tuple[bytes, int]] = set()
     for key, version, live in newest_keys(ports.read(where, start, end), versioned=versioned):
         (left.add if live else left.discard)((key, version))
-        if len(left) > _LEFT_MAX:
+        if len(left) > _EARLIER_KEYS_MAX:
             raise StreamsError(
-                f"{where}: earlier attempts have written more than {_LEFT_MAX} keys, too many to compare with; run the command "
+                f"{where}: earlier attempts have written more than {_EARLIER_KEYS_MAX} keys, too many to compare with; run the command "
                 "again, which compares them in Spark"
             )
     return left
@@ -212,15 +212,15 @@ def newest_keys(
 
     Keeps at most `at_once` keys in memory. Beyond that a key may repeat; its last entry applies.
     """
-    words: dict[tuple[bytes, int], bool] = {}
+    is_live: dict[tuple[bytes, int], bool] = {}
     for run in runs:
         for key, value, timestamp in zip(run.raw_keys, run.raw_values, run.timestamps, strict=True):
             if key is not None:
-                words[key, timestamp if versioned else 0] = value is not None or versioned
-        if len(words) >= at_once:
-            yield from ((*each, live) for each, live in words.items())
-            words.clear()
-    yield from ((*each, live) for each, live in words.items())
+                is_live[key, timestamp if versioned else 0] = value is not None or versioned
+        if len(is_live) >= at_once:
+            yield from ((*key_and_time, live) for key_and_time, live in is_live.items())
+            is_live.clear()
+    yield from ((*key_and_time, live) for key_and_time, live in is_live.items())
 
 
 def _batches(records: Iterable[Written]) -> Iterator[list[Written]]:

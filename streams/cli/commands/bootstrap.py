@@ -99,7 +99,7 @@ def bootstrap(
                 order_by=order_by,
                 master=master,
                 on_progress=on_progress,
-                on_step=_lines if as_json else _words,
+                on_step=_lines if as_json else _print_step,
             )
     except BootstrapRefused as error:
         print_error(str(error))
@@ -112,7 +112,7 @@ def _lines(step: BootstrapStep) -> None:
     print_json({"step": step.phase, "text": step.text})
 
 
-def _words(step: BootstrapStep) -> None:
+def _print_step(step: BootstrapStep) -> None:
     Console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
 
 
@@ -124,8 +124,12 @@ def _print(report: BootstrapReport, *, as_json: bool) -> None:
                 "rows": report.rows,
                 "deleted": report.deleted,
                 "left_out": report.left_out,
-                "input_offsets": {str(each): at for each, at in report.input_offsets.items()},
-                "changelog_end": {str(each): at for each, at in report.changelog_end.items()},
+                "input_offsets": {
+                    str(partition): offset for partition, offset in report.input_offsets.items()
+                },
+                "changelog_end": {
+                    str(partition): offset for partition, offset in report.changelog_end.items()
+                },
             }
         )
         return
@@ -134,5 +138,8 @@ def _print(report: BootstrapReport, *, as_json: bool) -> None:
         rows.append(("keys deleted", f"{report.deleted:,}"))
     if report.left_out:
         rows.append(("rows without a value, left out", f"{report.left_out:,}"))
-    rows += [(f"{each} resumes at", f"{at:,}") for each, at in report.input_offsets.items()]
+    rows += [
+        (f"{partition} resumes at", f"{offset:,}")
+        for partition, offset in report.input_offsets.items()
+    ]
     print_table(f"Store {report.store} is loaded", ["what", "how much"], rows)

@@ -23,7 +23,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-_LOOK_MS = 60_000
+_WAIT_MS = 60_000
 _PORT_MAX = 65_535
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,7 +68,7 @@ def broker(
         print_bootstrap: Print only the address for clients.
         json: Print JSON lines on a terminal too.
     """
-    report = _Report(json=json or not sys.stdout.isatty(), bootstrap_only=print_bootstrap)
+    report = _BrokerOutput(json=json or not sys.stdout.isatty(), bootstrap_only=print_bootstrap)
     try:
         with signals_handled(_STOP_SIGNALS, _interrupt):
             return _run(
@@ -91,12 +91,14 @@ def broker(
         return EXIT_USAGE if isinstance(error, BrokerSettingError) else EXIT_FAILED
 
 
-def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, temporary: bool) -> int:
+def _run(
+    kafka: KafkaBroker, topics: dict[str, int], report: "_BrokerOutput", *, temporary: bool
+) -> int:
     try:
         kafka.start()
         kafka.create_topics(topics)
         report.ready(kafka, topics, temporary=temporary)
-        while not kafka.wait(_LOOK_MS):
+        while not kafka.wait(_WAIT_MS):
             continue
         lines = "\n  ".join(kafka.last_log_lines())
         raise BrokerError(
@@ -114,7 +116,7 @@ def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, tempo
         report.stopped()
 
 
-class _Report:
+class _BrokerOutput:
     def __init__(self, *, json: bool, bootstrap_only: bool) -> None:
         self._json = json and not bootstrap_only
         self._bootstrap_only = bootstrap_only

@@ -39,8 +39,8 @@ def program_of(
         raise ConfigError(
             f"{target!r} names no program; write MODULE:TOPOLOGY, which declares the application's stores"
         )
-    given = {option: value for option, value in overrides.items() if value is not None}
-    config = config.replace(**given) if given else config
+    options = {option: value for option, value in overrides.items() if value is not None}
+    config = config.replace(**options) if options else config
     return program.topology(config), config
 
 
@@ -91,11 +91,16 @@ def _shown(*, as_json: bool) -> Generator[OnProgress]:
 def _bars(progress: Progress) -> OnProgress:
     bars: dict[str, Any] = {}
 
-    def show(at: BulkProgress) -> None:
-        if at.step not in bars:
-            bars[at.step] = progress.add_task(at.step, total=at.total, rate="")
+    def show(progress_report: BulkProgress) -> None:
+        if progress_report.step not in bars:
+            bars[progress_report.step] = progress.add_task(
+                progress_report.step, total=progress_report.total, rate=""
+            )
         progress.update(
-            bars[at.step], completed=at.done, total=at.total, rate=f"{at.per_second:,.0f}/s"
+            bars[progress_report.step],
+            completed=progress_report.done,
+            total=progress_report.total,
+            rate=f"{progress_report.per_second:,.0f}/s",
         )
 
     return show
@@ -104,18 +109,22 @@ def _bars(progress: Progress) -> OnProgress:
 def _lines() -> OnProgress:
     last: dict[str, float] = {}
 
-    def show(at: BulkProgress) -> None:
-        told_s = time.monotonic()
-        if (at.total is None or at.done < at.total) and told_s - last.get(at.step, 0.0) < _LINE_S:
+    def show(progress: BulkProgress) -> None:
+        now_s = time.monotonic()
+        if (progress.total is None or progress.done < progress.total) and now_s - last.get(
+            progress.step, 0.0
+        ) < _LINE_S:
             return
-        last[at.step] = told_s
+        last[progress.step] = now_s
         print_json(
             {
-                "step": at.step,
-                "done": at.done,
-                "total": at.total,
-                "per_second": round(at.per_second),
-                "remaining_s": None if at.remaining_s is None else round(at.remaining_s, 1),
+                "step": progress.step,
+                "done": progress.done,
+                "total": progress.total,
+                "per_second": round(progress.per_second),
+                "remaining_s": None
+                if progress.remaining_s is None
+                else round(progress.remaining_s, 1),
             }
         )
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from tidewheel.rebalance.inspect.history import Chronicle, episode_text
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.aside import leave_at_once
+from tidewheel.streams.cli.aside import exit_immediately
 from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
-from tidewheel.streams.cli.looker import Looker, check_interval
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.config.secrets import is_reference, resolve_secrets
 from tidewheel.streams.dashboard.address import Address
 from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
@@ -88,7 +88,7 @@ def dashboard(
         except OSError as error:
             return _no_place(host, port, error)
         with listening:
-            report = _Report(access.application_id, json=wants_json(asked=json))
+            report = _DashboardOutput(access.application_id, json=wants_json(asked=json))
             report.ready(address.url(listening.getsockname()[1]), with_token=secret is not None)
             poller = GroupPoller(_fetch_status(access), interval)
             _serve(
@@ -101,7 +101,7 @@ def dashboard(
             report.stopped()
             if poller.hangs:
                 # A read that waits for a broker still uses the clients: closing them would block.
-                leave_at_once(ExitCode.OK)
+                exit_immediately(ExitCode.OK)
     return ExitCode.OK
 
 
@@ -119,11 +119,11 @@ def _serve(
 
 
 def _fetch_status(access: GroupAccess) -> Callable[[], PolledGroup]:
-    looker = Looker(access)
+    status_reader = StatusReader(access)
     chronicle = access.chronicle = Chronicle(keep=_EPISODES)
 
     def fetch_status() -> PolledGroup:
-        status = looker.look()
+        status = status_reader.read_status()
         episodes = [episode_text(episode, moment_text) for episode in chronicle.episodes()]
         return PolledGroup(status=status, history=tuple(episodes[-_EPISODES:]))
 
@@ -162,7 +162,7 @@ def _no_place(host: str, port: int, error: OSError) -> int:
     return ExitCode.USAGE
 
 
-class _Report:
+class _DashboardOutput:
     def __init__(self, application_id: str, *, json: bool) -> None:
         self._application_id = application_id
         self._json = json

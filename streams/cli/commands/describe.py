@@ -71,12 +71,12 @@ def describe(
 def _check(spec: TopologySpec, config: StreamsConfig) -> int:
     from tidewheel.streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - imports the Kafka client, which only --check needs
 
-    found, topics = sampled_inputs(spec, config)
+    sample, topics = sampled_inputs(spec, config)
     for topic in topics:
-        text = found.finding(topic)
-        sampled = found.sampled(topic)
+        text = sample.finding(topic)
+        sampled = sample.sampled(topic)
         fine = f"topic {topic}: {sampled} sampled keys are where they should be"
         sys.stdout.write(f"{text or (fine if sampled else f'topic {topic}: no key was sampled')}\n")
     if not topics:
         sys.stdout.write("no input meets another topic in a store, so any partitioner will do\n")
-    return ExitCode.FAILED if found.findings(topics) else ExitCode.OK
+    return ExitCode.FAILED if sample.findings(topics) else ExitCode.OK

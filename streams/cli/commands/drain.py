@@ -23,9 +23,9 @@ from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 #: Interval of drain orders, until the group log shows that a leader has received one.
-_SAY_AGAIN_S: Final = 1.0
+_REMIND_S: Final = 1.0
 #: Extra wait after the drain limit: the member still commits, closes its stores and reports.
 _GRACE_MS: Final = 15_000
 
@@ -84,21 +84,21 @@ def drain(
 def find_member(group: Group, name: str) -> MemberRecord:
     """Return the live member with this name or unique prefix, else raise `StreamsError`."""
     live = list(group.live().values())
-    found = [record for record in live if record.member == name] or [
+    matches = [record for record in live if record.member == name] or [
         record for record in live if record.member.startswith(name)
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(matches) == 1:
+        return matches[0]
     names = [record.member for record in live]
-    if found:
-        several = ", ".join(record.member for record in found)
+    if matches:
+        several = ", ".join(record.member for record in matches)
         raise StreamsError(
             f"{name!r} is the beginning of several members: {several}; give more of it"
         )
-    there = f"there are {', '.join(names)}" if names else "there are none"
+    members_text = f"there are {', '.join(names)}" if names else "there are none"
     hint = did_you_mean(name, names)
     raise StreamsError(
-        f"no live member is called {name!r}; {f'{hint} ' if hint else ''}{there} (`tidewheel status` shows them)"
+        f"no live member is called {name!r}; {f'{hint} ' if hint else ''}{members_text} (`tidewheel status` shows them)"
     )
 
 
@@ -136,8 +136,8 @@ class _Draining:
 
     def follow(self, show: Callable[[DrainStep], None]) -> _Outcome:
         """Show each step; return when the member is gone, or after the limit."""
-        give_up_s = time.monotonic() + (self._drain_ms + _GRACE_MS) / 1000
-        say_s = time.monotonic()
+        deadline_s = time.monotonic() + (self._drain_ms + _GRACE_MS) / 1000
+        remind_s = time.monotonic()
         was_fenced = False
         shown: DrainStep | None = None
         while True:
@@ -148,12 +148,15 @@ class _Draining:
             was_fenced |= now.phase in {MemberPhase.FENCING, MemberPhase.FENCED}
             if now.phase == MemberPhase.GONE:
                 return _fenced(now) if was_fenced else _Outcome(code=ExitCode.OK)
-            if time.monotonic() >= give_up_s:
+            if time.monotonic() >= deadline_s:
                 return _late(now)
-            if now.phase in {MemberPhase.ACTIVE, MemberPhase.PARKED} and time.monotonic() >= say_s:
+            if (
+                now.phase in {MemberPhase.ACTIVE, MemberPhase.PARKED}
+                and time.monotonic() >= remind_s
+            ):
                 self._request_drain()
-                say_s = time.monotonic() + _SAY_AGAIN_S
-            time.sleep(_LOOK_S)
+                remind_s = time.monotonic() + _REMIND_S
+            time.sleep(_POLL_S)
             self._access.read()
 
     def _request_drain(self) -> None:

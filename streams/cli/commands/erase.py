@@ -28,7 +28,7 @@ from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, plan_application
 
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 #: Interval of delete orders until one is answered: the owner may change or be restoring.
 _REPEAT_S: Final = 1.0
 
@@ -104,7 +104,7 @@ def _execute(
             code = ExitCode.OK
             _print_answer(deletion.rows, answer, as_json=as_json)
     if code is not ExitCode.OK:
-        print_error(_not_there(deletions, key))
+        print_error(_missing_key_text(deletions, key))
     return code
 
 
@@ -148,9 +148,9 @@ def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
 def erasable_store(
     topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
 ) -> BulkStore:
-    known: list[str] = []
+    names: list[str] = []
     for global_store in topology.spec(config).global_stores:
-        known.append(global_store.store.name)
+        names.append(global_store.store.name)
         if global_store.store.name == name:
             raise ConfigError(
                 f"store {name!r} is a global one: every process fills it from topic {global_store.topic}; write a tombstone of "
@@ -158,7 +158,7 @@ def erasable_store(
             )
     for number, subtopology in sorted(plan.subtopologies.items()):
         for spec in subtopology.spec.stores:
-            known.append(spec.name)
+            names.append(spec.name)
             if spec.name == name:
                 _check_spec(spec)
                 return BulkStore(
@@ -167,8 +167,8 @@ def erasable_store(
                     subtopology=number,
                     partitions=subtopology.partitions,
                 )
-    there = f"there is {', '.join(sorted(known))}" if known else "the topology has none"
-    raise ConfigError(f"there is no store {name!r}; {did_you_mean(name, known) or there}")
+    names_text = f"there is {', '.join(sorted(names))}" if names else "the topology has none"
+    raise ConfigError(f"there is no store {name!r}; {did_you_mean(name, names) or names_text}")
 
 
 def _check_spec(spec: StoreSpec) -> None:
@@ -203,7 +203,7 @@ def _check_group(access: GroupAccess) -> None:
 
 
 def _check_runs(access: GroupAccess) -> None:
-    if not access.inbox.speaking(access.group, access.now_ms()):
+    if not access.inbox.live_members(access.group, access.now_ms()):
         raise StreamsError(
             f"no worker of {access.application_id} is running, so the key can't be deleted; start the application, then run "
             "this again"
@@ -238,13 +238,13 @@ class _Deletion:
         return "" if owner is None else owner.record.member
 
     def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
-        give_up_s = time.monotonic() + timeout_ms / 1000
+        deadline_s = time.monotonic() + timeout_ms / 1000
         ask_s = time.monotonic()
         while True:
             answer = self._access.inbox.erased.get(self._request)
             if answer is not None and answer.incarnation in self.asked:
                 return answer
-            if time.monotonic() >= give_up_s:
+            if time.monotonic() >= deadline_s:
                 raise StreamsError(self._late(timeout_ms))
             owner = self._owner()
             if owner is None:
@@ -253,7 +253,7 @@ class _Deletion:
                 self._ask(owner)
                 show(f"{owner.record.member} was asked to delete the key")
                 ask_s = time.monotonic() + _REPEAT_S
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             self._access.read()
 
     def _ask(self, owner: _Owner) -> None:
@@ -282,8 +282,8 @@ class _Deletion:
                 "shows if its task is restoring or in a long call; a member of a version without deletion logs that it "
                 "skipped a message of the inbox: upgrade it"
             )
-        held = self._access.group.about.held
-        why = f": the group decides nothing ({held})" if held else ""
+        pause_reason = self._access.group.about.held
+        why = f": the group decides nothing ({pause_reason})" if pause_reason else ""
         return (
             f"task {self.rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` shows the "
             "reason"
@@ -297,7 +297,7 @@ def _waited(deletion: _Deletion, timeout_ms: int, *, as_json: bool) -> KeyErased
         return deletion.run(timeout_ms, status.update)
 
 
-def _not_there(deletions: Sequence[_Deletion], key: str) -> str:
+def _missing_key_text(deletions: Sequence[_Deletion], key: str) -> str:
     first = deletions[0]
     text = f"store {first.rows.store.name} has no key {key!r} in"
     if len(deletions) > 1:

@@ -127,7 +127,7 @@ def recover(
 
 
 def _facts(access: GroupAccess, ran: ApplicationPlan, program: GroupProgram) -> RecoveryFacts:
-    ids = access.read_what_there_is(whole=True)
+    ids = access.read_existing_topics(whole=True)
     inputs = {
         TopicPartition(topic, number): TaskId(subtopology.spec.id, number)
         for subtopology in ran.subtopologies.values()
@@ -144,7 +144,7 @@ def _facts(access: GroupAccess, ran: ApplicationPlan, program: GroupProgram) -> 
         committed=committed,
         group=access.group,
         topic_ids=ids,
-        speaking=access.inbox.speaking(access.group, access.now_ms()),
+        live_members=access.inbox.live_members(access.group, access.now_ms()),
         named=frozenset(access.inbox.transactional_ids),
         partitions=partition_counts(ran),
         program=program,

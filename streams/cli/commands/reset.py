@@ -60,7 +60,7 @@ def reset(
     admin = KafkaResetAdmin(settings_of(config)).found()
     try:
         facts = gather_facts(scope, admin, config.state_dir, position)
-        plan = plan_reset(scope, replace(facts, speaking=_speaking(config)), force=force)
+        plan = plan_reset(scope, replace(facts, live_members=_live_members(config)), force=force)
         may = not plan.refusals
         if execute and may:
             execute_reset(plan, admin, config.state_dir)
@@ -106,11 +106,11 @@ def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig,
     return config, scope_of(config.application_id, program.topology(config), config)
 
 
-def _speaking(config: StreamsConfig) -> tuple[str, ...]:
+def _live_members(config: StreamsConfig) -> tuple[str, ...]:
     """Return members of the application's group, on any host, that still send messages."""
     with access_to(config) as access:
-        access.read_what_there_is()
-        return access.inbox.speaking(access.group, access.now_ms())
+        access.read_existing_topics()
+        return access.inbox.live_members(access.group, access.now_ms())
 
 
 def _print_plan(plan: ResetPlan, *, done: bool) -> None:

@@ -38,7 +38,7 @@ def snapshot(
     """
     topology, config = program_of(target, settings, snapshot_location=to)
     with shown_progress(as_json=json) as on_progress:
-        made = make_snapshot(
+        manifest = make_snapshot(
             topology,
             config,
             stores=names_of(stores),
@@ -46,13 +46,13 @@ def snapshot(
             full=full,
             on_progress=on_progress,
         )
-    _print(made, as_json=wants_json(asked=json))
+    _print(manifest, as_json=wants_json(asked=json))
     return ExitCode.OK
 
 
-def _print(made: Manifest, *, as_json: bool) -> None:
+def _print(manifest: Manifest, *, as_json: bool) -> None:
     if as_json:
-        for store in made.stores.values():
+        for store in manifest.stores.values():
             print_json(
                 {
                     "store": store.store,
@@ -73,10 +73,10 @@ def _print(made: Manifest, *, as_json: bool) -> None:
             f"{sum(part.rows for part in store_snapshot.partitions):,}",
             f"{sum(part.file_bytes for part in store_snapshot.partitions) / 1e6:,.1f} MB",
         )
-        for store_snapshot in made.stores.values()
+        for store_snapshot in manifest.stores.values()
     ]
     if rows:
         columns = ["store", "generation", "partitions", "rows", "size"]
-        print_table(f"Snapshot of {made.application_id}", columns, rows)
+        print_table(f"Snapshot of {manifest.application_id}", columns, rows)
     else:
-        Console().print(f"{made.application_id} has no store with a changelog.", markup=False)
+        Console().print(f"{manifest.application_id} has no store with a changelog.", markup=False)

@@ -28,14 +28,14 @@ def list_stores(
     """
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view:
-        found = view.summaries()
+        summaries = view.summaries()
     if wants_json(asked=json):
-        for summary in found:
+        for summary in summaries:
             print_json(_summary(summary))
         return ExitCode.OK
     rows = [
-        tuple("" if item is None else str(item) for item in _summary(each).values())
-        for each in found
+        tuple("" if item is None else str(item) for item in _summary(summary).values())
+        for summary in summaries
     ]
     print_table(f"Stores of {config.application_id}", list(_HEADINGS), rows)
     return ExitCode.OK
@@ -44,16 +44,18 @@ def list_stores(
 _HEADINGS = ("store", "kind", "changelog", "partitions", "offsets", "snapshot", "rows in it")
 
 
-def _summary(each: StoreSummary) -> dict[str, Any]:
-    made = each.snapshot
+def _summary(summary: StoreSummary) -> dict[str, Any]:
+    snapshot = summary.snapshot
     return {
-        "store": each.store,
-        "kind": str(each.kind),
-        "changelog": each.topic,
-        "partitions": each.partitions,
-        "offsets": each.offsets,
-        "snapshot_generation": None if made is None else made.generation,
-        "snapshot_rows": None if made is None else sum(part.rows for part in made.partitions),
+        "store": summary.store,
+        "kind": str(summary.kind),
+        "changelog": summary.topic,
+        "partitions": summary.partitions,
+        "offsets": summary.offsets,
+        "snapshot_generation": None if snapshot is None else snapshot.generation,
+        "snapshot_rows": None
+        if snapshot is None
+        else sum(part.rows for part in snapshot.partitions),
     }
 
 
@@ -82,10 +84,10 @@ def get(
     """
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
-        found = view.store(store)
-        data = key_bytes(found, key)
-        number = partition_of_key(found, data) if partition is None else partition
-        rows = list(view.rows_of_key(found, data, number, on_progress))
+        bulk_store = view.store(store)
+        data = key_bytes(bulk_store, key)
+        number = partition_of_key(bulk_store, data) if partition is None else partition
+        rows = list(view.rows_of_key(bulk_store, data, number, on_progress))
     if not rows:
         print_error(f"store {store} has no key {key!r} in partition {number}")
         return ExitCode.FAILED
@@ -117,9 +119,9 @@ def scan(
         raise ConfigError(f"--limit {limit}: give 1 or more")
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
-        found = view.store(store)
-        numbers = range(found.partitions) if partition is None else (partition,)
-        rows = chain.from_iterable(view.rows(found, number, on_progress) for number in numbers)
+        bulk_store = view.store(store)
+        numbers = range(bulk_store.partitions) if partition is None else (partition,)
+        rows = chain.from_iterable(view.rows(bulk_store, number, on_progress) for number in numbers)
         shown = list(islice(rows, limit))
     _print_rows(f"{store}, {len(shown)} rows", shown, as_json=wants_json(asked=json))
     return ExitCode.OK

@@ -39,8 +39,8 @@ def status(
     with group_access(target, settings) as access:
         access.check_exists()
         access.shows_ranges = ranges or as_json
-        access.looks_once = True
-        now = access.look()
+        access.reads_once = True
+        now = access.read_status()
     if as_json:
         print_json(now.to_dict())
     else:

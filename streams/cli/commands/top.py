@@ -13,11 +13,16 @@ from rich.live import Live
 from rich.text import Text
 
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.aside import Aside, leave_at_once
+from tidewheel.streams.cli.aside import Aside, exit_immediately
 from tidewheel.streams.cli.group_access import group_access, moment_text
-from tidewheel.streams.cli.group_view import range_lines, records_in_hand, status_line, status_view
-from tidewheel.streams.cli.looker import Looker, check_interval
+from tidewheel.streams.cli.group_view import (
+    range_lines,
+    slow_record_lines,
+    status_line,
+    status_view,
+)
 from tidewheel.streams.cli.output import print_json
+from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.status import GroupStatus
@@ -69,20 +74,20 @@ def top(
         )
     opened, aside = ExitStack(), Aside("tidewheel-top")
 
-    def open_group() -> Looker:
+    def open_group() -> StatusReader:
         access = opened.enter_context(group_access(target, settings))
         access.check_exists()
         access.shows_ranges = ranges or json
-        return Looker(access)
+        return StatusReader(access)
 
     leave_s = None if count else _LEAVE_S
     try:
-        looker = aside.call(open_group)
-        looks = _Looks(lambda: aside.call(looker.look), interval, count)
+        status_reader = aside.call(open_group)
+        reads = _StatusReads(lambda: aside.call(status_reader.read_status), interval, count)
         if sys.stdout.isatty() and not json:
-            _show(looks)
+            _show(reads)
         else:
-            _print(looks, json=json)
+            _print(reads, json=json)
     except KeyboardInterrupt:  # the usual end
         leave_s = _LEAVE_S
     except BaseException:
@@ -91,15 +96,15 @@ def top(
     try:
         aside.call(opened.close, leave_s)
     except TimeoutError:
-        leave_at_once(ExitCode.OK)
+        exit_immediately(ExitCode.OK)
     return ExitCode.OK
 
 
-class _Looks:
+class _StatusReads:
     def __init__(
-        self, look: Callable[[], GroupStatus], interval_s: float, count: int | None
+        self, read_status: Callable[[], GroupStatus], interval_s: float, count: int | None
     ) -> None:
-        self._look = look
+        self._read_status = read_status
         self._interval_s = interval_s
         self._count = count
 
@@ -109,7 +114,7 @@ class _Looks:
         while True:
             began_s = time.monotonic()
             try:
-                yield self._look(), ""
+                yield self._read_status(), ""
             except StreamsError as error:
                 yield None, str(error)
             done += 1
@@ -119,8 +124,8 @@ class _Looks:
                 return
 
 
-def _print(looks: _Looks, *, json: bool) -> None:
-    for status, problem in looks.each(_sleep):
+def _print(reads: _StatusReads, *, json: bool) -> None:
+    for status, problem in reads.each(_sleep):
         if json:
             print_json({"problem": problem} if status is None else status.to_dict())
             continue
@@ -132,19 +137,19 @@ def _print(looks: _Looks, *, json: bool) -> None:
 def _dated(status: GroupStatus) -> str:
     lines = [f"{moment_text(status.read_ms)}  {status_line(status)}"]
     lines += [f"  ! {alarm.text}" for alarm in status.alarms]
-    lines += [f"  {line}" for line in records_in_hand(status)]
+    lines += [f"  {line}" for line in slow_record_lines(status)]
     lines += [f"  {line}" for line in range_lines(status)]
     return "\n".join(lines)
 
 
-def _show(looks: _Looks) -> None:
+def _show(reads: _StatusReads) -> None:
     console = Console()
     with (
         _keys() as wait,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         last: GroupStatus | None = None
-        for status, problem in looks.each(wait):
+        for status, problem in reads.each(wait):
             last = status or last
             parts = [Text(f"! can't be read: {problem}", style="red")] if problem else []
             if last is not None:

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from tidewheel.streams.kafka.admin.open_transactions import Node, with_producers
+from tidewheel.streams.kafka.admin.open_transactions import BrokerAddress, with_producers
 from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, next_step
 from tidewheel.streams.kafka.client.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
 from tidewheel.streams.kafka.client.codes import (
@@ -58,7 +58,7 @@ from tidewheel.tasks.kafka.ports import (
     UnsettledOffsetsError,
 )
 
-_FENCING_AT_ONCE: Final = 16
+_FENCING_THREADS: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
@@ -66,7 +66,7 @@ _LISTING_S: Final = 2.0
 #: connection may be dead.
 _READER_S: Final = 10.0
 #: Seconds of the first request in `reach`.
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
 _QUIET_S: Final = 3.0
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
@@ -99,14 +99,14 @@ class KafkaAdmin:
         """
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         began_s = time.monotonic()
-        look_s, said = _LOOK_S, False
+        poll_s, is_logged = _POLL_S, False
         while not stopped.is_set():
             try:
-                self._client.list_topics(timeout=look_s)
+                self._client.list_topics(timeout=poll_s)
             except KafkaException as exception:
                 cause = exception
                 # A broker is there but slow: allow more time per request.
-                look_s *= 2 if error_of(exception).code() == TIMED_OUT else 1
+                poll_s *= 2 if error_of(exception).code() == TIMED_OUT else 1
             else:
                 return True
             self._client.poll(0)  # Delivers the client's log lines with the reason.
@@ -115,8 +115,8 @@ class KafkaAdmin:
             waited_s = time.monotonic() - began_s
             if waited_s >= patience_s:
                 raise StreamsError(f"{self._no_answer()}; {AWAY_ADVICE}") from cause
-            if not said and waited_s >= _QUIET_S:
-                said = True
+            if not is_logged and waited_s >= _QUIET_S:
+                is_logged = True
                 _LOGGER.warning("%s; trying on", self._no_answer())
         return False
 
@@ -136,17 +136,19 @@ class KafkaAdmin:
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        wanted = list(dict.fromkeys(names))
-        if not wanted:
+        unique_names = list(dict.fromkeys(names))
+        if not unique_names:
             return {}
-        found = self._each(
+        descriptions = self._each(
             "describe topics",
             lambda left: self._client.describe_topics(
-                TopicCollection(wanted), request_timeout=left
+                TopicCollection(unique_names), request_timeout=left
             ),
             fine=NO_TOPIC,
         )
-        settings = self._topic_settings(list(found), config) if config and found else {}
+        settings = (
+            self._topic_settings(list(descriptions), config) if config and descriptions else {}
+        )
         return {
             name: TopicDescription(
                 name=name,
@@ -154,7 +156,7 @@ class KafkaAdmin:
                 partitions=len(topic.partitions),
                 config=settings.get(name, {}),
             )
-            for name, topic in found.items()
+            for name, topic in descriptions.items()
         }
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
@@ -208,11 +210,11 @@ class KafkaAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         if not before:
             return
-        wanted = [KafkaPartition(*each, offset) for each, offset in before.items()]
+        partitions = [KafkaPartition(*partition, offset) for partition, offset in before.items()]
         self._each(
             f"delete records of {_names(map(str, before))}",
             lambda left: self._client.delete_records(
-                wanted, operation_timeout=left, request_timeout=left
+                partitions, operation_timeout=left, request_timeout=left
             ),
         )
 
@@ -230,7 +232,7 @@ class KafkaAdmin:
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
         stable, ends = self.stable_offsets(partitions), self.end_offsets(partitions)
-        found = {
+        transactions = {
             partition: OpenTransaction(
                 partition=partition,
                 start=stable[partition],
@@ -240,16 +242,17 @@ class KafkaAdmin:
             for partition in partitions
             if stable[partition] < ends[partition]
         }
-        return self._with_producers(found) if found else {}
+        return self._with_producers(transactions) if transactions else {}
 
     def _with_producers(
-        self, found: Mapping[TopicPartition, OpenTransaction]
+        self, transactions: Mapping[TopicPartition, OpenTransaction]
     ) -> dict[TopicPartition, OpenTransaction]:
         try:
             described = self._each(
                 "describe topics",
                 lambda left: self._client.describe_topics(
-                    TopicCollection(sorted({each.topic for each in found})), request_timeout=left
+                    TopicCollection(sorted({partition.topic for partition in transactions})),
+                    request_timeout=left,
                 ),
                 fine=NO_TOPIC,
             )
@@ -258,20 +261,25 @@ class KafkaAdmin:
                 lambda left: self._client.describe_cluster(request_timeout=left).result(left),
             )
         except StreamsError as error:
-            return {each: replace(one, unknown=str(error)) for each, one in found.items()}
-        leaders: dict[TopicPartition, Node] = {}
+            return {
+                partition: replace(transaction, unknown=str(error))
+                for partition, transaction in transactions.items()
+            }
+        leaders: dict[TopicPartition, BrokerAddress] = {}
         for name, topic in described.items():
             for partition in topic.partitions:
                 if partition.leader is not None:
-                    leaders[TopicPartition(name, partition.id)] = Node(
+                    leaders[TopicPartition(name, partition.id)] = BrokerAddress(
                         partition.leader.host, partition.leader.port
                     )
-        nodes = [Node(each.host, each.port) for each in cluster.nodes]
-        return with_producers(found, leaders, nodes, self._settings.administration())
+        nodes = [BrokerAddress(partition.host, partition.port) for partition in cluster.nodes]
+        return with_producers(transactions, leaders, nodes, self._settings.administration())
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         now_ms = time.time_ns() // 1_000_000
-        return self._offsets_at({each: max(now_ms - age, 0) for each, age in ages_ms.items()})
+        return self._offsets_at(
+            {partition: max(now_ms - age, 0) for partition, age in ages_ms.items()}
+        )
 
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
@@ -288,11 +296,11 @@ class KafkaAdmin:
             ]
         if not partitions:
             return {}
-        wanted = [KafkaPartition(*partition) for partition in partitions]
+        requested = [KafkaPartition(*partition) for partition in partitions]
 
         def read(left: float) -> list[Any]:
             with self._readers.lent(group_id, stable=stable) as reader:
-                offsets: list[Any] = reader.committed(wanted, timeout=min(left, _READER_S))
+                offsets: list[Any] = reader.committed(requested, timeout=min(left, _READER_S))
             for partition in offsets:
                 if partition.error is not None:
                     raise KafkaException(partition.error)
@@ -301,15 +309,15 @@ class KafkaAdmin:
         what = f"read the committed offsets of group {group_id}"
         try:
             return {
-                TopicPartition(each.topic, each.partition): CommittedOffset(
-                    each.offset, metadata_text(each)
+                TopicPartition(offset.topic, offset.partition): CommittedOffset(
+                    offset.offset, metadata_text(offset)
                 )
-                for each in self._ask(what, read)
-                if each.offset >= 0
+                for offset in self._ask(what, read)
+                if offset.offset >= 0
             }
         except StreamsError as error:
             # librdkafka reports a wait for pending commits as a time-out.
-            if stable and self._answers_unstable(group_id, wanted):
+            if stable and self._answers_unstable(group_id, requested):
                 undecided = self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT))
                 raise UnsettledOffsetsError(str(undecided)) from error
             raise
@@ -321,10 +329,10 @@ class KafkaAdmin:
 
         self._ask(f"find the coordinator of group {group_id}", ask)
 
-    def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
+    def _answers_unstable(self, group_id: str, partitions: list[KafkaPartition]) -> bool:
         try:
             with self._readers.lent(group_id, stable=False) as reader:
-                reader.committed(wanted, timeout=_LISTING_S)
+                reader.committed(partitions, timeout=_LISTING_S)
         except KafkaException:
             return False
         return True
@@ -339,12 +347,12 @@ class KafkaAdmin:
         }
 
     def _members(self, group_id: str) -> list[Any]:
-        found = self._each(
+        groups = self._each(
             f"describe group {group_id}",
             lambda left: self._client.describe_consumer_groups([group_id], request_timeout=left),
             fine=NO_GROUP,
         )
-        return [member for group in found.values() for member in group.members]
+        return [member for group in groups.values() for member in group.members]
 
     def offsets_retention_ms(self) -> int:
         what = f"read {_RETENTION} of a broker"
@@ -352,10 +360,10 @@ class KafkaAdmin:
             what, lambda left: self._client.describe_cluster(request_timeout=left).result(left)
         )
         broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.controller.id))
-        found = self._each(
+        configs = self._each(
             what, lambda left: self._client.describe_configs([broker], request_timeout=left)
         )
-        setting = found[broker].get(_RETENTION)
+        setting = configs[broker].get(_RETENTION)
         # Managed services hide some settings.
         if setting is None or not str(setting.value).isdigit():
             raise StreamsError(f"{what}: the broker hides the setting")
@@ -366,21 +374,22 @@ class KafkaAdmin:
     ) -> None:
         if not offsets:
             return
-        wanted = [
-            KafkaPartition(*each, offset)
+        positions = [
+            KafkaPartition(*partition, offset)
             if isinstance(offset, int)
-            else KafkaPartition(*each, offset.offset, metadata=offset.metadata)
-            for each, offset in offsets.items()
+            else KafkaPartition(*partition, offset.offset, metadata=offset.metadata)
+            for partition, offset in offsets.items()
         ]
-        request = [ConsumerGroupTopicPartitions(group_id, wanted)]
+        request = [ConsumerGroupTopicPartitions(group_id, positions)]
         altered = self._each(
             f"overwrite the committed offsets of group {group_id}",
             lambda left: self._client.alter_consumer_group_offsets(request, request_timeout=left),
         )
-        for each in altered[group_id].topic_partitions:
-            if each.error is not None:
+        for partition in altered[group_id].topic_partitions:
+            if partition.error is not None:
                 raise self._failed(
-                    f"overwrite the committed offset of {each.topic}-{each.partition}", each.error
+                    f"overwrite the committed offset of {partition.topic}-{partition.partition}",
+                    partition.error,
                 )
 
     def delete_group(self, group_id: str) -> None:
@@ -395,12 +404,12 @@ class KafkaAdmin:
         if not ids:
             return
         with ThreadPoolExecutor(
-            min(len(ids), _FENCING_AT_ONCE), thread_name_prefix="fence"
+            min(len(ids), _FENCING_THREADS), thread_name_prefix="fence"
         ) as threads:
             # Try all: a failure for one id must not leave the others' transactions open.
             tried = [threads.submit(self._fence, transactional_id) for transactional_id in ids]
-        for each in tried:
-            each.result()
+        for call in tried:
+            call.result()
 
     def close(self) -> None:
         self._client = None
@@ -429,7 +438,7 @@ class KafkaAdmin:
         self, names: Sequence[str], config: Sequence[str]
     ) -> dict[str, dict[str, str]]:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
-        found = self._each(
+        configs = self._each(
             f"read the settings of topics {_names(names)}",
             lambda left: self._client.describe_configs(resources, request_timeout=left),
             fine=NO_TOPIC,
@@ -440,7 +449,7 @@ class KafkaAdmin:
                 for name in config
                 if name in entries and entries[name].value is not None
             }
-            for resource, entries in found.items()
+            for resource, entries in configs.items()
         }
 
     def offsets_at(
@@ -449,10 +458,12 @@ class KafkaAdmin:
         return self._offsets_at(dict.fromkeys(partitions, timestamp_ms))
 
     def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = self._offsets(
-            {each: _OFFSETS.for_timestamp(time_ms) for each, time_ms in times_ms.items()}
+        offsets = self._offsets(
+            {partition: _OFFSETS.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         )
-        return found | self.stable_offsets([each for each, offset in found.items() if offset < 0])
+        return offsets | self.stable_offsets(
+            [partition for partition, offset in offsets.items() if offset < 0]
+        )
 
     def _offsets(
         self,
@@ -461,17 +472,17 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        wanted = {KafkaPartition(*each): spec for each, spec in specs.items()}
-        topics = list(dict.fromkeys(each.topic for each in specs))
+        request = {KafkaPartition(*partition): spec for partition, spec in specs.items()}
+        topics = list(dict.fromkeys(partition.topic for partition in specs))
 
         def read(left: float) -> dict[TopicPartition, int]:
             futures = self._client.list_offsets(
-                wanted, isolation_level=isolation, request_timeout=left
+                request, isolation_level=isolation, request_timeout=left
             )
             try:
-                found = {
-                    TopicPartition(each.topic, each.partition): future.result(left).offset
-                    for each, future in futures.items()
+                offsets = {
+                    TopicPartition(partition.topic, partition.partition): future.result(left).offset
+                    for partition, future in futures.items()
                 }
             except KafkaException as exception:
                 if error_of(exception).code() in NO_LEADER:
@@ -480,10 +491,10 @@ class KafkaAdmin:
                     )  # Raises for a missing topic; otherwise a leader election is in progress.
                     raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
                 raise
-            if OFFSET_INVALID in found.values():
+            if OFFSET_INVALID in offsets.values():
                 # No leader has answered yet, as for a new topic.
                 raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
-            return found
+            return offsets
 
         offsets: dict[TopicPartition, int] = self._ask(
             f"read offsets of topics {_names(topics)}", read
@@ -500,7 +511,7 @@ class KafkaAdmin:
     def _wait_until_usable(self, names: Sequence[str]) -> None:
         what = f"create topics {_names(names)}"
         for deadline_s in self._until(what, "they were created, but a partition has no leader yet"):
-            found = self._each(
+            descriptions = self._each(
                 what,
                 lambda left: self._client.describe_topics(
                     TopicCollection(list(names)), request_timeout=left
@@ -509,7 +520,7 @@ class KafkaAdmin:
             )
             led = [
                 name
-                for name, topic in found.items()
+                for name, topic in descriptions.items()
                 if topic.partitions
                 and all(partition.leader is not None for partition in topic.partitions)
             ]

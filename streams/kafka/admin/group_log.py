@@ -131,7 +131,11 @@ class KafkaGroupLog:
 
     def _open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
         ids = self._ids()
-        missing = [each.topic for each in (self._state, self._inbox) if each.topic not in ids]
+        missing = [
+            partition.topic
+            for partition in (self._state, self._inbox)
+            if partition.topic not in ids
+        ]
         if missing and not create:
             raise ControlTopicsChangedError(
                 f"topic {missing[0]} is gone; it holds the group's decisions"
@@ -153,8 +157,8 @@ class KafkaGroupLog:
     def _use_brokers_time(self) -> None:
         names = [self._state.topic, self._inbox.topic]
         try:
-            found = self._admin.describe_topics(names, config=[_TIMESTAMPS])
-            for name, topic in sorted(found.items()):
+            descriptions = self._admin.describe_topics(names, config=[_TIMESTAMPS])
+            for name, topic in sorted(descriptions.items()):
                 if topic.config.get(_TIMESTAMPS, _BROKERS_TIME) != _BROKERS_TIME:
                     self._admin.alter_topic(name, {_TIMESTAMPS: _BROKERS_TIME})
                     _log.info("topic %s: set %s=%s", name, _TIMESTAMPS, _BROKERS_TIME)
@@ -169,45 +173,47 @@ class KafkaGroupLog:
             )
 
     def _ids(self) -> dict[str, str]:
-        found = self._admin.describe_topics([self._state.topic, self._inbox.topic])
-        return {name: topic.topic_id.hex() for name, topic in found.items()}
+        descriptions = self._admin.describe_topics([self._state.topic, self._inbox.topic])
+        return {name: topic.topic_id.hex() for name, topic in descriptions.items()}
 
     def poll(self, timeout_s: float) -> LogRead:
         reader = self._reader
         assert reader is not None, "open the log first"
         try:
-            arrivals = reader.take(timeout_s)
+            arrivals = reader.receive(timeout_s)
         except (OffsetOutOfRangeError, MissingSourceTopicError) as error:
             raise ControlTopicsChangedError(str(error)) from error
         except StreamsError as error:
             raise GroupLogAwayError(str(error)) from error
         records: list[LoggedRecord] = []
-        heard: list[tuple[int, bytes | None]] = []
+        inbox_rows: list[tuple[int, bytes | None]] = []
         for arrival in arrivals:
             if arrival.partition == self._state:
                 for run in arrival.runs:
                     columns = zip(run.offsets, run.raw_keys, run.raw_values, strict=True)
                     self._unfinished += [(row[0], self._logged(*row)) for row in columns]
                 self._position = arrival.position
-                records += self._whole()
+                records += self._pop_committed()
                 continue
             for run in arrival.runs:
-                heard += zip(run.offsets, run.raw_values, strict=True)
+                inbox_rows += zip(run.offsets, run.raw_values, strict=True)
         if not arrivals and self._unfinished and self._position >= self._stable_offset():
             # No marker follows these records: no leader's transaction wrote them.
             records += [logged for _, logged in self._unfinished]
             self._unfinished.clear()
-        messages = [(offset, read_message(value)) for offset, value in heard]
-        known = [each for _, each in messages if each and not isinstance(each, Rejection)]
+        messages = [(offset, read_message(value)) for offset, value in inbox_rows]
+        valid = [
+            message for _, message in messages if message and not isinstance(message, Rejection)
+        ]
         return LogRead(
             records=tuple(records),
-            messages=tuple(known),
+            messages=tuple(valid),
             state_offset=self._state_offset(),
-            dropped=len(messages) - len(known),
+            dropped=len(messages) - len(valid),
             rejected=tuple(
-                _rejected(self._inbox, offset, each)
-                for offset, each in messages
-                if isinstance(each, Rejection)
+                _rejected(self._inbox, offset, message)
+                for offset, message in messages
+                if isinstance(message, Rejection)
             ),
         )
 
@@ -220,13 +226,13 @@ class KafkaGroupLog:
             )
         return LoggedRecord(text, record, tombstone=value is None, offset=offset)
 
-    def _whole(self) -> list[LoggedRecord]:
+    def _pop_committed(self) -> list[LoggedRecord]:
         """Return the unfinished records once the position is past their transaction's marker."""
         if not self._unfinished or self._position == self._unfinished[-1][0] + 1:
             return []
-        whole = [logged for _, logged in self._unfinished]
+        committed = [logged for _, logged in self._unfinished]
         self._unfinished.clear()
-        return whole
+        return committed
 
     def _state_offset(self) -> int:
         return self._unfinished[0][0] if self._unfinished else self._position
@@ -287,7 +293,7 @@ class LeaderProducer:
 
     def init(self) -> None:
         self._tried(self._producer.named("init_transactions"))
-        _know_topic(self._producer, self._state.topic)
+        _fetch_topic_metadata(self._producer, self._state.topic)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         if not keys:
@@ -308,7 +314,7 @@ class LeaderProducer:
                 raise LeadershipLostError("the cluster accepted no records for too long")
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
-            raise LeadershipLostError(self._told(exception)) from exception
+            raise LeadershipLostError(self._error_text(exception)) from exception
         except RefusedError as refused:
             raise LeadershipLostError(f"a record was refused: {refused.error.str()}") from refused
         except StalledError as stalled:
@@ -325,9 +331,9 @@ class LeaderProducer:
         try:
             self._producer.call(operation, deadline_s=time.monotonic() + _LEADER_TIMEOUT_S)
         except KafkaException as exception:
-            raise LeadershipLostError(self._told(exception)) from exception
+            raise LeadershipLostError(self._error_text(exception)) from exception
 
-    def _told(self, exception: KafkaException) -> str:
+    def _error_text(self, exception: KafkaException) -> str:
         error = error_of(exception)
         cause = f"; {self._log.failure}" if self._log.failure else ""
         return f"{error.name()}: {error.str()}{cause}"
@@ -343,10 +349,10 @@ class _InboxProducer:
 
     def prepare(self) -> None:
         if self._producer is None:
-            self._producer = self._made()
-            _know_topic(self._producer, self._inbox.topic)
+            self._producer = self._new_client()
+            _fetch_topic_metadata(self._producer, self._inbox.topic)
 
-    def _made(self) -> ProducerClient:
+    def _new_client(self) -> ProducerClient:
         config = self._settings.inbox()
         log = ClientLog(config["client.id"], with_debug="debug" in self._settings.producer)
         return ProducerClient(config, log, stall_timeout_s=0.0)
@@ -354,7 +360,7 @@ class _InboxProducer:
     def send(self, messages: Sequence[AnyMessage]) -> None:
         producer = self._producer
         if producer is None:
-            self._producer = producer = self._made()
+            self._producer = producer = self._new_client()
         keys = [message.member.encode() for message in messages]
         values = list(map(encode_message, messages))
         try:
@@ -400,28 +406,30 @@ class KafkaGroupAdmin:
                 return
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        partitions = [each for text in positions for each in _partitions(text)]
+        partitions = [partition for text in positions for partition in _partitions(text)]
         try:
             ends = self._admin.end_offsets(partitions)
         except MissingSourceTopicError:
-            known = self._admin.describe_topics([partition.topic for partition in partitions])
+            descriptions = self._admin.describe_topics(
+                [partition.topic for partition in partitions]
+            )
             ends = self._admin.end_offsets(
                 [
                     partition
                     for partition in partitions
-                    if partition.topic in known
-                    and partition.partition < known[partition.topic].partitions
+                    if partition.topic in descriptions
+                    and partition.partition < descriptions[partition.topic].partitions
                 ]
             )
-        return {position_key(each): offset for each, offset in ends.items()}
+        return {position_key(partition): offset for partition, offset in ends.items()}
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        wanted = [
+        inputs = [
             TopicPartition(topic, number)
             for topic, count in sorted(partitions.items())
             for number in range(count)
         ]
-        committed = self._admin.committed(self._group_id, wanted, stable=False)
+        committed = self._admin.committed(self._group_id, inputs, stable=False)
         return tuple(
             position_key(partition)
             for partition, (offset, metadata) in sorted(committed.items())
@@ -431,10 +439,10 @@ class KafkaGroupAdmin:
     def was_used(self) -> bool:
         committed = self._admin.committed(self._group_id, None, stable=False)
         progress = [
-            Progress.decode(each.metadata, committed_offset=each.offset)
-            for each in committed.values()
+            Progress.decode(committed_offset.metadata, committed_offset=committed_offset.offset)
+            for committed_offset in committed.values()
         ]
-        return any(each is not None and each.task_epoch > 0 for each in progress)
+        return any(commit is not None and commit.task_epoch > 0 for commit in progress)
 
     def close(self) -> None:
         self._admin.close()
@@ -447,7 +455,7 @@ def _partitions(text: str) -> list[TopicPartition]:
         return []
 
 
-def _know_topic(producer: ProducerClient, topic: str) -> None:
+def _fetch_topic_metadata(producer: ProducerClient, topic: str) -> None:
     """Fetch a topic's metadata; otherwise the first record waits half a second."""
     with contextlib.suppress(KafkaException):
         producer.client.list_topics(topic, timeout=_PREPARE_S)
@@ -471,7 +479,7 @@ def _tried(call: Callable[[], _T]) -> _T:
     except StreamsError as error:
         raise GroupLogAwayError(str(error)) from error
     except KafkaException as exception:
-        said = error_of(exception)
-        if not is_transient(said):
+        kafka_error = error_of(exception)
+        if not is_transient(kafka_error):
             raise
-        raise GroupLogAwayError(f"{said.name()}: {said.str()}") from exception
+        raise GroupLogAwayError(f"{kafka_error.name()}: {kafka_error.str()}") from exception

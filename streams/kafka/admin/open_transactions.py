@@ -18,81 +18,91 @@ from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 _ASK_S: Final = 5.0
 
 
-class Node(NamedTuple):
+class BrokerAddress(NamedTuple):
     host: str
     port: int
 
 
 def with_producers(
-    found: Mapping[TopicPartition, OpenTransaction],
-    leaders: Mapping[TopicPartition, Node],
-    nodes: Iterable[Node],
+    transactions: Mapping[TopicPartition, OpenTransaction],
+    leaders: Mapping[TopicPartition, BrokerAddress],
+    addresses: Iterable[BrokerAddress],
     config: Mapping[str, Any],
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return the open transactions `found`, with the producer ids and states that brokers report.
+    """Return open transactions with the producer ids and states that brokers report.
 
-    `leaders` are the partitions' leaders; any of `nodes` may be a transaction coordinator.
+    `leaders` are the partitions' leaders; any of `addresses` may be a transaction coordinator.
     """
-    made: dict[TopicPartition, OpenTransaction] = {
-        each: replace(one, unknown="the partition has no leader") for each, one in found.items()
+    described: dict[TopicPartition, OpenTransaction] = {
+        partition: replace(transaction, unknown="the partition has no leader")
+        for partition, transaction in transactions.items()
     }
-    wanted: defaultdict[Node, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for each in found:
-        if each in leaders:
-            wanted[leaders[each]][each.topic].append(each.partition)
-    for node, topics in wanted.items():
+    partitions_by_leader: defaultdict[BrokerAddress, defaultdict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for partition in transactions:
+        if partition in leaders:
+            partitions_by_leader[leaders[partition]][partition.topic].append(partition.partition)
+    for address, topics in partitions_by_leader.items():
         try:
-            with BrokerConnection(*node, config, _ASK_S) as broker:
+            with BrokerConnection(*address, config, _ASK_S) as broker:
                 for topic, numbers in topics.items():
                     for number, states in broker.open_producers(topic, numbers).items():
-                        each = TopicPartition(topic, number)
-                        made[each] = _described(found[each], states)
+                        partition = TopicPartition(topic, number)
+                        described[partition] = _described(transactions[partition], states)
         except NotAskedError as error:
             for topic, numbers in topics.items():
                 for number in numbers:
-                    each = TopicPartition(topic, number)
-                    if made[each].producer_id < 0:
-                        made[each] = replace(made[each], unknown=str(error))
-    producers = {one.producer_id for one in made.values() if one.producer_id >= 0}
-    known = _coordinators(producers, nodes, config) if producers else {}
-    return {each: _coordinated(one, known) for each, one in made.items()}
+                    partition = TopicPartition(topic, number)
+                    if described[partition].producer_id < 0:
+                        described[partition] = replace(described[partition], unknown=str(error))
+    producers = {
+        transaction.producer_id
+        for transaction in described.values()
+        if transaction.producer_id >= 0
+    }
+    coordinators = _coordinators(producers, addresses, config) if producers else {}
+    return {
+        partition: _coordinated(transaction, coordinators)
+        for partition, transaction in described.items()
+    }
 
 
-def _described(one: OpenTransaction, states: Iterable[ProducerState]) -> OpenTransaction:
+def _described(transaction: OpenTransaction, states: Iterable[ProducerState]) -> OpenTransaction:
     for state in states:
-        if state.start_offset == one.start:
+        if state.start_offset == transaction.start:
             return replace(
-                one,
+                transaction,
                 producer_id=state.producer_id,
                 producer_epoch=state.epoch,
                 since_ms=state.last_timestamp_ms,
                 unknown="",
             )
-    return replace(one, unknown="it was decided just now")
+    return replace(transaction, unknown="it was decided just now")
 
 
 def _coordinators(
-    producers: Iterable[int], nodes: Iterable[Node], config: Mapping[str, Any]
+    producers: Iterable[int], nodes: Iterable[BrokerAddress], config: Mapping[str, Any]
 ) -> dict[int, CoordinatorState] | None:
     """Return transactional id and state by producer id; None unless all brokers answered."""
-    known: dict[int, CoordinatorState] = {}
-    wanted = list(producers)
+    coordinators: dict[int, CoordinatorState] = {}
+    pending = list(producers)
     for node in nodes:
         try:
             with BrokerConnection(*node, config, _ASK_S) as broker:
-                known |= broker.transactions_of(wanted)
+                coordinators |= broker.transactions_of(pending)
         except NotAskedError:
             return None
-    return known
+    return coordinators
 
 
 def _coordinated(
-    one: OpenTransaction, known: Mapping[int, CoordinatorState] | None
+    transaction: OpenTransaction, coordinators: Mapping[int, CoordinatorState] | None
 ) -> OpenTransaction:
-    if one.producer_id < 0 or known is None:
-        return one
-    coordinator = known.get(one.producer_id)
+    if transaction.producer_id < 0 or coordinators is None:
+        return transaction
+    coordinator = coordinators.get(transaction.producer_id)
     if coordinator is None:
-        return one  # The coordinator forgot it, or this principal may not describe it.
+        return transaction  # The coordinator forgot it, or this principal may not describe it.
     name, state = coordinator
-    return replace(one, transactional_id=name, state=state)
+    return replace(transaction, transactional_id=name, state=state)

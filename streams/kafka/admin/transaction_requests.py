@@ -84,31 +84,31 @@ class BrokerConnection:
             _count(1)
             + _compact(topic.encode())
             + _count(len(numbers))
-            + b"".join(struct.pack(">i", each) for each in numbers)
+            + b"".join(struct.pack(">i", number) for number in numbers)
             + b"\0\0"
         )
-        answer = self._ask(_DESCRIBE_PRODUCERS, body)
-        answer.skip(4)
-        found: dict[int, list[ProducerState]] = {}
-        for _ in range(answer.count()):
-            answer.text()
-            for _ in range(answer.count()):
-                number, code = answer.take(">ih")
-                answer.text()
+        response = self._ask(_DESCRIBE_PRODUCERS, body)
+        response.skip(4)
+        producers: dict[int, list[ProducerState]] = {}
+        for _ in range(response.count()):
+            response.text()
+            for _ in range(response.count()):
+                number, code = response.unpack(">ih")
+                response.text()
                 states: list[ProducerState] = []
-                for _ in range(answer.count()):
-                    producer, epoch, _, time_ms, _, start = answer.take(">qiiqiq")
-                    answer.tags()
+                for _ in range(response.count()):
+                    producer, epoch, _, time_ms, _, start = response.unpack(">qiiqiq")
+                    response.tags()
                     if start >= 0:
                         states.append(ProducerState(producer, epoch, time_ms, start))
-                answer.tags()
+                response.tags()
                 if code:
                     raise NotAskedError(
                         f"broker {self._name} answers DescribeProducers for {topic}-{number} with error {code}"
                     )
-                found[number] = states
-            answer.tags()
-        return found
+                producers[number] = states
+            response.tags()
+        return producers
 
     def transactions_of(self, producer_ids: Iterable[int]) -> dict[int, CoordinatorState]:
         ids = sorted(producer_ids)
@@ -118,36 +118,36 @@ class BrokerConnection:
             + b"".join(struct.pack(">q", producer_id) for producer_id in ids)
             + b"\0"
         )
-        answer = self._ask(_LIST_TRANSACTIONS, body)
-        _, code = answer.take(">ih")
+        response = self._ask(_LIST_TRANSACTIONS, body)
+        _, code = response.unpack(">ih")
         if code:
             raise NotAskedError(f"broker {self._name} answers ListTransactions with error {code}")
-        for _ in range(answer.count()):
-            answer.text()
-        found: dict[int, CoordinatorState] = {}
-        for _ in range(answer.count()):
-            name = answer.text()
-            (producer,) = answer.take(">q")
-            found[producer] = CoordinatorState(name, answer.text())
-            answer.tags()
-        return found
+        for _ in range(response.count()):
+            response.text()
+        coordinators: dict[int, CoordinatorState] = {}
+        for _ in range(response.count()):
+            name = response.text()
+            (producer,) = response.unpack(">q")
+            coordinators[producer] = CoordinatorState(name, response.text())
+            response.tags()
+        return coordinators
 
-    def _ask(self, api: tuple[int, int], body: bytes) -> "_Answer":
+    def _ask(self, api: tuple[int, int], body: bytes) -> "_Response":
         try:
-            answer = self._exchange(api, b"\0" + body)
-            answer.tags()
+            response = self._exchange(api, b"\0" + body)
+            response.tags()
         except (OSError, ValueError, LookupError, struct.error) as error:
             raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
-        return answer
+        return response
 
-    def _exchange(self, api: tuple[int, int], rest: bytes) -> "_Answer":
+    def _exchange(self, api: tuple[int, int], body: bytes) -> "_Response":
         assert self._socket is not None, "asked while open"
-        request = struct.pack(">hhih", *api, 1, len(_CLIENT_ID)) + _CLIENT_ID + rest
+        request = struct.pack(">hhih", *api, 1, len(_CLIENT_ID)) + _CLIENT_ID + body
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", self._read(4))
         if not 4 <= size <= _ANSWER_BYTES_MAX:  # noqa: PLR2004 - the correlation id
             raise ValueError("no answer of Kafka's")
-        return _Answer(self._read(size)[4:])
+        return _Response(self._read(size)[4:])
 
     def _read(self, size: int) -> bytes:
         assert self._socket is not None, "read while open"
@@ -175,38 +175,38 @@ class BrokerConnection:
         self._authenticate(scram.last(self._authenticate(scram.first())))
 
     def _authenticate(self, data: bytes) -> bytes:
-        answer = self._exchange(_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
-        (code,) = answer.take(">h")
+        response = self._exchange(_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
+        (code,) = response.unpack(">h")
         if code:
             raise NotAskedError(f"broker {self._name} refuses the login")
-        (length,) = answer.take(">h")
-        answer.skip(max(length, 0))
-        (size,) = answer.take(">i")
-        return answer.bytes(max(size, 0))
+        (length,) = response.unpack(">h")
+        response.skip(max(length, 0))
+        (size,) = response.unpack(">i")
+        return response.bytes(max(size, 0))
 
 
-class _Answer:
+class _Response:
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
 
-    def take(self, form: str) -> tuple[Any, ...]:
-        values = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
+    def unpack(self, form: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(form, self._data, self._position)
+        self._position += struct.calcsize(form)
         return values
 
     def skip(self, size: int) -> None:
-        self._at += size
+        self._position += size
 
     def bytes(self, size: int) -> bytes:
-        self._at += size
-        return self._data[self._at - size : self._at]
+        self._position += size
+        return self._data[self._position - size : self._position]
 
     def _varint(self) -> int:
         value = shift = 0
         while True:
-            byte = self._data[self._at]
-            self._at += 1
+            byte = self._data[self._position]
+            self._position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
@@ -238,7 +238,7 @@ class _Scram:
         return f"n,,{self._bare}".encode()
 
     def last(self, challenge: bytes) -> bytes:
-        parts = dict(each.split("=", 1) for each in challenge.decode().split(","))
+        parts = dict(part.split("=", 1) for part in challenge.decode().split(","))
         if not parts["r"].startswith(self._nonce):
             raise ValueError("another nonce")
         salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
@@ -252,7 +252,7 @@ class _Scram:
 
 
 def _context(config: Mapping[str, Any]) -> ssl.SSLContext:
-    if any(config.get(each) for each in _OTHER_TLS):
+    if any(config.get(option) for option in _OTHER_TLS):
         raise NotAskedError("with these settings of TLS brokers are not asked for it")
     context = ssl.create_default_context(
         cafile=config.get("ssl.ca.location"), cadata=config.get("ssl.ca.pem")

@@ -54,7 +54,7 @@ class ClientLog:
         unreachable: The reason why no broker is reached, or "".
     """
 
-    __slots__ = ("_name", "_seen", "_with_debug", "refused_login", "unreachable")
+    __slots__ = ("_last_logged", "_name", "_with_debug", "refused_login", "unreachable")
 
     def __init__(self, name: str, *, with_debug: bool = False) -> None:
         self._name = name
@@ -62,7 +62,7 @@ class ClientLog:
         self.refused_login = ""
         self.unreachable = ""
         #: Per kind of line: time of the last forwarded one, and number suppressed since.
-        self._seen: dict[str, tuple[float, int]] = {}
+        self._last_logged: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, template: str, *parts: Any) -> None:
         if level <= logging.DEBUG:
@@ -82,11 +82,11 @@ class ClientLog:
 
     def forward(self, level: int, kind: str, text: str) -> None:
         now = time.monotonic()
-        last, suppressed = self._seen.get(kind, (-_QUIET_S, 0))
+        last, suppressed = self._last_logged.get(kind, (-_QUIET_S, 0))
         if now - last < _QUIET_S:
-            self._seen[kind] = (last, suppressed + 1)
+            self._last_logged[kind] = (last, suppressed + 1)
             return
-        self._seen[kind] = (now, 0)
+        self._last_logged[kind] = (now, 0)
         more = f" ({suppressed} more like this)" if suppressed else ""
         _LOGGER.log(level, "%s: %s%s", self._name, text, more)
 

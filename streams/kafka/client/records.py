@@ -47,16 +47,18 @@ def to_runs(
         # Several fetches are mixed: join each partition's records, for larger batches.
         counts = dict.fromkeys(sorted(places), 0)
         order = sorted(range(len(places)), key=places.__getitem__)
-        for each in order:
-            counts[places[each]] += ends[each] - firsts[each]
-        messages = list(chain.from_iterable(messages[firsts[each] : ends[each]] for each in order))
+        for index in order:
+            counts[places[index]] += ends[index] - firsts[index]
+        messages = list(
+            chain.from_iterable(messages[firsts[index] : ends[index]] for index in order)
+        )
         places, ends = list(counts), list(accumulate(counts.values()))
         firsts = [0, *ends[:-1]]
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
     # Equal timestamps share one int object: with fewer objects, more of them fit in the CPU cache.
-    known: dict[int, int] = {}
-    timestamps = list(map(known.setdefault, times, times))
-    whole = SourceRecords(
+    unique_times: dict[int, int] = {}
+    timestamps = list(map(unique_times.setdefault, times, times))
+    records = SourceRecords(
         *places[0],
         _offsets(messages, one_run=len(places) == 1),
         list(map(Message.key, messages)),
@@ -65,9 +67,9 @@ def to_runs(
         _headers(messages) if with_headers else None,
     )
     if len(places) == 1:
-        return [whole]
+        return [records]
     return [
-        _run(whole, first, end, *place)
+        _run(records, first, end, *place)
         for place, first, end in zip(places, firsts, ends, strict=True)
     ]
 
@@ -78,8 +80,10 @@ def _starts(column: list[Any]) -> list[int]:
     return list(compress(range(1, len(column)), map(ne, islice(column, 1, None), column)))
 
 
-def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int) -> SourceRecords:
-    run = whole.slice(start, stop)
+def _run(
+    records: SourceRecords, start: int, stop: int, topic: str, partition: int
+) -> SourceRecords:
+    run = records.slice(start, stop)
     run.topic = topic
     run.partition = partition
     if run.headers is not None and not any(run.headers):

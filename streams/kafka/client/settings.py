@@ -35,7 +35,7 @@ TRANSACTION_DEBUG: Final = ("eos",)
 #: Without a heartbeat for this long, a worker with a fixed assignment counts as dead.
 FIXED_SESSION_MS: Final = 8_000
 
-_ONE_CLUSTER = "set bootstrap_servers, which all clients share"
+_SHARED_OPTION = "set bootstrap_servers, which all clients share"
 _OUR_CALLBACK = "Tidewheel handles it itself; remove it"
 
 
@@ -45,8 +45,8 @@ class _Fixed(msgspec.Struct, frozen=True):
 
 
 _EVERY_CLIENT: Final[Mapping[str, _Fixed]] = {
-    "bootstrap.servers": _Fixed(_ONE_CLUSTER),
-    "metadata.broker.list": _Fixed(_ONE_CLUSTER),
+    "bootstrap.servers": _Fixed(_SHARED_OPTION),
+    "metadata.broker.list": _Fixed(_SHARED_OPTION),
     "default.topic.config": _Fixed("give topic properties among the others, without this table"),
     "logger": _Fixed(
         "the client's log goes to Python's logger 'tidewheel.streams.kafka.client'; remove it"
@@ -322,8 +322,8 @@ class ClientSettings:
             "partitioner": "murmur2_random",  # as Kafka's own clients
             "message.max.bytes": CLIENT_MESSAGE_MAX_BYTES,
         }
-        given = self._resolved("producer")
-        return self._common(role) | sizes | suiting | given | fixed | self._cluster()
+        properties = self._resolved("producer")
+        return self._common(role) | sizes | suiting | properties | fixed | self._cluster()
 
     def _common(self, role: str) -> Config:
         return {

@@ -67,20 +67,26 @@ class AssignedConsumer:
         self._set_topics()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        new = {each: offset for each, offset in positions.items() if each not in self._next}
+        new = {
+            partition: offset
+            for partition, offset in positions.items()
+            if partition not in self._next
+        }
         if new:
             self._consumer.incremental_assign(_with_offsets(new))
             self._next |= new
             self._set_topics()
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        gone = [partition for partition in partitions if partition in self._next]
-        if gone:
-            self._end_pauses(gone)
-            self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
-            for each in gone:
-                del self._next[each]
-                self._ends.pop(each, None)
+        removed = [partition for partition in partitions if partition in self._next]
+        if removed:
+            self._end_pauses(removed)
+            self._consumer.incremental_unassign(
+                [KafkaPartition(*partition) for partition in removed]
+            )
+            for partition in removed:
+                del self._next[partition]
+                self._ends.pop(partition, None)
             self._set_topics()
 
     def prepare(self, topics: Sequence[str]) -> None:
@@ -94,18 +100,18 @@ class AssignedConsumer:
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         self._raise_failure()
         with collection_paused():
-            runs = self._taken(None, max_records)
+            runs = self._consume(None, max_records)
         if runs is None and timeout_s > 0:
             # `consume` waits for max_records; `poll` returns with the first record.
             first = self._consumer.poll(timeout_s)
             if first is not None:
                 with collection_paused():
-                    runs = self._taken(first, max_records - 1)
+                    runs = self._consume(first, max_records - 1)
         if not runs:
             self._raise_failure()
         return runs or []
 
-    def _taken(self, first: Message | None, max_records: int) -> list[SourceRecords] | None:
+    def _consume(self, first: Message | None, max_records: int) -> list[SourceRecords] | None:
         messages: list[Message] = [] if first is None else [first]
         if max_records > 0:
             messages += self._consumer.consume(max_records, 0)
@@ -132,35 +138,39 @@ class AssignedConsumer:
         """
         resumed = self._end_pauses(partitions)
         if resumed:
-            self._consumer.incremental_unassign([KafkaPartition(*each) for each in resumed])
-            positions = {each: self._next[each] for each in resumed}
+            self._consumer.incremental_unassign(
+                [KafkaPartition(*partition) for partition in resumed]
+            )
+            positions = {partition: self._next[partition] for partition in resumed}
             self._consumer.incremental_assign(_with_offsets(positions))
 
     def _end_pauses(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         paused = [partition for partition in partitions if partition in self._paused]
         if paused:
-            self._consumer.resume([KafkaPartition(*each) for each in paused])
+            self._consumer.resume([KafkaPartition(*partition) for partition in paused])
             self._paused.difference_update(paused)
         return paused
 
     def positions(self) -> dict[TopicPartition, int]:
         if not self._next:
             return {}
-        known = self._consumer.position([KafkaPartition(*each) for each in self._next])
+        client_positions = self._consumer.position(
+            [KafkaPartition(*partition) for partition in self._next]
+        )
         positions = dict(self._next)
-        for each in known:
-            key = TopicPartition(each.topic, each.partition)
-            positions[key] = max(positions[key], each.offset, self._ends.get(key, 0))
+        for partition in client_positions:
+            key = TopicPartition(partition.topic, partition.partition)
+            positions[key] = max(positions[key], partition.offset, self._ends.get(key, 0))
         return positions
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
-        for each, position in self.positions().items():
-            _, high = self._consumer.get_watermark_offsets(KafkaPartition(*each), cached=True)
+        for partition, position in self.positions().items():
+            _, high = self._consumer.get_watermark_offsets(KafkaPartition(*partition), cached=True)
             if high >= _FIRST_OFFSET:
-                ends[each] = max(high, position)
-            elif self._ends.get(each) == position:
-                ends[each] = position
+                ends[partition] = max(high, position)
+            elif self._ends.get(partition) == position:
+                ends[partition] = position
         return ends
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
@@ -170,9 +180,9 @@ class AssignedConsumer:
         """
         ends = self.end_offsets()
         ends.update(
-            (each, position)
-            for each, position in self.positions().items()
-            if self._ends.get(each) == position
+            (partition, position)
+            for partition, position in self.positions().items()
+            if self._ends.get(partition) == position
         )
         return ends
 
@@ -261,7 +271,7 @@ class AssignedConsumer:
             raise self._failures.popleft()
 
     def _set_topics(self) -> None:
-        topics = {each.topic for each in self._next}
+        topics = {partition.topic for partition in self._next}
         self._only_topic = topics.pop() if len(topics) == 1 else None
 
 
@@ -278,8 +288,8 @@ class KafkaInputReader(AssignedConsumer):
 
 
 def _with_offsets(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
-    for each, offset in positions.items():
-        assert offset >= _FIRST_OFFSET, f"{each} needs an explicit offset, not {offset}"
+    for partition, offset in positions.items():
+        assert offset >= _FIRST_OFFSET, f"{partition} needs an explicit offset, not {offset}"
     return [
         KafkaPartition(topic, partition, offset) for (topic, partition), offset in positions.items()
     ]

@@ -62,32 +62,32 @@ class ControlTopicsReader:
         }
         self._failure: Exception | None = None
 
-    def take(self, timeout_s: float) -> list[Arrival]:
+    def receive(self, timeout_s: float) -> list[Arrival]:
         """Return all arrivals since the last call; wait for the first one, at most `timeout_s`.
 
         Raises:
             StreamsError: A topic could not be read; its thread tries again.
         """
-        taken: list[Arrival] = []
+        arrivals: list[Arrival] = []
         failure, self._failure = self._failure, None
         with contextlib.suppress(queue.Empty):
             while failure is None:
-                arrival = self._arrivals.get(timeout=0.0 if taken else timeout_s)
+                arrival = self._arrivals.get(timeout=0.0 if arrivals else timeout_s)
                 failure = arrival.failure
                 if failure is None:
-                    taken.append(arrival)
+                    arrivals.append(arrival)
                 else:
-                    self._follows[arrival.partition].go_on()
-        if failure is not None and not taken:
+                    self._follows[arrival.partition].resume()
+        if failure is not None and not arrivals:
             raise failure
         self._failure = failure
-        return taken
+        return arrivals
 
     def close(self) -> None:
-        for each in self._follows.values():
-            each.stop()
-        for each in self._follows.values():
-            each.join()
+        for follow in self._follows.values():
+            follow.stop()
+        for follow in self._follows.values():
+            follow.join()
 
 
 class _Follow(threading.Thread):
@@ -107,28 +107,28 @@ class _Follow(threading.Thread):
         self._end = end
         self._is_lost = False
         self._stopping = threading.Event()
-        self._may_go_on = threading.Event()
+        self._may_resume = threading.Event()
         # Without the topic's metadata, reading would begin half a second later.
         reader.prepare([partition.topic])
         reader.assign({partition: offset})
         self.start()
 
-    def go_on(self) -> None:
-        self._may_go_on.set()
+    def resume(self) -> None:
+        self._may_resume.set()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._may_go_on.set()
+        self._may_resume.set()
 
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._read()
-            except Exception as failure:  # noqa: BLE001 - raised where it is taken
-                self._may_go_on.clear()
+            except Exception as failure:  # noqa: BLE001 - raised by `receive`
+                self._may_resume.clear()
                 self._put(Arrival(partition=self._partition, failure=failure))
                 if not self._stopping.is_set():
-                    self._may_go_on.wait()
+                    self._may_resume.wait()
         self._reader.close()
 
     def _read(self) -> None:

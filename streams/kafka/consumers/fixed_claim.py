@@ -17,7 +17,7 @@ from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import Config
 
 #: Seconds between polls for callbacks; the client's own thread sends heartbeats.
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _LEAVE_S: Final = 2.0
 #: Seconds for a pending assignment to arrive before `close`.
 _SETTLE_S: Final = 0.1
@@ -47,15 +47,15 @@ class FixedClaim:
         while not self._ending.is_set():
             message = self._client.poll(0)
             if message is not None and message.error() is not None:
-                self._tell(message.error())
-            self._ending.wait(_LOOK_S)
+                self._log_error(message.error())
+            self._ending.wait(_POLL_S)
         # With a pending assignment, `close` would wait forever in its callback and hold the GIL
         # (librdkafka issue 4884).
         self._client.unsubscribe()
         self._client.poll(_SETTLE_S)
         self._client.close()
 
-    def _tell(self, error: KafkaError) -> None:
+    def _log_error(self, error: KafkaError) -> None:
         if not is_transient(error):
             self._log.forward(
                 logging.WARNING,

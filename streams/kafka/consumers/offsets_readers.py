@@ -20,7 +20,7 @@ class OffsetsReaders:
         self._log = log
         self._lock = threading.Lock()
         self._is_closed = False
-        self._kept: dict[tuple[str, bool], Any] = {}
+        self._readers: dict[tuple[str, bool], Any] = {}
         #: Borrowers per reader. Closing a client in use crashes: the last borrower closes it.
         self._lent: Counter[Any] = Counter()
 
@@ -31,7 +31,7 @@ class OffsetsReaders:
         A reader that timed out is dropped: its connection may be dead.
         """
         which = (group_id, stable)
-        reader = self._take(which)
+        reader = self._borrow(which)
         try:
             yield reader
         except KafkaException as exception:
@@ -40,38 +40,38 @@ class OffsetsReaders:
             raise
         finally:
             reader.poll(0)  # Delivers log lines, which would otherwise pile up.
-            if self._give_back(which, reader):
+            if self._return(which, reader):
                 reader.close()
 
-    def _take(self, which: tuple[str, bool]) -> Any:
+    def _borrow(self, which: tuple[str, bool]) -> Any:
         group_id, stable = which
         with self._lock:
             if self._is_closed:
                 raise StreamsError(f"group {group_id}: not asked, because the client was closed")
-            reader = self._kept.get(which)
+            reader = self._readers.get(which)
             if reader is None:
                 config = self._settings.offsets(group_id, stable=stable)
-                reader = self._kept[which] = make_client(Consumer, "consumer", config, self._log)
+                reader = self._readers[which] = make_client(Consumer, "consumer", config, self._log)
             self._lent[reader] += 1
             return reader
 
     def _forget(self, which: tuple[str, bool], reader: Any) -> None:
         with self._lock:
-            if self._kept.get(which) is reader:
-                del self._kept[which]
+            if self._readers.get(which) is reader:
+                del self._readers[which]
 
-    def _give_back(self, which: tuple[str, bool], reader: Any) -> bool:
+    def _return(self, which: tuple[str, bool], reader: Any) -> bool:
         with self._lock:
             self._lent[reader] -= 1
             if self._lent[reader]:
                 return False
             del self._lent[reader]
-            return self._kept.get(which) is not reader
+            return self._readers.get(which) is not reader
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            kept, self._kept = self._kept, {}
-            idle = [each for each in kept.values() if each not in self._lent]
+            readers, self._readers = self._readers, {}
+            idle = [reader for reader in readers.values() if reader not in self._lent]
         for reader in idle:
             reader.close()

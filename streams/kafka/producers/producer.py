@@ -89,34 +89,36 @@ class ProducerClient:
     ) -> None:
         # The client would send the current time for timestamp 0, so 0 becomes 1.
         is_plain = all(islice(timestamps, start, stop))
-        times = timestamps if is_plain else [each or 1 for each in timestamps]
-        taken: list[None] = []
-        at = start
+        times = timestamps if is_plain else [timestamp or 1 for timestamp in timestamps]
+        sent: list[None] = []
+        position = start
         moved_at = time.monotonic()
-        while at < stop:
+        while position < stop:
             columns: list[Any] = [
-                repeat(topic, stop - at),  # The shortest column: `map` ends with it.
-                islice(values, at, None),
-                islice(keys, at, None),
-                repeat(partitions) if isinstance(partitions, int) else islice(partitions, at, None),
+                repeat(topic, stop - position),  # The shortest column: `map` ends with it.
+                islice(values, position, None),
+                islice(keys, position, None),
+                repeat(partitions)
+                if isinstance(partitions, int)
+                else islice(partitions, position, None),
                 repeat(callback),
                 repeat(None),
-                islice(times, at, None),
+                islice(times, position, None),
             ]
             if headers is not None:
-                columns.append(map(list, islice(headers, at, None)))
-            taken.clear()
+                columns.append(map(list, islice(headers, position, None)))
+            sent.clear()
             try:
-                # `taken` gets an item per accepted record: after an error, `at + len(taken)` is the
+                # `sent` gets an item per accepted record: after an error, `at + len(taken)` is the
                 # rejected record's index.
-                taken.extend(map(self.client.produce, *columns))
+                sent.extend(map(self.client.produce, *columns))
             except BufferError:
-                at += len(taken)
-                if taken:
+                position += len(sent)
+                if sent:
                     moved_at = time.monotonic()
-                self._make_room(at, moved_at)
+                self._make_room(position, moved_at)
             except KafkaException as exception:
-                raise RefusedError(at + len(taken), error_of(exception)) from exception
+                raise RefusedError(position + len(sent), error_of(exception)) from exception
             else:
                 return
 

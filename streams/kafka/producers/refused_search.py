@@ -81,7 +81,7 @@ class Trials(Protocol):
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicSizes:
     batch_bytes: int = BATCH_BYTES
     accepted_bytes: int = 0
 
@@ -107,7 +107,7 @@ class RefusedSearch:
         self._trials = trials
         self._columns = columns
         self._refused: dict[Row, KafkaError] = {}
-        self._topics = {output.topic: _Topic() for output in columns}
+        self._topics = {output.topic: _TopicSizes() for output in columns}
         self._lanes: dict[tuple[str, int], _Lane] = {}
         #: True if the last trial failed for one of several topics: the next has one topic.
         self._one_topic = False

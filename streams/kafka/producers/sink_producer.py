@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _Place = tuple[int, int]
 
 
-class _Answer(NamedTuple):
+class _RecordError(NamedTuple):
     """A failed record's error; `batch` is the number of its refused batch in the flush."""
 
     error: KafkaError
@@ -89,7 +89,7 @@ class KafkaSinkProducer:
     ) -> list[list[_Place]]:
         """Wait for answers; return the parts to send again, last part first."""
         answers = self._answers(sent, places)
-        again: dict[_Place, _Answer] = {}
+        again: dict[_Place, _RecordError] = {}
         for place, answer in answers.items():
             if is_batch_refused(answer.error) and len(places) > 1:
                 again[place] = answer
@@ -147,7 +147,7 @@ class KafkaSinkProducer:
 
     def _answers(
         self, sent: Sequence[OutputColumns], places: Sequence[_Place]
-    ) -> dict[_Place, _Answer]:
+    ) -> dict[_Place, _RecordError]:
         try:
             answered = self._producer.flush(time.monotonic() + _FLUSH_TIMEOUT_S)
         except KafkaException as exception:
@@ -171,17 +171,17 @@ def _located(
     reports: Sequence[tuple[KafkaError, Message]],
     sent: Sequence[OutputColumns],
     places: Sequence[_Place],
-) -> dict[_Place, _Answer]:
+) -> dict[_Place, _RecordError]:
     """Return the reported records' errors; finds records by topic, key and value."""
-    errors: defaultdict[tuple[Any, ...], deque[_Answer]] = defaultdict(deque)
+    errors: defaultdict[tuple[Any, ...], deque[_RecordError]] = defaultdict(deque)
     batch = 0
     for error, message in reports:
         if message.offset() is None:  # Only a refused batch's first record has no offset.
             batch += 1
         content = (message.topic(), message.key() or None, message.value() or None)
-        errors[content].append(_Answer(error, batch))
+        errors[content].append(_RecordError(error, batch))
     topics = {message.topic() for _, message in reports}
-    found: dict[_Place, _Answer] = {}
+    located: dict[_Place, _RecordError] = {}
     for number, index in places:
         columns = sent[number]
         if columns.topic not in topics:
@@ -189,9 +189,9 @@ def _located(
         content = (columns.topic, columns.keys[index] or None, columns.values[index] or None)
         waiting = errors.get(content)
         if waiting:
-            found[number, index] = waiting.popleft()
-    assert len(found) == len(reports), "every report is of a record sent since the last flush"
-    return found
+            located[number, index] = waiting.popleft()
+    assert len(located) == len(reports), "every report is of a record sent since the last flush"
+    return located
 
 
 def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
@@ -215,27 +215,34 @@ def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] |
 
 
 def _parts(
-    places: Sequence[_Place], answers: Mapping[_Place, _Answer], most: int
+    places: Sequence[_Place], answers: Mapping[_Place, _RecordError], most: int
 ) -> list[list[_Place]]:
     """Split records to send again into parts, in order, each of fewer than `most` records.
 
     Each record named by the broker is a part of its own; other batches are halved.
     """
-    told = {
-        each.batch for each in answers.values() if each.error.code() == INVALID_DIFFERENT_RECORD
+    batches_with_named = {
+        entry.batch for entry in answers.values() if entry.error.code() == INVALID_DIFFERENT_RECORD
     }
     kinds: list[tuple[object, _Place]] = []
     kind: object = None
     for place in places:
         answer = answers.get(place)
         if answer is not None:
-            is_named = answer.batch in told and answer.error.code() != INVALID_DIFFERENT_RECORD
-            kind = place if is_named else ("told" if answer.batch in told else answer.batch)
+            is_named = (
+                answer.batch in batches_with_named
+                and answer.error.code() != INVALID_DIFFERENT_RECORD
+            )
+            kind = (
+                place
+                if is_named
+                else ("told" if answer.batch in batches_with_named else answer.batch)
+            )
         elif isinstance(kind, tuple):
             kind = "told"
         kinds.append((kind, place))
     parts: list[list[_Place]] = []
-    for kind, group in groupby(kinds, key=lambda each: each[0]):
+    for kind, group in groupby(kinds, key=lambda entry: entry[0]):
         part = [place for _, place in group]
         if kind != "told" or len(part) >= most:
             middle = max(len(part) // 2, 1)

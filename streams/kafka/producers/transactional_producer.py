@@ -108,7 +108,7 @@ class KafkaTransactionalProducer:
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
-                self._end(FencedError(self._told("init", error)))
+                self._end(FencedError(self._error_text("init", error)))
             kind = UnansweredError if is_transient(error) else StreamsError
             raise kind(
                 f"producer {self._transactional_id}: can't start its first transaction on "
@@ -220,8 +220,8 @@ class KafkaTransactionalProducer:
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=True) is Outcome.FENCED:
-                self._end(FencedError(self._told("abort", error)))
-            self._end(CommitOutcomeUnknownError(self._told("abort", error)))
+                self._end(FencedError(self._error_text("abort", error)))
+            self._end(CommitOutcomeUnknownError(self._error_text("abort", error)))
         self._check_doubt("abort")
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
@@ -283,7 +283,7 @@ class KafkaTransactionalProducer:
             return
         sending = self._begin_offsets(group_id, offsets, deadline_s)
         try:
-            flushed = self._flush(deadline_s, lambda: self._note_answer(sending))
+            flushed = self._flush(deadline_s, lambda: self._record_answer(sending))
         except KafkaException as exception:
             # The client accepts no abort while it sends offsets.
             if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
@@ -303,7 +303,7 @@ class KafkaTransactionalProducer:
             )
         return _stalled()
 
-    def _note_answer(self, sending: GuardedCall) -> None:
+    def _record_answer(self, sending: GuardedCall) -> None:
         """Record an answer to the offsets: a later loss of their broker is harmless."""
         if sending.has_succeeded:
             self._producer.serve()  # Reads the log lines from before the answer.
@@ -317,7 +317,7 @@ class KafkaTransactionalProducer:
         self._log.offsets_are_sent()
         return self._producer.begin_call(
             self._producer.named("send_offsets_to_transaction"),
-            [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
+            [KafkaPartition(*partition, *committed) for partition, committed in offsets.items()],
             group,
             deadline_s=deadline_s,
         )
@@ -341,8 +341,8 @@ class KafkaTransactionalProducer:
 
         The consumer also waits for the group coordinator: without it `send_offsets` gets stuck.
         """
-        known = self._groups.get(group_id)
-        if known is None:
+        metadata = self._groups.get(group_id)
+        if metadata is None:
             config = self._settings.group(group_id)
             consumer = make_client(Consumer, "consumer", config, ClientLog(config["client.id"]))
             try:
@@ -350,10 +350,10 @@ class KafkaTransactionalProducer:
                 self._producer.call(
                     consumer.committed, anything, deadline_s=deadline_s, is_later=is_transient
                 )
-                known = self._groups[group_id] = consumer.consumer_group_metadata()
+                metadata = self._groups[group_id] = consumer.consumer_group_metadata()
             finally:
                 consumer.close()
-        return known
+        return metadata
 
     def _call(self, operation: Callable[..., Any]) -> None:
         self._producer.call(operation, deadline_s=time.monotonic() + self._timeout_s)
@@ -378,25 +378,25 @@ class KafkaTransactionalProducer:
 
     def _fail(self, what: str, error: KafkaError, *, ending: bool = False) -> NoReturn:
         self._producer.serve()
-        told = self._told(what, error)
+        message = self._error_text(what, error)
         match outcome_of(error, ending=ending):
             case Outcome.FENCED:
-                self._end(FencedError(told))
+                self._end(FencedError(message))
             case Outcome.UNKNOWN:
-                self._end(CommitOutcomeUnknownError(told))
+                self._end(CommitOutcomeUnknownError(message))
             case Outcome.ABORT:
                 refused = is_record_refused(error, self._log.failure)
                 cause = refusal_in(self._log.failure) or error
                 self._batch_was_too_large = cause.code() in TOO_LARGE
                 self.abort()
-                raise TransactionAbortedError(told, record_refused=refused)
+                raise TransactionAbortedError(message, record_refused=refused)
 
     def _end(self, reason: FencedError | CommitOutcomeUnknownError) -> NoReturn:
         self._open = False
         self._ended = reason
         raise reason
 
-    def _told(self, what: str, error: KafkaError) -> str:
+    def _error_text(self, what: str, error: KafkaError) -> str:
         cause = f"; {self._log.failure}" if self._log.failure else ""
         return f"producer {self._transactional_id}: {what}: {error.name()}: {error.str()}{cause}"
 

@@ -97,8 +97,8 @@ class TrialProducer:
         answers = [
             {
                 position: answer[0]
-                for position, each in report.items()
-                if (answer := _final_answer(each, batch.copies)) is not None
+                for position, outcome in report.items()
+                if (answer := _final_answer(outcome, batch.copies)) is not None
             }
             for batch, report in zip(batches, reports, strict=True)
         ]

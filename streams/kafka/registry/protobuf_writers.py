@@ -33,12 +33,12 @@ class ProtobufWriters:
         self._good: set[bytes] = set()
 
     def check(self, data: bytes) -> None:
-        begin = _GUID_END if data[0] else _ID_END
-        end, indexes = read_indexes(data, begin)
+        start = _GUID_END if data[0] else _ID_END
+        end, indexes = read_indexes(data, start)
         header = data[:end]
         if header in self._good:
             return
-        name = message_name(self._schema_of(data[:begin]), indexes)
+        name = message_name(self._schema_of(data[:start]), indexes)
         if name != self._full_name:
             raise CodecError(
                 f"a {name} wrote them, and this serde reads {self._full_name}; give the serde of that message, or read "
@@ -47,13 +47,13 @@ class ProtobufWriters:
         self._good.add(header)
 
 
-def read_indexes(data: bytes, begin: int) -> tuple[int, tuple[int, ...]]:
+def read_indexes(data: bytes, start: int) -> tuple[int, tuple[int, ...]]:
     r"""Return the start of the message's bytes, and the message's indexes in the schema.
 
     >>> read_indexes(b"\x00" * 6, 5), read_indexes(b"\x00\x00\x00\x00\x01\x04\x02\x00", 5)
     ((6, (0,)), (8, (1, 0)))
     """
-    end, count = _varint(data, begin)
+    end, count = _varint(data, start)
     indexes: list[int] = []
     for _ in range(count):
         end, index = _varint(data, end)
@@ -92,7 +92,7 @@ def message_indexes(descriptor: Any) -> tuple[int, ...]:
         if outer is None
         else outer.nested_types
     )
-    index = [each.full_name for each in siblings].index(descriptor.full_name)
+    index = [sibling.full_name for sibling in siblings].index(descriptor.full_name)
     return (index,) if outer is None else (*message_indexes(outer), index)
 
 
@@ -117,28 +117,28 @@ def _messages(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
     # messages found in each so far.
     open_blocks: list[tuple[str, tuple[int, ...]] | None] = []
     counts = [0]
-    for found in _BLOCK.finditer(text):
-        if found[0] == "}":
+    for match in _BLOCK.finditer(text):
+        if match[0] == "}":
             if open_blocks:
                 open_blocks.pop()
                 counts.pop()
-        elif found[1] is None:
+        elif match[1] is None:
             open_blocks.append(None)
             counts.append(0)
         else:
             outer = open_blocks[-1] if open_blocks else None
             prefix, place = ("", ()) if outer is None else (f"{outer[0]}.", outer[1])
-            block = prefix + found[1], (*place, counts[-1])
+            block = prefix + match[1], (*place, counts[-1])
             counts[-1] += 1
             yield block[1], block[0]
             open_blocks.append(block)
             counts.append(0)
 
 
-def _varint(data: bytes, begin: int) -> tuple[int, int]:
+def _varint(data: bytes, start: int) -> tuple[int, int]:
     number = 0
-    for shift, byte in enumerate(data[begin : begin + 5]):
+    for shift, byte in enumerate(data[start : start + 5]):
         number |= (byte & ~_MORE) << (7 * shift)
         if byte < _MORE:
-            return begin + shift + 1, (number >> 1) ^ -(number & 1)
+            return start + shift + 1, (number >> 1) ^ -(number & 1)
     raise CodecError("their message index has no end")

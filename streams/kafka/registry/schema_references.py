@@ -23,7 +23,7 @@ class References:
     def __init__(self, get_version: Callable[..., Any], shown: str) -> None:
         self._get_version = get_version
         self._shown = shown
-        self._known: dict[_At, tuple[str, Mapping[str, str]]] = {}
+        self._texts_by_version: dict[_At, tuple[str, Mapping[str, str]]] = {}
         self._checked: set[Any] = set()
 
     def check(self, schema: Any) -> None:
@@ -40,40 +40,43 @@ class References:
         for reference in schema.references or ():
             if reference.name.startswith(_BUILT_IN):
                 continue
-            at: _At = (reference.subject, reference.version)
-            if at in path:
-                circle = " → ".join(map(_shown, (*path[path.index(at) :], at)))
+            version: _At = (reference.subject, reference.version)
+            if version in path:
+                circle = " → ".join(map(_shown, (*path[path.index(version) :], version)))
                 raise SchemaRegistryError(
                     f"{self._shown}: schemas refer to each other in a circle ({circle}); register one of them without "
                     "its reference"
                 )
-            if at not in self._known:
-                found = self._fetch(reference, at, schema.schema_type)
-                self._known[at] = found.schema_str, self._texts(found, (*path, at))
-            text, inner = self._known[at]
+            if version not in self._texts_by_version:
+                schema_version = self._fetch(reference, version, schema.schema_type)
+                self._texts_by_version[version] = (
+                    schema_version.schema_str,
+                    self._texts(schema_version, (*path, version)),
+                )
+            text, inner = self._texts_by_version[version]
             texts |= {**inner, reference.name: text}
         return texts
 
-    def _fetch(self, reference: Any, at: _At, schema_type: str) -> Any:
+    def _fetch(self, reference: Any, version: _At, schema_type: str) -> Any:
         # Protobuf's deserialiser needs the "serialized" form. The client caches a schema in the
         # form first requested, so always request this one.
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         try:
-            found = self._get_version(*at, deleted=True, **form).schema
+            schema = self._get_version(*version, deleted=True, **form).schema
         except RegistryReply as error:
             is_missing = error.error_code in NOT_FOUND
             problem = "does not have" if is_missing else f"refuses (HTTP {error.http_status_code})"
             step = "register it again" if is_missing else "allow these credentials to read it"
         else:
-            if found.schema_type == schema_type:
-                return found
-            problem = f"has as a schema of type {found.schema_type} instead of {schema_type}"
+            if schema.schema_type == schema_type:
+                return schema
+            problem = f"has as a schema of type {schema.schema_type} instead of {schema_type}"
             step = "correct the reference"
         raise SchemaRegistryError(
-            f"{self._shown}: a schema refers to {reference.name!r}, which is {_shown(at)}, and the registry {problem} it; "
+            f"{self._shown}: a schema refers to {reference.name!r}, which is {_shown(version)}, and the registry {problem} it; "
             f"{step}"
         )
 
 
-def _shown(at: _At) -> str:
-    return f"subject {at[0]!r} version {at[1]}"
+def _shown(version: _At) -> str:
+    return f"subject {version[0]!r} version {version[1]}"

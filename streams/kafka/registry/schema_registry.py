@@ -90,13 +90,15 @@ class ConfluentFormats:
     def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
         link = self._link(registry)
         if source.subject is not None:
-            found = link.registered(source.subject, source.version, schema_type)
-            return source._replace(text=found.schema.schema_str, version=found.version)
+            registered = link.registered(source.subject, source.version, schema_type)
+            return source._replace(text=registered.schema.schema_str, version=registered.version)
         numbered = tuple(
-            each
-            if each.version is not None
-            else each._replace(version=link.registered(each.subject, None, schema_type).version)
-            for each in source.references
+            reference
+            if reference.version is not None
+            else reference._replace(
+                version=link.registered(reference.subject, None, schema_type).version
+            )
+            for reference in source.references
         )
         return source._replace(references=numbered)
 
@@ -107,7 +109,7 @@ class ConfluentFormats:
         used = link.used(source, "AVRO")
         values = AvroValues(used.text, used.named)
         # Otherwise fields missing in the schema are silently left out.
-        own = {"validate.strict.allow.default": True, **used.serializer}
+        conf_options = {"validate.strict.allow.default": True, **used.serializer}
         reading = {**used.deserializer}
         reading["schema.id.deserializer"] = _without_padding(
             reading.get("schema.id.deserializer", dual_schema_id_deserializer)
@@ -117,8 +119,8 @@ class ConfluentFormats:
         return _Codec(
             link,
             "AVRO",
-            lambda: write(used.client, used.schema, conf=own),
-            _made(lambda: read(link.client, used.schema, conf=reading)),
+            lambda: write(used.client, used.schema, conf=conf_options),
+            _checked_call(lambda: read(link.client, used.schema, conf=reading)),
             check=values.checked_payload if values.is_bytes else values.checked,
             check_read=values.of_payload if values.is_bytes else None,
             refusal=values.refusal,
@@ -147,7 +149,7 @@ class ConfluentFormats:
             link,
             "PROTOBUF",
             lambda: write(message_type, used.client, writing),
-            _made(lambda: read(message_type, reading, reading_client)),
+            _checked_call(lambda: read(message_type, reading, reading_client)),
             check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
             key_bytes=_with_sorted_maps,
         )
@@ -171,7 +173,7 @@ class ConfluentFormats:
             link,
             "JSON",
             lambda: write(used.schema, used.client, conf=writing, json_encode=dumps),
-            _made(
+            _checked_call(
                 lambda: read(
                     used.schema, schema_registry_client=link.client, conf=reading, json_decode=loads
                 )
@@ -182,14 +184,14 @@ class ConfluentFormats:
             in_order=sorted_maps,
         )
 
-    def travelling(self, registry: Registry) -> Registry:
+    def portable_registry(self, registry: Registry) -> Registry:
         if not isinstance(registry, str | Mapping):
             raise TopologyError(
                 f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
                 "its URL, or a dict of settings with 'url'"
             )
-        given: Mapping[str, Any] = {"url": registry} if isinstance(registry, str) else registry
-        for name, value in given.items():
+        properties: Mapping[str, Any] = {"url": registry} if isinstance(registry, str) else registry
+        for name, value in properties.items():
             if not _may_travel(name, value):
                 raise TopologyError(
                     f"registry={{{name!r}: …}} holds a secret, which would travel to other processes, such as Spark's executors, in "
@@ -239,25 +241,28 @@ class _Link:
     def registered(self, subject: str, version: int | None, schema_type: str) -> Any:
         """Return a subject's registered version (None: latest); raise if its format differs."""
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
-        wanted = f"subject {subject!r}" + (f" version {version}" if version is not None else "")
+        subject_text = f"subject {subject!r}" + (
+            f" version {version}" if version is not None else ""
+        )
         try:
-            found = self.client.get_version(
+            registered = self.client.get_version(
                 subject, "latest" if version is None else version, **form
             )
         except RegistryReply as error:
             status, text = error.http_status_code, str(error.error_message)[:_MESSAGE_MAX]
-            problem = f"{self.shown}, {wanted}: HTTP {status}, {text!r}"
+            problem = f"{self.shown}, {subject_text}: HTTP {status}, {text!r}"
             if error.error_code in NOT_FOUND:
                 step = "register its schema, or correct the subject and its version"
             else:
                 step = _next_step(status)
         else:
-            if found.schema.schema_type == schema_type:
-                return found
+            if registered.schema.schema_type == schema_type:
+                return registered
             what, serde = _TYPES.get(
-                found.schema.schema_type, (f"of type {found.schema.schema_type}", "another serde")
+                registered.schema.schema_type,
+                (f"of type {registered.schema.schema_type}", "another serde"),
             )
-            raise TopologyError(f"{self.shown}: {wanted} is {what}; use {serde}")
+            raise TopologyError(f"{self.shown}: {subject_text} is {what}; use {serde}")
         raise SchemaRegistryError(f"{problem}; {step}")
 
     def used(self, source: SchemaSource, schema_type: str) -> "_Used":
@@ -266,7 +271,7 @@ class _Link:
             if not source.references:
                 return _Used(text, text, {}, self.client, self.serializer, self.deserializer)
             schema: Any = Schema(
-                text, schema_type, [_reference(each) for each in source.references]
+                text, schema_type, [_reference(reference) for reference in source.references]
             )
             named = self.references.texts(schema)
             return _Used(text, schema, named, self.client, self.serializer, self.deserializer)
@@ -387,7 +392,7 @@ class _Codec:
         self._check_read = check_read
         self._in_order = in_order
         self._key_bytes = key_bytes
-        self._spare = _made(make_serializer)  # Made now, so wrong settings fail early.
+        self._spare = _checked_call(make_serializer)  # Made now, so wrong settings fail early.
         self._parts: dict[tuple[str, bool], tuple[SerializationContext, Any]] = {}
         self._making = threading.Lock()
 
@@ -463,14 +468,16 @@ class _Codec:
         if data is None:
             return None
         try:
-            found = self._link.writer_schema(
+            written = self._link.writer_schema(
                 data[:_GUID_FRAME_BYTES] if data[0] else data[:_FRAME_BYTES]
             )
         except Exception:  # noqa: BLE001 - the first error is the one to report
             return None
-        if found.schema_type == self._schema_type:
+        if written.schema_type == self._schema_type:
             return None
-        what, serde = _TYPES.get(found.schema_type, (f"a {found.schema_type} schema", "its serde"))
+        what, serde = _TYPES.get(
+            written.schema_type, (f"a {written.schema_type} schema", "its serde")
+        )
         return f"{what} wrote them; read the topic with {serde}"
 
 
@@ -486,12 +493,12 @@ def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
-    name, wanted = "no message", descriptor.full_name
+    name, expected = "no message", descriptor.full_name
     with suppress(CodecError):
         name = message_name(schema, message_indexes(descriptor))
-    if name != wanted:
+    if name != expected:
         raise TopologyError(
-            f"Serdes.protobuf: subject {source.subject!r} version {source.version} has {name} in the place of {wanted}; give "
+            f"Serdes.protobuf: subject {source.subject!r} version {source.version} has {name} in the place of {expected}; give "
             "the class that protoc generated from this schema"
         )
 
@@ -531,7 +538,7 @@ def _next_step(status: int) -> str:
 def _may_travel(name: str, value: Any) -> bool:
     if name == "url":
         return isinstance(value, str) and all(
-            redacted_url(each.strip()) == each.strip() for each in value.split(",")
+            redacted_url(part.strip()) == part.strip() for part in value.split(",")
         )
     return name.startswith(_HARMLESS_PREFIXES) or (isinstance(value, str) and is_reference(value))
 
@@ -549,14 +556,16 @@ def _linked(registry: Registry) -> _Link:
     settings = {
         name: value for name, value in registry.items() if name.startswith(_SERIALIZER_PREFIXES)
     }
-    given = {name: value for name, value in registry.items() if name not in settings}
-    url = given.get("url")
+    client_settings = {name: value for name, value in registry.items() if name not in settings}
+    url = client_settings.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://", "mock://")):
         raise TopologyError("registry= has no URL that begins with http:// or https://; give one")
     shown = "schema registry " + ",".join(redacted_url(part.strip()) for part in url.split(","))
-    properties = {"timeout": _TIMEOUT_S, **resolve_secrets(given, "registry")}
+    properties = {"timeout": _TIMEOUT_S, **resolve_secrets(client_settings, "registry")}
     return _Link(
-        _made(lambda: SchemaRegistryClient.new_client(_without_user(properties))), shown, settings
+        _checked_call(lambda: SchemaRegistryClient.new_client(_without_user(properties))),
+        shown,
+        settings,
     )
 
 
@@ -574,7 +583,7 @@ def _without_user(properties: dict[str, Any]) -> dict[str, Any]:
     return {**properties, "url": clean, "basic.auth.user.info": user}
 
 
-def _made(make: Callable[[], Any]) -> Any:
+def _checked_call(make: Callable[[], Any]) -> Any:
     """Return a client or serialiser; convert its errors about settings."""
     try:
         return make()

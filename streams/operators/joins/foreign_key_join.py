@@ -79,10 +79,10 @@ class ForeignKeyOperator(Operator):
         """Return the records whose flag is true; drop and count the others."""
         if all(flags):
             return batch
-        kept = batch.select(flags)
+        flagged = batch.select(flags)
         first = next(index for index, flag in enumerate(flags) if not flag)
-        self.context.dropped(len(batch) - len(kept), reason, batch, first)
-        return kept
+        self.context.dropped(len(batch) - len(flagged), reason, batch, first)
+        return flagged
 
     def results_of(
         self, batch: RecordBatch, work: Callable[[int], Any]
@@ -154,9 +154,12 @@ class SubscriptionSend(ForeignKeyOperator):
             calls = zip(repeat(None), new_targets)
         else:
             calls = map(self._targets, batch.keys, old_values, batch.values)
-        targets, kept = collect_each(self, self._extract.name, calls, batch)
-        if kept is not None:
-            batch, old_values = batch.take(kept), [old_values[index] for index in kept]
+        targets, kept_indices = collect_each(self, self._extract.name, calls, batch)
+        if kept_indices is not None:
+            batch, old_values = (
+                batch.take(kept_indices),
+                [old_values[index] for index in kept_indices],
+            )
         if not len(batch):
             return None
         failed: Failed = {}
@@ -196,10 +199,10 @@ class SubscriptionSend(ForeignKeyOperator):
             key_bytes = self._primary_key.write_all(batch.keys, failed)
         hashes = [hash_row(row) for row in self._value.write_all(batch.values, failed)]
         if failed:
-            whole = self.without_failed(batch, failed)
-            batch = batch.take(whole)
+            indices = self.without_failed(batch, failed)
+            batch = batch.take(indices)
             targets, target_bytes, key_bytes, hashes = (
-                [column[index] for index in whole]
+                [column[index] for index in indices]
                 for column in (targets, target_bytes, key_bytes, hashes)
             )
         subscriptions = subscriptions_of(
@@ -261,15 +264,15 @@ class SubscriptionSend(ForeignKeyOperator):
         moved = before is not None and before_bytes != after_bytes
         forget = (before, before_bytes, Instruction.DELETE_KEY_NO_PROPAGATE)
         if self._left_join:
-            asked = (after, after_bytes, self._instruction)
-            return [forget, asked] if moved else [asked]
+            subscription = (after, after_bytes, self._instruction)
+            return [forget, subscription] if moved else [subscription]
         if after is None:
-            gone = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
-            return [] if before is None else [gone]
+            deletion = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
+            return [] if before is None else [deletion]
         if moved:
             # The row may have had a result, which a missing right row must delete.
-            asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
-            return [forget, asked]
+            subscription = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
+            return [forget, subscription]
         return [(after, after_bytes, self._instruction)]
 
     def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
@@ -306,24 +309,24 @@ class SubscriptionReceive(ForeignKeyOperator):
         if key_bytes is None:
             key_bytes = self._foreign_key.write_all(batch.keys, failed)
         if failed:
-            whole = self.without_failed(batch, failed)
-            batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
+            indices = self.without_failed(batch, failed)
+            batch, key_bytes = batch.take(indices), [key_bytes[index] for index in indices]
         timestamps = batch.timestamps
         subscriptions: Sequence[Subscription] = batch.values
         if has_none(key_bytes):
-            there = [data is not None for data in key_bytes]
+            has_row = [data is not None for data in key_bytes]
             key_bytes, timestamps = (
-                list(compress(key_bytes, there)),
-                list(compress(timestamps, there)),
+                list(compress(key_bytes, has_row)),
+                list(compress(timestamps, has_row)),
             )
-            subscriptions = list(compress(subscriptions, there))
+            subscriptions = list(compress(subscriptions, has_row))
         rows = combined_keys(cast("Sequence[bytes]", key_bytes), map(_primary_key, subscriptions))
-        kept: list[Subscription | None] = [
+        stored: list[Subscription | None] = [
             None if subscription.instruction in _DELETING else subscription
             for subscription in subscriptions
         ]
-        if rows and not self._buffer.put_all(rows, kept, timestamps):
-            for row in zip(rows, kept, timestamps, strict=True):
+        if rows and not self._buffer.put_all(rows, stored, timestamps):
+            for row in zip(rows, stored, timestamps, strict=True):
                 self._buffer.put(*row)
         return batch
 
@@ -374,30 +377,30 @@ class SubscriptionJoin(_Responding):
 
     def process(self, batch: RecordBatch) -> Output:
         silent = Instruction.DELETE_KEY_NO_PROPAGATE
-        answered = [subscription.instruction is not silent for subscription in batch.values]
-        if not all(answered):
-            batch = batch.select(answered)
+        is_answered = [subscription.instruction is not silent for subscription in batch.values]
+        if not all(is_answered):
+            batch = batch.select(is_answered)
         if not len(batch):
             return None
         batch, rows, times = look_up(self, self._foreign_table, batch)
         only_with_row = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
-        answered = [
+        is_answered = [
             row is not None or subscription.instruction is not only_with_row
             for subscription, row in zip(batch.values, rows, strict=True)
         ]
-        if not all(answered):
-            batch = batch.select(answered)
-            rows, times = list(compress(rows, answered)), list(compress(times, answered))
+        if not all(is_answered):
+            batch = batch.select(is_answered)
+            rows, times = list(compress(rows, is_answered)), list(compress(times, is_answered))
         return self._answers(batch, rows, times) if len(batch) else None
 
     def _answers(
         self, batch: RecordBatch, rows: Sequence[Any], times: Sequence[int]
     ) -> RecordBatch:
-        gone = Instruction.DELETE_KEY_AND_PROPAGATE
+        deletion = Instruction.DELETE_KEY_AND_PROPAGATE
         failed: Failed = {}
         values = self._foreign_value.write_all(
             [
-                None if subscription.instruction is gone else row
+                None if subscription.instruction is deletion else row
                 for subscription, row in zip(batch.values, rows, strict=True)
             ],
             failed,
@@ -506,9 +509,9 @@ class ResponseJoin(ForeignKeyOperator):
         failed: Failed = {}
         hashes = [hash_row(row) for row in self._value.write_all(rows, failed)]
         if failed:
-            whole = self.without_failed(batch, failed)
-            batch = batch.take(whole)
-            rows, hashes = [rows[index] for index in whole], [hashes[index] for index in whole]
+            indices = self.without_failed(batch, failed)
+            batch = batch.take(indices)
+            rows, hashes = [rows[index] for index in indices], [hashes[index] for index in indices]
         current = list(map(eq, map(_hash, batch.values), hashes))
         if not all(current):
             rows = list(compress(rows, current))
@@ -520,10 +523,10 @@ class ResponseJoin(ForeignKeyOperator):
         foreign_bytes = [response.foreign_value for response in batch.values]
         foreign = self._foreign_value.read_all(foreign_bytes, failed)
         if failed:
-            whole = self.without_failed(batch, failed)
-            batch = batch.take(whole)
+            indices = self.without_failed(batch, failed)
+            batch = batch.take(indices)
             rows, foreign_bytes, foreign = (
-                [column[index] for index in whole] for column in (rows, foreign_bytes, foreign)
+                [column[index] for index in indices] for column in (rows, foreign_bytes, foreign)
             )
         joiner = self._joiner
         calls: Iterator[Any]
@@ -533,10 +536,10 @@ class ResponseJoin(ForeignKeyOperator):
             calls = map(joiner.call, batch.keys, rows, foreign)
         else:
             calls = map(joiner.call, rows, foreign)
-        results, kept = collect_each(self, self._joiner.name, calls, batch)
+        results, kept_indices = collect_each(self, self._joiner.name, calls, batch)
         if not results:
             return None
-        return (batch if kept is None else batch.take(kept)).with_values(results)
+        return (batch if kept_indices is None else batch.take(kept_indices)).with_values(results)
 
     def _joined(self, key: Any, row: Any, foreign_bytes: bytes | None, foreign: Any) -> Any:
         if foreign_bytes is None and (row is None or not self._left_join):

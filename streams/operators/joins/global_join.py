@@ -36,22 +36,22 @@ class GlobalTableJoin(Operator):
     def process(self, batch: RecordBatch) -> Output:
         if has_none(batch.values):
             batch = self._without(batch, [value is None for value in batch.values], "null value")
-        selected, kept = call_each(self, self._key_selector, batch)
-        batch = batch if kept is None else batch.take(kept)
+        selected, kept_indices = call_each(self, self._key_selector, batch)
+        batch = batch if kept_indices is None else batch.take(kept_indices)
         if not self._left and has_none(selected):
             batch = self._without(batch, [key is None for key in selected], "null selected key")
             selected = [key for key in selected if key is not None]
         rows, selected, batch = self._rows(selected, batch)
         if not self._left and has_none(rows):
-            found = [row is not None for row in rows]
-            batch, selected = batch.select(found), [*compress(selected, found)]
-            rows = [*compress(rows, found)]
+            has_row = [row is not None for row in rows]
+            batch, selected = batch.select(has_row), [*compress(selected, has_row)]
+            rows = [*compress(rows, has_row)]
         keys = (batch.keys, selected) if self._joiner.takes_mapped_key else (batch.keys,)
         calls = map(
             self._joiner.call, *(keys if self._joiner.takes_key else ()), batch.values, rows
         )
-        results, kept = collect_each(self, self._joiner.name, calls, batch)
-        batch = batch if kept is None else batch.take(kept)
+        results, kept_indices = collect_each(self, self._joiner.name, calls, batch)
+        batch = batch if kept_indices is None else batch.take(kept_indices)
         return batch.with_values(results)
 
     def _without(self, batch: RecordBatch, left_out: list[bool], reason: str) -> RecordBatch:
@@ -61,31 +61,35 @@ class GlobalTableJoin(Operator):
             batch,
             left_out.index(True),
         )
-        return batch.select([not each for each in left_out])
+        return batch.select([not is_left_out for is_left_out in left_out])
 
     def _rows(
         self, selected: list[Any], batch: RecordBatch
     ) -> tuple[list[Any], list[Any], RecordBatch]:
         """Return the row of each selected key; leave out records whose key does not serialise."""
-        key_bytes, kept = self._serialized(selected, batch)
-        if len(kept) < len(batch):
-            batch, selected = batch.take(kept), [selected[index] for index in kept]
+        key_bytes, kept_indices = self._serialized(selected, batch)
+        if len(kept_indices) < len(batch):
+            batch, selected = batch.take(kept_indices), [selected[index] for index in kept_indices]
         distinct = sorted({data for data in key_bytes if data is not None})
         values = self._view.plain_values(distinct) if distinct else ()
-        found = dict(zip(distinct, values, strict=True))
-        return [None if data is None else found[data] for data in key_bytes], selected, batch
+        values_by_key = dict(zip(distinct, values, strict=True))
+        return (
+            [None if data is None else values_by_key[data] for data in key_bytes],
+            selected,
+            batch,
+        )
 
     def _serialized(
         self, selected: list[Any], batch: RecordBatch
     ) -> tuple[list[bytes | None], list[int]]:
         serialize = self._view.key_bytes
         key_bytes: list[bytes | None] = []
-        kept: list[int] = []
+        indices: list[int] = []
         for index, key in enumerate(selected):
             try:
                 key_bytes.append(None if key is None else serialize(key))
             except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
-                kept.append(index)
-        return key_bytes, kept
+                indices.append(index)
+        return key_bytes, indices

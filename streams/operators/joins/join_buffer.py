@@ -53,7 +53,7 @@ class JoinBuffer:
         self._queue: list[tuple[bytes, BufferedRecord | None]] = []
         #: Rows of this batch that are not stored yet.
         self._fresh: dict[bytes, bytes] = {}
-        self._gone: list[bytes] = []
+        self._removed: list[bytes] = []
 
     def times(self) -> tuple[int, ...]:
         return self._observed_ms, self._number
@@ -67,7 +67,7 @@ class JoinBuffer:
             self._recover()
         latest_ms = max(latest_ms, self._observed_ms)
         last_due_ms = latest_ms - self._grace_ms
-        self._queue, self._fresh, self._gone = [], {}, []
+        self._queue, self._fresh, self._removed = [], {}, []
         if last_due_ms >= self._earliest_ms:
             rows = self._rows.iterate(None, _lower(last_due_ms + 1))
             self._queue = [(key, None) for key, _, _ in rows]
@@ -104,18 +104,18 @@ class JoinBuffer:
         while self._queue and _time_of(self._queue[0][0]) <= last_due:
             row, record = heappop(self._queue)
             if self._fresh.pop(row, None) is None:
-                self._gone.append(row)
+                self._removed.append(row)
             due.append(self._stored(row) if record is None else record)
         return due
 
     def end(self, timestamp: int) -> None:
-        for row in self._gone:
+        for row in self._removed:
             self._rows.put(row, None, timestamp)
         for row, value in self._fresh.items():
             self._rows.put(row, value, _time_of(row))
         if self._queue:
             self._earliest_ms = min(self._earliest_ms, _time_of(self._queue[0][0]))
-        self._queue, self._fresh, self._gone = [], {}, []
+        self._queue, self._fresh, self._removed = [], {}, []
 
     def _stored(self, row: bytes) -> BufferedRecord:
         topic = self._rows.topic

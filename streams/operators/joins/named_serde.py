@@ -47,7 +47,7 @@ class NamedSerde:
 
 def _column(
     every: Callable[[list[Any]], list[Any]],
-    one: Callable[[Any], Any],
+    convert: Callable[[Any], Any],
     items: Sequence[Any],
     failed: Failed,
     *,
@@ -56,26 +56,26 @@ def _column(
     """Convert all items in one call; if that fails, one by one."""
     present = [item for item in items if item is not None]
     try:
-        made = every(present)
+        converted = every(present)
     except FAILURES:
-        made = None
-    if made is not None and (may_be_none or not has_none(made)):
-        return made if len(made) == len(items) else filled_in(items, made)
+        converted = None
+    if converted is not None and (may_be_none or not has_none(converted)):
+        return converted if len(converted) == len(items) else filled_in(items, converted)
     column: list[Any] = [None] * len(items)
     for index, item in enumerate(items):
         if item is not None:
             try:
-                column[index] = one(item)
+                column[index] = convert(item)
             except FAILURES as error:
                 failed.setdefault(index, error)
     return column
 
 
-def filled_in(items: Sequence[Any], made: Iterable[Any]) -> list[Any]:
-    """Return `made` with a None for each None of `items`.
+def filled_in(items: Sequence[Any], values: Iterable[Any]) -> list[Any]:
+    """Return `values` with a None for each None of `items`.
 
     >>> filled_in(["a", None, "b"], [1, 2])
     [1, None, 2]
     """
-    each = iter(made)
-    return [None if item is None else next(each) for item in items]
+    iterator = iter(values)
+    return [None if item is None else next(iterator) for item in items]

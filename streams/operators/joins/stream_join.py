@@ -99,8 +99,8 @@ class _OverWindows(MaterializedOperator):
             batch, key_bytes = self.with_key_bytes(batch)
             return batch, cast("list[bytes | None]", key_bytes)
         pieces = [self._piece(batch, index) for index in range(len(batch))]
-        kept = [index for index, piece in enumerate(pieces) if piece is not None]
-        return batch.take(kept), [piece[0] for piece in pieces if piece is not None]
+        indices = [index for index, piece in enumerate(pieces) if piece is not None]
+        return batch.take(indices), [piece[0] for piece in pieces if piece is not None]
 
     def _piece(self, batch: RecordBatch, index: int) -> tuple[bytes | None] | None:
         if batch.keys[index] is None:
@@ -120,21 +120,21 @@ class _OverWindows(MaterializedOperator):
     def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> bool:
         timestamp = batch.timestamps[index]
         try:
-            kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
+            is_stored = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
         except FAILURES as error:
             self.context.failed(batch, index, error)
             return False
-        if not kept:
+        if not is_stored:
             self.context.expired(
                 f"too late to be kept for later partners in store {self._store_name}", batch, index
             )
-            seen = self.store.observed_stream_time_ms
+            observed_ms = self.store.observed_stream_time_ms
             self.report_late(
                 batch,
                 index,
-                f"came too late to be kept for later partners in store {self._store_name}: stream time is {seen}",
+                f"came too late to be kept for later partners in store {self._store_name}: stream time is {observed_ms}",
             )
-        return kept
+        return is_stored
 
 
 class JoinWindow(_OverWindows):
@@ -147,14 +147,14 @@ class JoinWindow(_OverWindows):
         if not len(batch):
             return None
         source, observed_ms = batch.source, self.store.observed_stream_time_ms
-        trail: _PutLog | None = None
+        put_log: _PutLog | None = None
         if isinstance(source, JointRecords):
-            trail = source.notes[self._store_name] = _PutLog(observed_ms)
+            put_log = source.notes[self._store_name] = _PutLog(observed_ms)
         disk_keys = self._put_all(batch, key_bytes)
         if disk_keys is None:
-            self._put_each(batch, key_bytes, trail)
-        elif trail is not None:
-            trail.add_all(_places(batch), disk_keys, batch.timestamps)
+            self._put_each(batch, key_bytes, put_log)
+        elif put_log is not None:
+            put_log.add_all(_places(batch), disk_keys, batch.timestamps)
         return self.canonical(batch, key_bytes)
 
     def _put_all(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> list[bytes] | None:
@@ -168,19 +168,19 @@ class JoinWindow(_OverWindows):
             return None
 
     def _put_each(
-        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], trail: _PutLog | None
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], put_log: _PutLog | None
     ) -> None:
         store = self.store
-        places = () if trail is None else _places(batch)
+        places = () if put_log is None else _places(batch)
         for index, data in enumerate(key_bytes):
-            if data is None or not self.put(batch, index, data) or trail is None:
+            if data is None or not self.put(batch, index, data) or put_log is None:
                 continue
             timestamp = batch.timestamps[index]
             if batch.values[index] is not None:
                 row = store.disk_key(data, timestamp, store.buffer.seq)
-                trail.add_all((places[index],), (row,), (timestamp,))
+                put_log.add_all((places[index],), (row,), (timestamp,))
             elif not store.buffer.spec.persistent:
-                trail.pass_time(places[index], timestamp)
+                put_log.pass_time(places[index], timestamp)
 
 
 def _places(batch: RecordBatch) -> list[int]:
@@ -282,7 +282,7 @@ class StreamJoin(_OverWindows):
         asking = _asking(batch, key_bytes)
         pairs = self._pairs(batch, key_bytes, asking)
         if self._non_joined is None:
-            output = self._join_found(batch, pairs)
+            output = self._join_pairs(batch, pairs)
             dropped = (
                 sorted(set(range(len(batch))).difference(asking))
                 if len(asking) < len(batch)
@@ -308,14 +308,14 @@ class StreamJoin(_OverWindows):
         waiting.begin()
         waiting.prefetch(
             (data, start)
-            for data, found in zip(key_bytes, partners, strict=True)
+            for data, row_partners in zip(key_bytes, partners, strict=True)
             if data is not None
-            for start, _ in found
+            for start, _ in row_partners
         )
         dropped: list[int] = []
-        for index, found in enumerate(partners):
+        for index, row_partners in enumerate(partners):
             try:
-                if not self._join(waiting, batch, index, key_bytes[index], found, results):
+                if not self._join(waiting, batch, index, key_bytes[index], row_partners, results):
                     dropped.append(index)
             except FAILURES as error:
                 self.context.failed(batch, index, error)
@@ -325,12 +325,12 @@ class StreamJoin(_OverWindows):
         self, batch: RecordBatch, key_bytes: Sequence[bytes | None], asking: Sequence[int]
     ) -> _Pairs:
         buffer, source = self.store.buffer, batch.source
-        trail: _PutLog | None = None
+        put_log: _PutLog | None = None
         if isinstance(source, JointRecords):
-            trail = source.notes.get(self._store_name)
+            put_log = source.notes.get(self._store_name)
         times: Sequence[int] = batch.timestamps
         keys = cast("Sequence[bytes]", key_bytes)
-        places: Sequence[int] = () if trail is None else _places(batch)
+        places: Sequence[int] = () if put_log is None else _places(batch)
         if len(asking) < len(batch):
             times, keys = [times[index] for index in asking], [keys[index] for index in asking]
         before_ms, after_ms, live_ms = (
@@ -341,47 +341,49 @@ class StreamJoin(_OverWindows):
         lows = [time - before_ms for time in times]
         if min(lows, default=live_ms) < live_ms:
             lows = [
-                low if low >= live_ms else max(low, self._live_from_ms(trail, places, index))
+                low if low >= live_ms else max(low, self._live_from_ms(put_log, places, index))
                 for index, low in zip(asking, lows, strict=True)
             ]
         highs = [max(0, time + after_ms) for time in times]
-        found = buffer.rows_of_each(keys, lows, highs)
-        rows = [*chain.from_iterable(found)]
-        indices = [*chain.from_iterable(map(repeat, asking, map(len, found)))]
-        if trail is not None and rows:
-            there = trail.before(map(places.__getitem__, indices), rows)
-            rows, indices = list(compress(rows, there)), list(compress(indices, there))
+        rows_by_key = buffer.rows_of_each(keys, lows, highs)
+        rows = [*chain.from_iterable(rows_by_key)]
+        indices = [*chain.from_iterable(map(repeat, asking, map(len, rows_by_key)))]
+        if put_log is not None and rows:
+            present = put_log.before(map(places.__getitem__, indices), rows)
+            rows, indices = list(compress(rows, present)), list(compress(indices, present))
         values = buffer.get_many(rows)
         if has_none(values):
-            there = [value is not None for value in values]
-            rows, indices = list(compress(rows, there)), list(compress(indices, there))
-            values = list(compress(values, there))
+            present = [value is not None for value in values]
+            rows, indices = list(compress(rows, present)), list(compress(indices, present))
+            values = list(compress(values, present))
         return _Pairs(indices, buffer.layout.times_of(rows), values)
 
-    def _live_from_ms(self, trail: _PutLog | None, places: Sequence[int], index: int) -> int:
+    def _live_from_ms(self, put_log: _PutLog | None, places: Sequence[int], index: int) -> int:
         buffer = self.store.buffer
-        if trail is None:
+        if put_log is None:
             return buffer.live_from_ms
-        return buffer.layout.live_from_ms(trail.observed_ms(places[index]))
+        return buffer.layout.live_from_ms(put_log.observed_ms(places[index]))
 
     @staticmethod
     def _partners(batch: RecordBatch, pairs: _Pairs) -> list[Partners]:
         partners: list[Partners] = [()] * len(batch)
         stop = 0
-        for index, each in groupby(pairs.indices):
-            start, stop = stop, stop + len(list(each))
+        for index, group in groupby(pairs.indices):
+            start, stop = stop, stop + len(list(group))
             partners[index] = list(
                 zip(pairs.times_ms[start:stop], pairs.values[start:stop], strict=True)
             )
         return partners
 
-    def _join_found(self, batch: RecordBatch, pairs: _Pairs) -> RecordBatch | None:
-        indices, times_ms, others = pairs
+    def _join_pairs(self, batch: RecordBatch, pairs: _Pairs) -> RecordBatch | None:
+        indices, times_ms, other_values = pairs
         if not indices:
             return None
         output = batch.take(indices)
         output.timestamps = list(map(max, output.timestamps, times_ms))
-        sides = (output.values, others) if self._side.is_left else (others, output.values)
+        sides = (
+            (output.values, other_values) if self._side.is_left else (other_values, output.values)
+        )
         columns = (output.keys, *sides) if self._joiner.takes_key else sides
         results, left_out = self._call_each(batch, indices, columns)
         if left_out:
@@ -417,9 +419,9 @@ class StreamJoin(_OverWindows):
             self.context.failed(batch, indices[place], error)
             behind = bisect_right(indices, indices[place], place)
             left_out.update(range(place, behind))
-            others = behind - place - 1
+            skipped = behind - place - 1
             for argument in arguments:
-                next(islice(argument, others, others), None)
+                next(islice(argument, skipped, skipped), None)
 
     def _join(
         self,
@@ -520,12 +522,12 @@ class SelfJoin(_OverWindows):
                     self.put(batch, index, data)
                 continue
             try:
-                found = (
+                partners = (
                     self._alone(value, timestamp)
                     if data is None
                     else self._joined(key, value, timestamp, data)
                 )
-                for joined, joined_ms in found:
+                for joined, joined_ms in partners:
                     results.add(index, joined, joined_ms)
             except FAILURES as error:
                 self.context.failed(batch, index, error)

@@ -53,23 +53,25 @@ class StreamTableJoin(Operator):
             value is not None and (self._left or key is not None)
             for key, value in zip(batch.keys, batch.values, strict=True)
         ]
-        kept = batch.select(flags)
-        self.context.dropped(len(batch) - len(kept), "null key or value", batch, flags.index(False))
-        return kept
+        flagged = batch.select(flags)
+        self.context.dropped(
+            len(batch) - len(flagged), "null key or value", batch, flags.index(False)
+        )
+        return flagged
 
     def joined(self, batch: RecordBatch) -> RecordBatch:
         batch, rows = self._look_up(batch)
         if not self._left and has_none(rows):
-            found = [row is not None for row in rows]
-            batch, rows = batch.select(found), [row for row in rows if row is not None]
+            has_row = [row is not None for row in rows]
+            batch, rows = batch.select(has_row), [row for row in rows if row is not None]
         joiner = self._joiner
         calls = (
             map(joiner.call, batch.keys, batch.values, rows)
             if joiner.takes_key
             else map(joiner.call, batch.values, rows)
         )
-        results, kept = collect_each(self, joiner.name, calls, batch)
-        return (batch if kept is None else batch.take(kept)).with_values(results)
+        results, kept_indices = collect_each(self, joiner.name, calls, batch)
+        return (batch if kept_indices is None else batch.take(kept_indices)).with_values(results)
 
     def _look_up(self, batch: RecordBatch) -> tuple[RecordBatch, list[Any]]:
         failed: dict[int, Exception] = {}
@@ -81,8 +83,8 @@ class StreamTableJoin(Operator):
             return batch, rows
         for index in sorted(failed):
             self.context.failed(batch, index, failed[index])
-        kept = [index for index in range(len(batch)) if index not in failed]
-        return batch.take(kept), [rows[index] for index in kept]
+        indices = [index for index in range(len(batch)) if index not in failed]
+        return batch.take(indices), [rows[index] for index in indices]
 
     def _key_bytes(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
         """Return the keys as the table's serde serialises them; None if the view must do it."""

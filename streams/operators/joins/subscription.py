@@ -128,13 +128,13 @@ class MessageSerde(Serde[M]):
         return self._encode(value)
 
     def serialize_batch(self, topic: str, values: Sequence[M], /) -> list[bytes | None]:  # noqa: ARG002 - as above
-        made = self._encode_alike(values) if values else None
-        return list(map(self._encode, values)) if made is None else made
+        encoded = self._encode_alike(values) if values else None
+        return list(map(self._encode, values)) if encoded is None else encoded
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[M]:
-        made = self._decode_alike(data) if data else None
-        if made is not None:
-            return made
+        decoded = self._decode_alike(data) if data else None
+        if decoded is not None:
+            return decoded
         try:
             return list(map(self._decode, data))
         except (ValueError, IndexError):
@@ -205,8 +205,10 @@ def _encode_subscriptions(subscriptions: Sequence[Subscription]) -> list[bytes |
         return None
     heads = [bytes((_SUBSCRIPTION_VERSION, instructions[0]))] * len(subscriptions)
     if instructions.count(instructions[0]) < len(instructions):
-        heads = [bytes((_SUBSCRIPTION_VERSION, each)) for each in instructions]
-    tails = {each: each.to_bytes(_LENGTH_BYTES, "big", signed=True) for each in set(partitions)}
+        heads = [bytes((_SUBSCRIPTION_VERSION, number)) for number in instructions]
+    tails = {
+        number: number.to_bytes(_LENGTH_BYTES, "big", signed=True) for number in set(partitions)
+    }
     return [
         head + row_hash + primary_key + tails[partition]
         for head, row_hash, primary_key, partition in zip(
@@ -221,13 +223,13 @@ def _decode_subscriptions(data: Sequence[bytes]) -> list[Subscription] | None:
         return None
     heads = list(map(itemgetter(slice(2)), data))
     of_head = {
-        bytes((_SUBSCRIPTION_VERSION, each)): instruction
-        for each, instruction in enumerate(_INSTRUCTIONS)
+        bytes((_SUBSCRIPTION_VERSION, number)): instruction
+        for number, instruction in enumerate(_INSTRUCTIONS)
     }
     if not of_head.keys() >= set(heads):
         return None
     tails = list(map(itemgetter(slice(-_LENGTH_BYTES, None)), data))
-    partitions = {each: int.from_bytes(each, "big", signed=True) for each in set(tails)}
+    partitions = {number: int.from_bytes(number, "big", signed=True) for number in set(tails)}
     columns = zip(
         map(itemgetter(slice(2, start)), data),
         map(of_head.__getitem__, heads),
@@ -299,7 +301,7 @@ def combined_keys(foreign_keys: Sequence[bytes], primary_keys: Iterable[bytes]) 
     [b'\x00\x00\x00\x02fkpk']
     """
     lengths = list(map(len, foreign_keys))
-    prefixes = {each: each.to_bytes(_LENGTH_BYTES, "big") for each in set(lengths)}
+    prefixes = {length: length.to_bytes(_LENGTH_BYTES, "big") for length in set(lengths)}
     return [
         prefixes[length] + foreign_key + primary_key
         for length, foreign_key, primary_key in zip(
@@ -322,8 +324,12 @@ class PrimaryPartitioner:
     ) -> list[int] | None:
         """Return all partitions; None if some response has no valid one."""
         chosen = [value.primary_partition for value in values]
-        there = range(partitions)
-        return cast("list[int]", chosen) if all(each in there for each in set(chosen)) else None
+        valid = range(partitions)
+        return (
+            cast("list[int]", chosen)
+            if all(partition in valid for partition in set(chosen))
+            else None
+        )
 
 
 to_primary_partition = PrimaryPartitioner()

@@ -58,21 +58,23 @@ class Joined(msgspec.Struct, frozen=True):
 
 def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> RecordBatch:
     """Drop changes without a key, and changes older than the row of a versioned table."""
-    kept = batch
-    if has_none(kept.keys):
-        kept = kept.select([key is not None for key in kept.keys])
-        operator.context.dropped(len(batch) - len(kept), "null key", batch, first_none(batch.keys))
-    if versioned and kept.latest is not None:
-        newest = kept.select(kept.latest)
-        if len(newest) < len(kept):
+    remaining = batch
+    if has_none(remaining.keys):
+        remaining = remaining.select([key is not None for key in remaining.keys])
+        operator.context.dropped(
+            len(batch) - len(remaining), "null key", batch, first_none(batch.keys)
+        )
+    if versioned and remaining.latest is not None:
+        newest = remaining.select(remaining.latest)
+        if len(newest) < len(remaining):
             operator.context.dropped(
-                len(kept) - len(newest),
+                len(remaining) - len(newest),
                 "older than the versioned table's row",
-                kept,
-                kept.latest.index(False),
+                remaining,
+                remaining.latest.index(False),
             )
-        kept = newest
-    return kept
+        remaining = newest
+    return remaining
 
 
 class TableJoin(TableOperator):
@@ -94,12 +96,12 @@ class TableJoin(TableOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         batch = joinable(self, batch, versioned=self._versioned)
-        batch, others, times = look_up(self, self._other, batch)
+        batch, other_rows, times = look_up(self, self._other, batch)
         old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
         indices: list[int] = []
         new_results: list[Any] = []
         old_results: list[Any] = []
-        rows = zip(batch.keys, old_values, batch.values, others, strict=True)
+        rows = zip(batch.keys, old_values, batch.values, other_rows, strict=True)
         for index, (key, old, new, other) in enumerate(rows):
             if other is None and (self._needs_other or (new is None and old is None)):
                 continue
@@ -120,8 +122,8 @@ class TableJoin(TableOperator):
         output.timestamps = [max(batch.timestamps[index], times[index]) for index in indices]
         return output
 
-    def _result(self, key: Any, own: Any, other: Any) -> Any:
-        left, right = (own, other) if self._is_left else (other, own)
+    def _result(self, key: Any, own_row: Any, other: Any) -> Any:
+        left, right = (own_row, other) if self._is_left else (other, own_row)
         return self._joined(key, left, right)
 
 

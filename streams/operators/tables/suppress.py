@@ -57,7 +57,7 @@ def window_end(key: Any, _timestamp: int) -> int:
 
 def closing_delay_ms(windows: Iterable[Windows]) -> int:
     """Return the longest delay (ms) between a window's end and its closing."""
-    return max(each.closes_at(0) for each in windows)
+    return max(window.closes_at(0) for window in windows)
 
 
 class _Emitted(msgspec.Struct):
@@ -160,10 +160,10 @@ class Suppress(MaterializedOperator):
             self._emit_first(rows, index, emitted)
 
     def _emit_first(self, rows: SuppressBuffer, index: int, emitted: _Emitted) -> None:
-        taken = rows.pop_first()
-        if taken.row.new is None and self._drops_tombstones:
+        popped = rows.pop_first()
+        if popped.row.new is None and self._drops_tombstones:
             return
-        emitted.taken.append(taken)
+        emitted.taken.append(popped)
         emitted.indices.append(index)
 
     def _is_full(self, rows: SuppressBuffer) -> bool:
@@ -191,7 +191,7 @@ class Suppress(MaterializedOperator):
             return list(spec.key_serde.deserialize_batch(topic, key_bytes))
         except FAILURES:  # One key can't be read; reading one by one raises an error that names it.
             decode = spec.key_serde.deserialize
-            return [read_row(spec.name, decode, topic, each, each) for each in key_bytes]
+            return [read_row(spec.name, decode, topic, key, key) for key in key_bytes]
 
     def _output(self, batch: RecordBatch, emitted: _Emitted) -> RecordBatch | None:
         taken = emitted.taken

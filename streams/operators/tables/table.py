@@ -93,14 +93,14 @@ class _ComputedTable(TableSource):
                 self.context.failed(batch, index, error)
                 keep.append(False)
                 continue
-            old_row, known = self._old_row(key, old)
-            absent = new_row is None and old_row is None and known
+            old_row, is_known = self._old_row(key, old)
+            absent = new_row is None and old_row is None and is_known
             keep.append(not (absent and self.skips_absent))
             if keep[-1]:
                 values.append(new_row)
                 old_values.append(old_row)
-        kept = batch if all(keep) else batch.select(keep)
-        return kept.with_values(values, old_values)
+        remaining = batch if all(keep) else batch.select(keep)
+        return remaining.with_values(values, old_values)
 
     def _old_row(self, key: Any, old: Any) -> tuple[Any, bool]:
         """Return the row forwarded for the value `old`, and False if it is unknown.
@@ -131,9 +131,9 @@ class TableFilter(_ComputedTable):
         self.skips_absent = not versioned
 
     def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
-        wanted = not self._negate
+        keeps = not self._negate
         return [
-            value if value is not None and bool(flag) is wanted else None
+            value if value is not None and bool(flag) is keeps else None
             for value, flag in zip(batch.values, results, strict=True)
         ]
 
@@ -148,15 +148,15 @@ def call_for_rows(
 ) -> tuple[list[Any], RecordBatch]:
     """Call a function for every row; a deleted row has the result None."""
     if not has_none(batch.values):
-        results, kept = call_each(operator, function, batch)
-        return results, batch if kept is None else batch.take(kept)
+        results, kept_indices = call_each(operator, function, batch)
+        return results, batch if kept_indices is None else batch.take(kept_indices)
     present = [index for index, value in enumerate(batch.values) if value is not None]
     column: list[Any] = [None] * len(batch)
     if not present:
         return column, batch
     rows = batch.take(present)
-    results, kept = call_each(operator, function, rows)
-    succeeded = present if kept is None else [present[index] for index in kept]
+    results, kept_indices = call_each(operator, function, rows)
+    succeeded = present if kept_indices is None else [present[index] for index in kept_indices]
     for index, result in zip(succeeded, results, strict=True):
         column[index] = result
     if len(succeeded) == len(present):

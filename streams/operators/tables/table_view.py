@@ -72,8 +72,8 @@ def look_up(
         return batch, values, timestamps
     for index in sorted(failed):
         operator.context.failed(batch, index, failed[index])
-    kept = [index for index in range(len(batch)) if index not in failed]
-    return batch.take(kept), [values[i] for i in kept], [timestamps[i] for i in kept]
+    indices = [index for index in range(len(batch)) if index not in failed]
+    return batch.take(indices), [values[i] for i in indices], [timestamps[i] for i in indices]
 
 
 def _record_error(failed: Failed | None, index: int, error: Exception) -> None:
@@ -156,11 +156,11 @@ class _StoreRows(_StoredRows):
         buffer = self._buffer
         stored = self._stored_keys(keys, key_bytes, failed)
         present = [data for data in stored if data is not None]
-        found = buffer.get_many(present)
+        present_values = buffer.get_many(present)
         if len(present) == len(stored):
-            values = found
+            values = present_values
         else:
-            rows = dict(zip(present, found, strict=True))
+            rows = dict(zip(present, present_values, strict=True))
             values = [None if data is None else rows[data] for data in stored]
         if not has_none(values):
             return values, list(map(buffer.timestamp, present))
@@ -204,9 +204,9 @@ class _VersionedRows(_StoredRows):
         values: list[Any] = []
         timestamps: list[int] = []
         for data, moment in zip(stored, as_of, strict=True):
-            found = None if data is None else self._store.get_bytes(data, moment)
-            values.append(None if found is None else found[0])
-            timestamps.append(NO_TIMESTAMP if found is None else found[1])
+            version = None if data is None else self._store.get_bytes(data, moment)
+            values.append(None if version is None else version[0])
+            timestamps.append(NO_TIMESTAMP if version is None else version[1])
         return values, timestamps
 
 
@@ -240,11 +240,11 @@ RowFunction = Callable[[Any, Any], Any]
 
 
 def row_filter(predicate: UserFunction, negate: bool) -> RowFunction:
-    call, takes_key, wanted = deciding(predicate).call, predicate.takes_key, not negate
+    call, takes_key, keeps = deciding(predicate).call, predicate.takes_key, not negate
 
     def filtered(key: Any, value: Any) -> Any:
         holds = call(key, value) if takes_key else call(value)
-        return value if holds is wanted else None
+        return value if holds is keeps else None
 
     return filtered
 

@@ -53,7 +53,7 @@ class TableTransformValues(TableSource):
         olds = batch.old_values if computes_old else None
         values: list[Any] = []
         old_values: list[Any] = []
-        kept: list[int] = []
+        indices: list[int] = []
         for index, value in enumerate(batch.values):
             try:
                 values.append(self._at(batch, index, value))
@@ -62,11 +62,11 @@ class TableTransformValues(TableSource):
             except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
-            kept.append(index)
+            indices.append(index)
             if olds is not None:
                 old_values.append(self._old(batch, index, olds[index]))
-        if len(kept) < len(batch):
-            batch = batch.take(kept)
+        if len(indices) < len(batch):
+            batch = batch.take(indices)
         changed = batch.with_values(values, old_values if computes_old else None)
         return changed if computes_old else super().process(changed)
 

@@ -60,16 +60,16 @@ class DueRows:
 
     def pop(self, first: int, last: int) -> list[bytes]:
         """Return and remove the rows with first <= time <= last; the store may lack some by now."""
-        found: list[bytes] = []
+        popped: list[bytes] = []
         while True:
             while self._times and self._times[0] <= last:
                 time = heappop(self._times)
                 rows = self._by_time.pop(time)
                 self._count -= len(rows)
                 if time >= first:
-                    found += sorted(rows)
+                    popped += sorted(rows)
             if last < self._horizon:
-                return found
+                return popped
             # Each refill covers at least one more time, so the loop ends.
             begin, self._horizon = max(first, self._horizon), _ALL
             for time, row in self._scan(begin):

@@ -70,8 +70,8 @@ class SessionWindowAggregate(WindowedOperator):
         for index, (key, value, timestamp, time) in enumerate(records):
             try:
                 start = end = timestamp
-                found = sessions.find(index, timestamp + gap)
-                for _, found_start, found_end, _ in found:
+                sessions_found = sessions.find(index, timestamp + gap)
+                for _, found_start, found_end, _ in sessions_found:
                     if found_start < start:  # noqa: PLR1730 - a call would take longer
                         start = found_start
                     if found_end > end:  # noqa: PLR1730 - as above
@@ -80,11 +80,11 @@ class SessionWindowAggregate(WindowedOperator):
                     self.count_late_windows(1, batch, index)
                     continue
                 aggregate = start_of()
-                for session in found:
+                for session in sessions_found:
                     aggregate = merge(key, aggregate, session[3])
                 new = step(key, value, start_of() if aggregate is None else aggregate)
                 # A session of a single moment is overwritten; nothing is deleted.
-                sessions.replace(index, found if start != end else (), start, end, new)
+                sessions.replace(index, sessions_found if start != end else (), start, end, new)
             except FAILURES as error:
                 self.context.failed(batch, index, error)
         self._stream_time = times[-1]
@@ -111,24 +111,24 @@ class SessionWindowAggregate(WindowedOperator):
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[WindowChange]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)
-        found = self._store.find_sessions_bytes(
+        merged = self._store.find_sessions_bytes(
             data, earliest_end, timestamp + self._gap, expired=True
         )
-        start = min([timestamp, *(session[0] for session in found)])
-        end = max([timestamp, *(session[1] for session in found)])
+        start = min([timestamp, *(session[0] for session in merged)])
+        end = max([timestamp, *(session[1] for session in merged)])
         if self.is_closed(end):
             self.count_late_window()
             return []
-        new = self._merged(key, value, [session[2] for session in found])
-        changes = [self._deleted(key, data, session[0], session[1]) for session in found]
-        at = self._store.disk_key(data, start, end)
+        new = self._merged(key, value, [session[2] for session in merged])
+        changes = [self._deleted(key, data, session[0], session[1]) for session in merged]
+        disk_key = self._store.disk_key(data, start, end)
         if start == end:
-            old, changes = self.old_value(at), []
+            old, changes = self.old_value(disk_key), []
         else:
             old = None
             if changes:
                 self.buffer.check_value(new)  # before a session is deleted
-        return [*changes, WindowChange(Windowed(key, start, end), at, new, end, old)]
+        return [*changes, WindowChange(Windowed(key, start, end), disk_key, new, end, old)]
 
     def _merged(self, key: Any, value: Any, values_before: Iterable[Any]) -> Any:
         fold, merge = self._fold, self._merge
@@ -138,8 +138,10 @@ class SessionWindowAggregate(WindowedOperator):
         return fold.added(key, value, aggregate)
 
     def _deleted(self, key: Any, data: bytes, start: int, end: int) -> WindowChange:
-        at = self._store.disk_key(data, start, end)
-        return WindowChange(Windowed(key, start, end), at, None, end, self.old_value(at))
+        disk_key = self._store.disk_key(data, start, end)
+        return WindowChange(
+            Windowed(key, start, end), disk_key, None, end, self.old_value(disk_key)
+        )
 
     def closing_order(self, change: WindowChange) -> tuple[Any, ...]:
         """Return Kafka Streams' order: in memory by end and key, else by end, start and key."""

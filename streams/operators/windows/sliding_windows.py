@@ -85,10 +85,10 @@ class SlidingWindowAggregate(WindowedOperator):
             changes = (self._added(key, value, data, timestamp, row) for row in rows)
             return [change for change in changes if change is not None]
 
-        updates, made = added(around.updates), added(created)
-        if len({change.data for change in made}) < len(made):
-            made[1] = made[1]._replace(old_value=_STORED)
-        return updates + (copies + made if early else made + copies)
+        updates, creations = added(around.updates), added(created)
+        if len({change.data for change in creations}) < len(creations):
+            creations[1] = creations[1]._replace(old_value=_STORED)
+        return updates + (copies + creations if early else creations + copies)
 
     def _find_neighbours(self, data: bytes, timestamp: int) -> _Neighbours:
         around, difference = _Neighbours(), self._difference
@@ -184,11 +184,11 @@ class SlidingWindowAggregate(WindowedOperator):
         if self.is_closed(end):
             self.count_late_window()
             return None
-        at = self._store.disk_key(data, row.start)
-        old = self.old_value(at)
+        disk_key = self._store.disk_key(data, row.start)
+        old = self.old_value(disk_key)
         new = self._fold.added(key, value, row.aggregate)
         latest = timestamp if row.aggregate is None else max(timestamp, row.latest)
-        return WindowChange(Windowed(key, row.start, end), at, new, latest, old)
+        return WindowChange(Windowed(key, row.start, end), disk_key, new, latest, old)
 
     def put(
         self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]

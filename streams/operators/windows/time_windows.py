@@ -64,13 +64,15 @@ class TimeWindowAggregate(WindowedOperator):
 
         A key range skips this: it has not seen the windows that the task wrote before it began.
         """
-        seen = max(self._latest_start, self._segments.observed_stream_time_ms)
-        if not starts or self._segments.in_range or max(starts) <= seen:
+        latest = max(self._latest_start, self._segments.observed_stream_time_ms)
+        if not starts or self._segments.in_range or max(starts) <= latest:
             return
         # Another operator of the cogroup may have written such a window since the last commit.
-        known = self.buffer.timestamps
+        cached = self.buffer.timestamps
         fresh = {
-            at for at, start in zip(data, starts, strict=True) if start > seen and at not in known
+            at
+            for at, start in zip(data, starts, strict=True)
+            if start > latest and at not in cached
         }
         self.buffer.values.update(dict.fromkeys(fresh))
         self.buffer.timestamps.update(dict.fromkeys(fresh, NO_TIME))

@@ -67,13 +67,13 @@ def reducing(reducer: Callable[[Any, Any], Any]) -> Fold:
     def step(_key: Any, value: Any, aggregate: Any) -> Any:
         return value if aggregate is None else reducer(aggregate, value)
 
-    def merge(_key: Any, one: Any, two: Any) -> Any:
-        return two if one is None else reducer(one, two)
+    def merge(_key: Any, first: Any, second: Any) -> Any:
+        return second if first is None else reducer(first, second)
 
-    return Fold(_nothing, step, merge)
+    return Fold(_no_aggregate, step, merge)
 
 
-def _nothing() -> None:
+def _no_aggregate() -> None:
     return None
 
 
@@ -174,15 +174,15 @@ class WindowedOperator(MaterializedOperator):
         self._batch = batch
         for index, time in enumerate(self.times_of(batch)):
             self._turn = index
-            noted: list[WindowChange] = []
-            results.append(noted)
+            changes: list[WindowChange] = []
+            results.append(changes)
             self._stream_time = time
             try:
                 for change in changes_of(index):
-                    self.put(batch, index, change, noted)
+                    self.put(batch, index, change, changes)
             except FAILURES as error:
                 self.context.failed(batch, index, error)
-            self.emit_closed(noted)
+            self.emit_closed(changes)
         self._batch = None
         return self.forwarded(batch, results)
 
@@ -199,12 +199,12 @@ class WindowedOperator(MaterializedOperator):
 
         def changes_with_letters(index: int) -> Sequence[WindowChange]:
             before = self._late_windows
-            made = changes(index)
+            window_changes = changes(index)
             if self._late_windows > before:
                 self.report_late_windows(
                     batch, index, self._late_windows - before, self._stream_time
                 )
-            return made
+            return window_changes
 
         if not len(batch):
             return None

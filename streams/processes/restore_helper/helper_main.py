@@ -83,27 +83,27 @@ def main() -> int:
     os._exit(0)
 
 
-def _make_helper(begin: Begin, worker: _WorkerSocket) -> RestoreHelper:
-    configure_logging(begin.log_level)
+def _make_helper(settings: Begin, worker: _WorkerSocket) -> RestoreHelper:
+    configure_logging(settings.log_level)
     # Callbacks of the client settings are imported from the worker's path.
-    sys.path += [path for path in begin.import_path if path not in sys.path]
-    rack = {} if begin.rack_id is None else {"client.rack": begin.rack_id}
+    sys.path += [path for path in settings.import_path if path not in sys.path]
+    rack = {} if settings.rack_id is None else {"client.rack": settings.rack_id}
     clients = KafkaClients(
-        bootstrap_servers=begin.bootstrap_servers,
-        application_id=begin.application_id,
-        client_id=f"{begin.application_id}-restore-helper",
-        consumer={**rack, **begin.consumer},
+        bootstrap_servers=settings.bootstrap_servers,
+        application_id=settings.application_id,
+        client_id=f"{settings.application_id}-restore-helper",
+        consumer={**rack, **settings.consumer},
     )
 
     def location() -> SnapshotLocation:
-        assert begin.snapshot_location is not None, "no worker sends FindSnapshot without one"
-        return SnapshotLocation(begin.snapshot_location)
+        assert settings.snapshot_location is not None, "no worker sends FindSnapshot without one"
+        return SnapshotLocation(settings.snapshot_location)
 
     return RestoreHelper(
-        begin.application_id,
+        settings.application_id,
         make_reader=clients.changelog_reader,
         location=location,
         send=worker.send,
         clock=_SystemClock(),
-        run_bytes=begin.run_bytes,
+        run_bytes=settings.run_bytes,
     )

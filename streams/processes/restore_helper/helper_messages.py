@@ -90,18 +90,18 @@ class Progressed(msgspec.Struct, tag="progressed", frozen=True, kw_only=True):
     records: int
 
 
-class MadeFile(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltFile(msgspec.Struct, frozen=True, kw_only=True):
     """A run's file on local disk, and its description."""
 
     path: str
     run: Run
 
 
-class Made(msgspec.Struct, tag="made", frozen=True, kw_only=True):
+class RunsBuilt(msgspec.Struct, tag="made", frozen=True, kw_only=True):
     """The files that a `MakeRuns` order produced, by ascending offset."""
 
     number: int
-    files: tuple[MadeFile, ...]
+    files: tuple[BuiltFile, ...]
     time: StoreTime
     records: int
 
@@ -119,7 +119,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
 
 
 Order = FindSnapshot | MakeRuns | Forget
-Report = SnapshotFound | Progressed | Made | Failed
+Report = SnapshotFound | Progressed | RunsBuilt | Failed
 
 _ENCODER: Final = msgspec.json.Encoder()
 _BEGIN: Final[msgspec.json.Decoder[Begin]] = msgspec.json.Decoder(Begin)

@@ -19,11 +19,11 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Failed,
     FindSnapshot,
     Forget,
-    Made,
     MakeRuns,
     Order,
     Progressed,
     Report,
+    RunsBuilt,
     SnapshotFound,
 )
 from tidewheel.streams.processes.restore_helper.helper_process import HELPER_COMMAND, HelperProcess
@@ -239,11 +239,11 @@ def message_of(number: int, order: RunOrder) -> Order:
     )
 
 
-def report_of(report: Progressed | Made | Failed) -> RunReport:
+def report_of(report: Progressed | RunsBuilt | Failed) -> RunReport:
     match report:
         case Progressed():
             return RunProgress(position=report.position, records=report.records)
-        case Made():
+        case RunsBuilt():
             files = tuple(RunFile(Path(file.path), file.run) for file in report.files)
             return RunsBuilt(runs=BuiltRuns(files, report.time), records=report.records)
         case Failed():

@@ -50,8 +50,8 @@ class HelperProcess:
         self._on_end = on_end
         self._may_end = may_end
         self._idle_s = idle_s
-        with new_connection() as (self._socket, theirs):
-            self._process = ChildProcess(command, stdin=theirs.fileno())
+        with new_connection() as (self._socket, child_end):
+            self._process = ChildProcess(command, stdin=child_end.fileno())
         self.pid = self._process.pid
         self._orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._orders.put(encode(begin))

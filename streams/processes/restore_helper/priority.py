@@ -96,21 +96,21 @@ def processor_seconds() -> tuple[float, float]:
     return used_ns / 1e9, waited_ns / 1e9
 
 
-def _set_niceness(seen: tuple[float, float]) -> None:
+def _set_niceness(last: tuple[float, float]) -> None:
     session, niceness, since_s = SessionNiceness(), LOWEST, time.monotonic()
     while True:
         time.sleep(_CHECK_S)
         now, now_s = processor_seconds(), time.monotonic()
-        wanted = session.after(
+        target = session.after(
             # `max`, because the sums fall when a thread ends.
-            used_s=max(now[0] - seen[0], 0.0),
-            waited_s=max(now[1] - seen[1], 0.0),
+            used_s=max(now[0] - last[0], 0.0),
+            waited_s=max(now[1] - last[1], 0.0),
             elapsed_s=now_s - since_s,
         )
-        seen, since_s = now, now_s
-        if wanted != niceness:
+        last, since_s = now, now_s
+        if target != niceness:
             with contextlib.suppress(
                 BlockingIOError
             ):  # too soon for the system; the next check retries
-                _AUTOGROUP.write_text(str(wanted))
-                niceness = wanted
+                _AUTOGROUP.write_text(str(target))
+                niceness = target

@@ -27,15 +27,15 @@ from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.kafka.consumers.changelog import STALL_S
 from tidewheel.streams.processes.restore_helper.helper_messages import (
     ACTIVE_MAX,
+    BuiltFile,
     Failed,
     FindSnapshot,
     Forget,
-    Made,
-    MadeFile,
     MakeRuns,
     Order,
     Progressed,
     Report,
+    RunsBuilt,
     SnapshotFound,
 )
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
@@ -353,9 +353,9 @@ class RestoreHelper:
         before = StoreTime() if order.snapshot is None else order.snapshot.time
         self._drop(job)
         self._send(
-            Made(
+            RunsBuilt(
                 number=order.number,
-                files=tuple(MadeFile(path=str(file.path), run=file.run) for file in files),
+                files=tuple(BuiltFile(path=str(file.path), run=file.run) for file in files),
                 time=before.later(built.time),
                 records=job.records + _downloaded_rows(job.downloads),
             )

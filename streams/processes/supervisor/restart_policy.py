@@ -66,7 +66,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StopRestarting:
     """Decision to stop all workers and exit with `exit_code`."""
 
     exit_code: ExitCode
@@ -75,7 +75,7 @@ class GiveUp:
 
 def judge(
     history: CrashHistory, crash: Crash, settings: RestartSettings
-) -> tuple[CrashHistory, Restart | GiveUp]:
+) -> tuple[CrashHistory, Restart | StopRestarting]:
     """Return the history with this crash added, and the decision: restart or give up.
 
     >>> _, decision = judge(CrashHistory(), Crash(exit_code=ExitCode.FAILED, message=""), RestartSettings())
@@ -84,11 +84,11 @@ def judge(
     """
     history = _with_crash(history, crash, settings)
     if crash.exit_code.is_final or not settings.enabled:
-        return history, GiveUp(crash.exit_code, crash.message)
+        return history, StopRestarting(crash.exit_code, crash.message)
     if crash.partition is not None and crash.offset is not None:
         count = history.by_partition[crash.partition].count
         if count >= settings.crashes_per_offset_max:
-            return history, GiveUp(ExitCode.CRASH_LOOP, _crash_loop(crash, count))
+            return history, StopRestarting(ExitCode.CRASH_LOOP, _crash_loop(crash, count))
     delay_ms = settings.first_delay_ms * 2 ** min(history.in_a_row - 1, 32)
     return history, Restart(min(delay_ms, settings.delay_max_ms))
 

@@ -29,13 +29,13 @@ from tidewheel.streams.processes.signals import signals_handled
 from tidewheel.streams.processes.supervisor.restart_policy import (
     Crash,
     CrashHistory,
-    GiveUp,
     RestartSettings,
+    StopRestarting,
     judge,
 )
 from tidewheel.streams.processes.supervisor.worker_messages import (
     MetricsReported,
-    RecordInHand,
+    NextRecord,
     Report,
     StartWorker,
     StateChanged,
@@ -77,7 +77,7 @@ class _Slot:
         self.running_since_s: float | None = None
         self.healthy_s = 0.0
         self.last_report: WorkerStopped | WorkerCrashed | None = None
-        self.record_in_hand: RecordInHand | None = None
+        self.next_record: NextRecord | None = None
         self.pipe_ended_s: float | None = None
         self.metrics: Mapping[str, Any] = {}
 
@@ -115,7 +115,7 @@ class Supervisor:
         self._on_report = on_report
         self._start_watchdog = start_watchdog
         self._watchdog: WatchdogProcess | None = None
-        self._given_drain_ms = drain_timeout_ms
+        self._drain_ms_override = drain_timeout_ms
         self._drain_timeout_ms = drain_timeout_ms or _DRAIN_TIMEOUT_MS
         self._selector = selectors.DefaultSelector()
         self._wake = WakePipe()
@@ -162,7 +162,7 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.due_s = None
-        slot.last_report = slot.record_in_hand = slot.running_since_s = slot.pipe_ended_s = None
+        slot.last_report = slot.next_record = slot.running_since_s = slot.pipe_ended_s = None
         slot.healthy_s = 0.0
         slot.process = process = WorkerProcess(
             slot.start, self._command, watchdog_fd=self._watchdog_fd()
@@ -213,7 +213,7 @@ class Supervisor:
         now_s = time.monotonic()
         match report:
             case WorkerReady():
-                if self._given_drain_ms is None:
+                if self._drain_ms_override is None:
                     self._drain_timeout_ms = report.drain_timeout_ms
             case StateChanged(new="RUNNING"):
                 slot.running_since_s = now_s
@@ -221,8 +221,8 @@ class Supervisor:
                 slot.leave_running(now_s)
             case MetricsReported():
                 slot.metrics = report.metrics
-            case RecordInHand():
-                slot.record_in_hand = None if report.topic is None else report
+            case NextRecord():
+                slot.next_record = None if report.topic is None else report
             case WorkerStopped() | WorkerCrashed():
                 slot.last_report = report
         if self._on_report is not None:
@@ -258,7 +258,7 @@ class Supervisor:
             self._fail_while_stopping(slot, crash)
             return
         slot.history, decision = judge(slot.history, crash, self._restart)
-        if isinstance(decision, GiveUp):
+        if isinstance(decision, StopRestarting):
             self._log_error(f"worker {slot.number} ended for good: {decision.message}")
             self._stop(decision.exit_code)
             return
@@ -359,7 +359,7 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
     healthy_ms = int(slot.healthy_s * 1000)
     report = slot.last_report
     if not isinstance(report, WorkerCrashed):
-        return _silent_crash(slot.record_in_hand, code, healthy_ms)
+        return _silent_crash(slot.next_record, code, healthy_ms)
     has_partition = report.topic is not None and report.partition is not None
     return Crash(
         exit_code=_exit_code_of(report.exit_code),
@@ -372,7 +372,7 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
     )
 
 
-def _silent_crash(record: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
+def _silent_crash(record: NextRecord | None, code: int, healthy_ms: int) -> Crash:
     """Return the crash of a worker that reported none.
 
     Its exit code is never mapped to an `ExitCode`: user code may have chosen it.

@@ -21,7 +21,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     Attributes:
         process_id: Random id of the supervisor, the same for all its workers. Their watchdog's id
             in leader elections begins with it.
-        careful: The previous process died without a report: send `RecordInHand` before each record.
+        careful: The previous process died without a report: send `NextRecord` before each record.
     """
 
     target: str
@@ -66,7 +66,7 @@ class MetricsReported(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
     metrics: dict[str, Any]
 
 
-class RecordInHand(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
+class NextRecord(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
     """The record that a careful worker processes next; no topic: none.
 
     If the worker dies silently, the supervisor names this record.
@@ -96,7 +96,7 @@ class WorkerCrashed(msgspec.Struct, frozen=True, kw_only=True, tag="crash"):
 
 
 Order = StartWorker | StopWorker
-Report = WorkerReady | StateChanged | MetricsReported | RecordInHand | WorkerStopped | WorkerCrashed
+Report = WorkerReady | StateChanged | MetricsReported | NextRecord | WorkerStopped | WorkerCrashed
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 _orders: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)

@@ -57,7 +57,7 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True):
     import_path: tuple[str, ...]
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _ChildOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The child's output; `error` is set if there is no assignment."""
 
     owners: dict[str, str] = {}
@@ -110,14 +110,14 @@ class Assignors:
                 f"task_assignor {request.assignor} took more than {self._timeout_s:g} s and was ended"
             ) from None
         try:
-            answer = msgspec.json.decode(child.stdout, type=_Answer)
+            answer = msgspec.json.decode(child.stdout, type=_ChildOutput)
         except msgspec.MsgspecError:
             raise AssignorFailedError(
                 f"task_assignor {request.assignor}: its process ended with code {child.returncode} and no answer"
             ) from None
         if answer.error:
             raise AssignorFailedError(
-                f"task_assignor {request.assignor}: {_in_words(answer.error)}"
+                f"task_assignor {request.assignor}: {_on_one_line(answer.error)}"
             )
         return Assignment(
             owners={TaskId.parse(task): member for task, member in answer.owners.items()},
@@ -125,14 +125,16 @@ class Assignors:
         )
 
 
-def _in_words(text: str) -> str:
+def _on_one_line(text: str) -> str:
     r"""Return an error text on one line, without sequences that control a reader's terminal.
 
-    >>> _in_words("\x1b[1;31mno\x1b[0m such\n  rack\x07")
+    >>> _on_one_line("\x1b[1;31mno\x1b[0m such\n  rack\x07")
     'no such rack'
     """
     plain = _ESCAPES.sub("", text)
-    return " ".join("".join(each if each.isprintable() else " " for each in plain).split())
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in plain).split()
+    )
 
 
 def _question(request: AssignmentRequest, import_path: tuple[str, ...]) -> _Question:
@@ -184,23 +186,23 @@ def _request(question: _Question) -> AssignmentRequest:
     )
 
 
-def _answer(question: _Question) -> _Answer:
+def _answer(question: _Question) -> _ChildOutput:
     """Call the user's assignor in the child: an object, its class, or a function of the request."""
-    sys.path += [each for each in question.import_path if each not in sys.path]
+    sys.path += [folder for folder in question.import_path if folder not in sys.path]
     request = _request(question)
     try:
-        found: Any = import_object(question.assignor)
-        assignor = found() if isinstance(found, type) else found
+        factory: Any = import_object(question.assignor)
+        assignor = factory() if isinstance(factory, type) else factory
         ask = getattr(assignor, "assign", assignor)
-        given: Any = ask(request)
-        if not isinstance(given, Assignment):
-            return _Answer(error=f"it returned {given!r:.200}; return an Assignment")
-        assignment = validated(request, given)
+        result: Any = ask(request)
+        if not isinstance(result, Assignment):
+            return _ChildOutput(error=f"it returned {result!r:.200}; return an Assignment")
+        assignment = validated(request, result)
     except ConfigError as error:
-        return _Answer(error=str(error))
+        return _ChildOutput(error=str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the error is the answer
-        return _Answer(error=f"{type(error).__name__}: {error}")
-    return _Answer(
+        return _ChildOutput(error=f"{type(error).__name__}: {error}")
+    return _ChildOutput(
         owners={str(task): member for task, member in assignment.owners.items()},
         standbys={str(task): members for task, members in assignment.standbys.items()},
     )

@@ -46,7 +46,7 @@ _LAST_SEND_S: Final = 1.0
 class WatchdogLink:
     """One worker's connection to its watchdog, made by `start`.
 
-    Any thread may send reports; only the loop's thread calls `take`, `progress` and `lease_left_s`.
+    Any thread may send reports; only the loop's thread calls `receive_orders`, `progress` and `lease_left_s`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class WatchdogLink:
         """Process id of a watchdog that was started here; None if another process started it."""
         return None if self._process is None else self._process.pid
 
-    def take(self) -> list[AnyOrder]:
+    def receive_orders(self) -> list[AnyOrder]:
         """Return the orders since the last call. Never waits."""
         orders: list[AnyOrder] = []
         while self._orders:

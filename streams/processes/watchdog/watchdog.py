@@ -36,7 +36,7 @@ _GOODBYE_GRACE_S: Final = 3.0
 _FENCE_THREADS: Final = 16
 
 
-class MonotonicClock:
+class SystemMonotonicClock:
     """The machine's monotonic clock, equal in all processes: workers read lease times by it."""
 
     def now_ms(self) -> int:
@@ -210,6 +210,6 @@ def make_runtime(hello: Hello) -> GroupRuntime:
             jitter_seed=int.from_bytes(os.urandom(4), "big"),
             coordinator=msgspec.structs.replace(hello.coordinator, assignor=join.assignor),
         ),
-        clock=MonotonicClock(),
+        clock=SystemMonotonicClock(),
         was_used=admin.was_used,
     )

@@ -20,9 +20,9 @@ class WatchdogProcess:
     """
 
     def __init__(self, command: Sequence[str] = WATCHDOG_COMMAND) -> None:
-        with new_connection() as (self.intake, theirs):
+        with new_connection() as (self.intake, child_end):
             self._process = ChildProcess(
-                [*command, "--intake", str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+                [*command, "--intake", str(child_end.fileno())], pass_fds=(child_end.fileno(),)
             )
         self.pid = self._process.pid
 
@@ -44,6 +44,6 @@ class WatchdogProcess:
 
 def connect_worker(intake: socket.socket) -> socket.socket:
     """Return a worker's end of a new connection to a watchdog; raise OSError if that is gone."""
-    with new_connection() as (ours, theirs):
-        socket.send_fds(intake, [b"\0"], [theirs.fileno()])
-    return ours
+    with new_connection() as (own_end, watchdog_end):
+        socket.send_fds(intake, [b"\0"], [watchdog_end.fileno()])
+    return own_end

@@ -33,10 +33,10 @@ class ProcessMemory:
             return self._resources
 
 
-def give_back() -> bool:
+def trim_heap() -> bool:
     """Give free pages back to the system; return False if the C library lacks `malloc_trim`.
 
-    >>> give_back() in (True, False)
+    >>> trim_heap() in (True, False)
     True
     """
     trim = _malloc_trim()
@@ -58,9 +58,9 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 class FreedMemory:
     def __init__(
-        self, give_back: Callable[[], bool] = give_back, *, every_s: float = _EVERY_S
+        self, trim_heap: Callable[[], bool] = trim_heap, *, every_s: float = _EVERY_S
     ) -> None:
-        self._give_back = give_back
+        self._trim_heap = trim_heap
         self._every_s = every_s
         self._closed = threading.Event()
         self.thread = threading.Thread(target=self._run, name="tidewheel-memory", daemon=True)
@@ -73,5 +73,5 @@ class FreedMemory:
 
     def _run(self) -> None:
         while not self._closed.wait(self._every_s):
-            if not self._give_back():
+            if not self._trim_heap():
                 return

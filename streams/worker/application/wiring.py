@@ -52,12 +52,12 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
     )
 
 
-def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> StateDirectory:
-    """Acquire slot `wanted` (None: the lowest free one) until the stack closes."""
+def claim_slot(config: StreamsConfig, number: int | None, stack: ExitStack) -> StateDirectory:
+    """Acquire slot `number` (None: the lowest free one) until the stack closes."""
     slot = StateDirectory.acquire(
         Path(config.state_dir),
         config.application_id,
-        slot=wanted,
+        slot=number,
         exclusive=config.state_dir_exclusive,
     )
     stack.callback(slot.close)

@@ -62,7 +62,7 @@ def main() -> None:
             config=driver.config,
             session=driver.session,
             admin=driver.admin,
-            travelling=driver.travelling,
+            executor_settings=driver.executor_settings,
             keeper=driver.keeper,
             on_progress=None,
         )

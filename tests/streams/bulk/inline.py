@@ -40,7 +40,7 @@ def inline_driver(config: StreamsConfig, admin: Any = None) -> InlineDriver:
         config=config,
         session=None,  # type: ignore[arg-type] # nobody asks for it
         admin=clients_of(settings).admin() if admin is None else admin,
-        travelling=settings,
+        executor_settings=settings,
         keeper=Keeper(same_machine=True),
         on_progress=None,
     )

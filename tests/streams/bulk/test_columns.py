@@ -8,7 +8,7 @@ import pytest
 from tidewheel import SchemaRegistryError, Serdes, SerializationError
 from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.streams.bulk.columns import RowReader, columns_of, converter, type_of
+from tidewheel.streams.bulk.columns import RowDecoder, columns_of, converter, type_of
 
 _SPEC = StoreSpec(
     name="counts",
@@ -52,13 +52,13 @@ def test_each_kind_has_its_columns(kind: StoreKind, more: list[str]) -> None:
     columns = columns_of(spec, "string", "bigint")
     assert sorted(columns) == sorted(["key", "value", "timestamp", *more])
     stored = StoredRow(b"a", Serdes.int64().serialize("", 5) or b"", 10, 60, 120)
-    row = dict(zip(columns, RowReader(spec, "t", "string", "bigint").row(stored), strict=True))
+    row = dict(zip(columns, RowDecoder(spec, "t", "string", "bigint").row(stored), strict=True))
     assert (row["key"], row["value"], row["timestamp"]) == ("a", 5, 10)
     assert [row[name] for name in more] == {0: [], 1: [120], 2: [60, 120]}[len(more)]
 
 
 def test_foreign_bytes_are_named() -> None:
-    reader = RowReader(_SPEC, "app-counts-changelog", "string", "bigint")
+    reader = RowDecoder(_SPEC, "app-counts-changelog", "string", "bigint")
     with pytest.raises(SerializationError, match="store counts: a row of app-counts-changelog"):
         reader.row(StoredRow(b"a", b"no number", 10))
 
@@ -67,4 +67,4 @@ def test_an_unavailable_registry_is_not_an_error_of_the_row() -> None:
     away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
     spec = replace(_SPEC, value_serde=Serdes.avro('"string"', away))
     with pytest.raises(SchemaRegistryError, match="can't be reached"):
-        RowReader(spec, "t", "string", "string").row(StoredRow(b"a", b"\0\0\0\0\1\2a", 10))
+        RowDecoder(spec, "t", "string", "string").row(StoredRow(b"a", b"\0\0\0\0\1\2a", 10))

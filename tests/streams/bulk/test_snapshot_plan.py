@@ -68,9 +68,9 @@ def test_parts_cover_the_range_once(first: int, size: int, records_per_task: int
 
 def test_a_valid_snapshot_is_extended() -> None:
     plan = plan_partition(_FACTS, _runs(), None)
-    assert plan.kept == _runs()
+    assert plan.reused == _runs()
     assert plan.ranges == ((600, 1_000),)
-    assert not plan.is_on_nothing
+    assert not plan.has_no_reused_runs
     assert "400 offsets more" in plan.reason
 
 
@@ -99,14 +99,14 @@ def test_K3_runs_omit_rows_that_any_earlier_run_omits(
 
 def test_a_snapshot_without_new_records_reads_no_offsets() -> None:
     plan = plan_partition(_FACTS, _runs(1_000, age_ms=10 * _DAY_MS), None)
-    assert plan.kept is not None
+    assert plan.reused is not None
     assert plan.ranges == ()
     assert plan.offsets == 0
 
 
 def test_a_snapshot_older_than_tombstones_is_rebuilt() -> None:
     plan = plan_partition(_FACTS, _runs(age_ms=_DAY_MS), None)
-    assert plan.kept is None
+    assert plan.reused is None
     assert plan.ranges == ((0, 1_000),)
     assert "tombstones" in plan.reason
 
@@ -119,12 +119,12 @@ def test_a_snapshot_that_ends_below_the_log_start_is_rebuilt() -> None:
 
 def test_a_refused_snapshot_is_not_extended() -> None:
     plan = plan_partition(_FACTS, _runs(), "topic app-counts-changelog was recreated since")
-    assert plan.kept is None
+    assert plan.reused is None
     assert plan.reason == "in full: topic app-counts-changelog was recreated since"
 
 
 def test_runs_above_an_empty_range_have_no_earlier_run() -> None:
-    assert plan_partition(_FACTS, _runs(runs=0), None).is_on_nothing
+    assert plan_partition(_FACTS, _runs(runs=0), None).has_no_reused_runs
 
 
 def test_runs_are_merged_once_they_outgrow_the_first() -> None:

@@ -10,7 +10,7 @@ from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.dashboard.poller import PolledGroup
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import group_status
-from tidewheel.streams.group.topics import Heard
+from tidewheel.streams.group.topics import ReceivedMessage
 
 #: A member's name that attacks viewers.
 EVIL = '</script><img src=x onerror=alert(1)>\n\nevent: end\ndata: {"look": 9}\n\n\r\u2028"'
@@ -36,6 +36,6 @@ def polled_group(later_ms: int = 0, *, name: str = "c") -> PolledGroup:
         call=RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=151_000, is_long=True),
     )
     for message in (leader, beat("a", stuck), in_call, beat(name, learner)):
-        inbox.add(Heard(book.now_ms, message))
+        inbox.add(ReceivedMessage(book.now_ms, message))
     status = group_status(APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms)
     return PolledGroup(status=status, history=(f"2026-11-21  {name} joined\n  +0 ms  more",))

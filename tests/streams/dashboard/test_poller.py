@@ -34,7 +34,7 @@ def test_polls_are_published_in_order() -> None:
     assert told[0] == PollResult(number=0, at_s=told[0].at_s, problem="the group was not read yet")
     numbers = [each.number for each in told]
     assert numbers == sorted(set(numbers))
-    assert all(each.seen == polled_group() for each in told[1:])
+    assert all(each.polled == polled_group() for each in told[1:])
 
 
 def test_unavailable_brokers_do_not_end_the_polls() -> None:
@@ -46,7 +46,7 @@ def test_unavailable_brokers_do_not_end_the_polls() -> None:
         return polled_group()
 
     poller = GroupPoller(fetch, _SOON_S)
-    told = asyncio.run(_until(poller, lambda told: told[-1].seen is not None))
+    told = asyncio.run(_until(poller, lambda told: told[-1].polled is not None))
     assert [each.problem for each in told if each.number == 1] == ["list topics: nobody there"]
 
 
@@ -65,7 +65,7 @@ def test_a_poll_that_does_not_return_is_a_problem() -> None:
 
     poller = GroupPoller(fetch, _SOON_S, patience_s=0.01)
     told = asyncio.run(_until(poller, is_enough))
-    assert told[-1].seen is None
+    assert told[-1].polled is None
     assert told[-1].problem.startswith("the next poll has not returned")
 
 

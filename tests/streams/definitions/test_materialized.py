@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "stores option": (
         lambda: ANY_STORES.session("s", retention=5, key_serde=str, value_serde=int, size=5),
-        "there is no option size; beside those of its kind a store takes persistent, caching",
+        "there is no option size; every kind of store takes persistent, caching",
     ),
     "stores lru": (
         lambda: ANY_STORES.lru("s", max_entries=None, key_serde=str, value_serde=int),

@@ -12,8 +12,8 @@ from tidewheel.streams.demo.check import (
     DELAYS,
     OUTPUT_TOPICS,
     RAIN,
-    differences,
     expected_results,
+    wrong_results,
 )
 from tidewheel.streams.demo.run import result_tables, topology_target
 from tidewheel.streams.demo.tables import read_rows, table, to_batches
@@ -59,18 +59,18 @@ def test_the_topology_computes_the_same(archive: Path) -> None:
             for name in OUTPUT_TOPICS
         }
     expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
-    assert differences(expected, found) == []
+    assert wrong_results(expected, found) == []
 
 
 def test_every_difference_is_found() -> None:
     expected = {"a": {"x": 1, "y": 2}, "b": {"z": 1}}
     found = {"a": {"x": 1, "y": 3}, "c": {"w": 0}}
-    assert list(map(str, differences(expected, found))) == [
+    assert list(map(str, wrong_results(expected, found))) == [
         "a, key y: expected 2, found 3",
         "b, key z: expected 1, found None",
         "c, key w: expected None, found 0",
     ]
-    assert differences(expected, expected) == []
+    assert wrong_results(expected, expected) == []
 
 
 def test_printed_tables_have_names_and_are_truncated() -> None:

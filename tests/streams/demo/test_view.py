@@ -10,7 +10,7 @@ from tidewheel.streams.demo.view import DemoView, JsonView, ResultTable, Termina
 
 
 def _talk(view: DemoView) -> None:
-    view.tell("broker", "Kafka: [localhost]:1", servers="localhost:1")
+    view.print_event("broker", "Kafka: [localhost]:1", servers="localhost:1")
     with view.work("load", "load flights", 20) as advance:
         for done in range(1, 21):
             advance(done, "fast")

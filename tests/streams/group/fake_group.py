@@ -17,7 +17,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat, encode_message
 from tidewheel.rebalance.protocol.records import encode_record, record_key
 from tidewheel.rebalance.protocol.task_status import TaskStatus
-from tidewheel.streams.cli.group_access import Connection
+from tidewheel.streams.cli.group_access import GroupConnection
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.topics import GroupTopics
@@ -125,12 +125,12 @@ class FakeGroup:
             ),
         )
 
-    def connect(self, config: StreamsConfig) -> Connection:
+    def connect(self, config: StreamsConfig) -> GroupConnection:
         """Replace `tidewheel.streams.cli.group_access.connect`."""
         assert config.application_id == APP
         connection = FakeConnection(self.broker)
         self.connections.append(connection)
-        return cast("Connection", connection)
+        return cast("GroupConnection", connection)
 
 
 def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:

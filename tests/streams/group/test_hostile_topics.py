@@ -71,7 +71,7 @@ def test_observers_answer_for_any_content_of_the_topics(
     group = _group(records, messages)
     access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)
     access.shows_ranges = True
-    status = access.look()
+    status = access.read_status()
     json.dumps(status.to_dict())
     status_view(status)
     assert all(alarm.text.isprintable() for alarm in status.alarms)
@@ -121,7 +121,7 @@ def test_recovery_rebuilds_a_group_from_any_remaining_content(
     committed = {orders: CommittedOffset(5, progress.encode())}
     group = _group(records, messages)
     access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)
-    access.read_what_there_is(whole=True)
+    access.read_existing_topics(whole=True)
     task = TaskId(0, 0)
     facts = RecoveryFacts(
         application_id=APP,

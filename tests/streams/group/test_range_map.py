@@ -12,7 +12,7 @@ from tidewheel.rebalance.protocol.records import TaskRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.range_map import progress_of, range_map, topic_readers
-from tidewheel.streams.group.topics import Heard
+from tidewheel.streams.group.topics import ReceivedMessage
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
@@ -83,6 +83,6 @@ def test_readers_are_derived_from_figures_and_from_the_log() -> None:
     )
     copy = TaskStatus(task="2_3", role="learner", epoch=1, state="RESTORING", input={"x-3": 5})
     junk = TaskStatus(task="junk", role="active", epoch=1, state="RUNNING", input={"x-3": 5})
-    inbox.add(Heard(book.now_ms, beat("a", active, copy, junk)))
+    inbox.add(ReceivedMessage(book.now_ms, beat("a", active, copy, junk)))
     group = fold_log(book.entries).group
     assert topic_readers(group, inbox) == {"my-orders": 1, "payments": 0}

@@ -114,7 +114,7 @@ def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
 
 def test_live_members_prevent_a_reset() -> None:
     """H18: on any machine."""
-    plan = plan_reset(scope_of("shop", _topology()), _facts(speaking=("a", "b")))
+    plan = plan_reset(scope_of("shop", _topology()), _facts(live_members=("a", "b")))
     assert plan.refusals == (
         "members of shop were alive a few seconds ago: a, b; stop the application everywhere first",
     )
@@ -142,7 +142,7 @@ def test_force_ends_only_workers_with_a_fixed_assignment() -> None:
     assert plan.refusals == ()
     assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1", "shop-fixed-b-0")
     assert any("end with FencedError: bank-fixed-0 at" in note for note in plan.notes)
-    speaking = replace(live, speaking=("a",))
+    speaking = replace(live, live_members=("a",))
     assert plan_reset(scope_of("shop", _topology()), speaking, force=True).refusals
 
 

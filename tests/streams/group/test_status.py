@@ -23,7 +23,7 @@ from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
-from tidewheel.streams.group.topics import Heard
+from tidewheel.streams.group.topics import ReceivedMessage
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
@@ -63,7 +63,7 @@ def _status(
     """Return the status; each message is this many ms old."""
     inbox = InboxFold()
     for ago_ms, message in sorted(heard, key=lambda each: -each[0]):
-        inbox.add(Heard(book.now_ms - ago_ms, message))  # type: ignore[arg-type]  # tests say messages
+        inbox.add(ReceivedMessage(book.now_ms - ago_ms, message))  # type: ignore[arg-type]  # tests say messages
     return group_status(
         APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms, around=around
     )
@@ -226,7 +226,7 @@ def test_a_fence_without_a_leader_is_no_slow_fence() -> None:
     book.after(11_000)
     (alarm,) = _status(book, (11_000, LEADER)).alarms
     assert alarm.name == "no-leader"
-    assert "a on h-a, b on h-b must be fenced before the tasks go on" in alarm.text
+    assert "must fence a on h-a, b on h-b before their tasks continue" in alarm.text
     assert alarm.text.endswith("start a member")
     assert _names(_status(book, (100, LEADER))) == ["fencing-takes-long"] * 2
 
@@ -376,21 +376,29 @@ def test_foreign_offsets_are_distinguished_from_our_own() -> None:
 def test_live_members_are_listed_by_name() -> None:
     book = two_members()
     inbox = InboxFold()
-    inbox.add(Heard(book.now_ms, beat("a")))
-    inbox.add(Heard(book.now_ms - 6_001, beat("b")))
-    inbox.add(Heard(book.now_ms, beat("gone")))
-    inbox.add(Heard(book.now_ms, JOIN))
-    assert inbox.speaking(book.group, book.now_ms) == ("a", "c")
-    assert inbox.speaking(Group(), book.now_ms) == ("a", "c", "gone")
+    inbox.add(ReceivedMessage(book.now_ms, beat("a")))
+    inbox.add(ReceivedMessage(book.now_ms - 6_001, beat("b")))
+    inbox.add(ReceivedMessage(book.now_ms, beat("gone")))
+    inbox.add(ReceivedMessage(book.now_ms, JOIN))
+    assert inbox.live_members(book.group, book.now_ms) == ("a", "c")
+    assert inbox.live_members(Group(), book.now_ms) == ("a", "c", "gone")
 
 
 def test_a_long_running_observer_removes_members_that_left() -> None:
     inbox = InboxFold()
-    inbox.add(Heard(0, JOIN))
-    inbox.add(Heard(0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
-    inbox.add(Heard(0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))))
+    inbox.add(ReceivedMessage(0, JOIN))
+    inbox.add(
+        ReceivedMessage(
+            0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")
+        )
+    )
+    inbox.add(
+        ReceivedMessage(
+            0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))
+        )
+    )
     for now_ms in range(0, 5_000_000, 500_000):
-        inbox.add(Heard(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))
+        inbox.add(ReceivedMessage(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))
         inbox.forget_old()
     assert inbox.heard_ms.keys() == inbox.names.keys() == inbox.tasks.keys() == {"a-1"}
     assert inbox.tasks["a-1"]

@@ -38,7 +38,7 @@ class FakeLink:
         self.turns = 0
         self.call_ns = 0
 
-    def take(self) -> list[AnyOrder]:
+    def receive_orders(self) -> list[AnyOrder]:
         taken, self.orders = self.orders, []
         return taken
 
@@ -70,8 +70,8 @@ def test_orders_received_with_the_welcome_are_kept_for_the_loop() -> None:
     stage = Stage(welcome, drop)
     assert stage.membership.wait_for_welcome(threading.Event()) == "app-a-0"
     assert stage.link.turns > 0, "a worker that waits does not hang"
-    assert stage.membership.take() == [welcome, drop]
-    assert stage.membership.take() == []
+    assert stage.membership.receive_orders() == [welcome, drop]
+    assert stage.membership.receive_orders() == []
 
 
 def test_a_stopping_worker_does_not_wait_for_its_welcome() -> None:
@@ -101,7 +101,7 @@ def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception])
 def test_the_end_of_the_application_is_passed_to_the_program_and_not_to_the_loop() -> None:
     drop = DropCopy(task="0_1")
     stage = Stage(EndApplication(reason="b: ValueError"), drop)
-    assert stage.membership.take() == [drop]
+    assert stage.membership.receive_orders() == [drop]
     assert stage.shutdowns == ["b: ValueError"]
 
 
@@ -136,7 +136,7 @@ def test_S3_the_group_gives_the_reason_of_a_fence() -> None:
 
 def test_a_reason_already_received_by_the_loop_is_used() -> None:
     stage = Stage(EndIncarnation(reason="over", final=True, code="FENCED_INSTANCE"))
-    stage.membership.take()
+    stage.membership.receive_orders()
     assert stage.membership.fencing_reason(FencedError("over"), 30).final
 
 

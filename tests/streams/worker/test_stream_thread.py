@@ -33,7 +33,7 @@ class FakeLife:
     def __init__(self, stage: "Stage", arguments: dict[str, Any]) -> None:
         self.stage = stage
         self.wipe_globals = arguments["wipe_globals"]
-        self.wanted_slot = arguments["wanted_slot"]
+        self.preferred_slot = arguments["preferred_slot"]
         self.slot: int | None = None
         self.ending: threading.Event = arguments["ending"]
         self.ends_all: Callable[[BaseException], bool] = arguments["ends_all"]
@@ -86,7 +86,7 @@ class Stage:
         monkeypatch.setattr(stream_thread, "_REPLACE_WAIT_S", 0.001)
         monkeypatch.setattr(stream_thread, "_REJOIN_WAIT_S", 0.001)
         self.thread = StreamThread(
-            application, HostWatchdog(), self, name="worker", wanted_slot=None, alone=True
+            application, HostWatchdog(), self, name="worker", preferred_slot=None, alone=True
         )
 
     def live(self) -> StreamThread:
@@ -162,7 +162,7 @@ def test_the_next_incarnation_uses_the_slot_of_its_state(monkeypatch: pytest.Mon
 
     stage = Stage(monkeypatch, in_slot_3, clean)
     stage.live()
-    assert [life.wanted_slot for life in stage.lived] == [None, 3]
+    assert [life.preferred_slot for life in stage.lived] == [None, 3]
 
 
 def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello, enco
 from tidewheel.streams.worker.application.application import Application, SystemClock
 from tidewheel.streams.worker.application.application_state import ApplicationState
 from tidewheel.streams.worker.application.memory import ProcessMemory
-from tidewheel.streams.worker.application.wiring import take_slot
+from tidewheel.streams.worker.application.wiring import claim_slot
 from tidewheel.streams.worker.worker_hello import fitting, make_hello
 from tidewheel.tasks.kafka.internal_topics import plan_application
 
@@ -45,7 +45,7 @@ def introduced(folder: Path, **settings: Any) -> Hello:
     """Return the Hello of a worker with seven records of task 0_1 on disk."""
     made = application(folder, **settings)
     with ExitStack() as stack:
-        slot = take_slot(made.config, None, stack)
+        slot = claim_slot(made.config, None, stack)
         return make_hello(
             made,
             plan_application(made.spec, "shop", {"in": 2}),

@@ -180,7 +180,7 @@ FREE: dict[str, tuple[Program, str]] = {
             s.group_by_key().windowed_by(TimeWindows(5)).count(),
             s.group_by_key().windowed_by(SlidingWindows(5)).count(),
         ),
-        "goes by the time of other records",
+        "uses the times of other records",
     ),
     "a processor without `keyed`": (
         lambda s, o, t: s.process(Silent, name="own").to("x"),

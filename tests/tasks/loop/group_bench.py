@@ -66,7 +66,7 @@ class FakeMembership:
         #: True grants further transactional ids immediately.
         self.gives_ids = True
 
-    def take(self) -> list[AnyOrder]:
+    def receive_orders(self) -> list[AnyOrder]:
         with self.changed:
             orders, self.orders = self.orders, []
             return orders

@@ -126,14 +126,14 @@ class Shop:
         kill = kill or Kill()
         return BootstrapDriver(
             self.target,
-            books=self.books(kill),
+            group_log=self.books(kill),
             admin=KilledAdmin(self.broker, kill),
             producer=lambda name: KilledProducer(self.broker, name, kill),
             job=LocalJob(self.target, rows, self.ports(kill), order_by),
             attempt=f"b{self.attempts}",
             topology_hash=b"topology",
             now_ms=lambda: NOW_MS,
-            beside=other_stores_of(self.plan, APP, self.target),
+            other_stores=other_stores_of(self.plan, APP, self.target),
             has_records=self.has_records,
         )
 
@@ -399,7 +399,7 @@ def test_a_failed_or_interrupted_check_releases_the_group(kind: type[BaseExcepti
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
-    driver._tell = lambda each: told.append(each.text)
+    driver._on_step = lambda each: told.append(each.text)
 
     def interrupted(existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Any:
         raise kind(existing, timestamp_ms)
@@ -436,7 +436,7 @@ def test_an_interrupted_write_reports_that_the_group_stays_held() -> None:
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
-    driver._tell = lambda each: told.append(each.text)
+    driver._on_step = lambda each: told.append(each.text)
 
     def interrupted(order: WriteOrder) -> Any:
         raise KeyboardInterrupt(order.attempt)

@@ -17,7 +17,7 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 from tidewheel.streams.processes.supervisor.worker_messages import (
     MetricsReported,
-    RecordInHand,
+    NextRecord,
     Report,
     StartWorker,
     StateChanged,
@@ -260,7 +260,7 @@ def test_a_record_that_kills_workers_silently_is_named_too(
     def note(_slot: int, report: Report) -> None:
         if isinstance(report, WorkerReady):
             hands.append([])
-        elif isinstance(report, RecordInHand) and report.topic is not None:
+        elif isinstance(report, NextRecord) and report.topic is not None:
             hands[-1].append(report.offset)
 
     supervisor = Supervisor([shouting.start()], restart=IMPATIENT, on_report=note)

@@ -344,7 +344,7 @@ def test_K2_on_a_screen_the_most_uneven_partitions_come_first(cut: FakeGroup, wi
     del wide
     with access_to(StreamsConfig(application_id=APP, bootstrap_servers="k:1")) as access:
         access.shows_ranges = True
-        status = access.look()
+        status = access.read_status()
     assert status.key_ranges is not None
     (uneven,) = status.key_ranges
     even = replace(uneven, partition=0, task="0_0", ranges=uneven.ranges[:1])

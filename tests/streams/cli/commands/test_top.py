@@ -72,7 +72,7 @@ def test_each_poll_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) ->
 def test_unavailable_brokers_do_not_end_top(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real: Callable[..., GroupStatus] = GroupAccess.look
+    real: Callable[..., GroupStatus] = GroupAccess.read_status
     away = iter([True, False])
 
     def look(access: GroupAccess, *, ask_brokers: bool) -> GroupStatus:
@@ -80,7 +80,7 @@ def test_unavailable_brokers_do_not_end_top(
             raise StreamsError("list topics: nobody there")
         return real(access, ask_brokers=ask_brokers)
 
-    monkeypatch.setattr(GroupAccess, "look", look)
+    monkeypatch.setattr(GroupAccess, "read_status", look)
     assert main(["top", "shop", "--count", "2"]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "can't be read: list topics: nobody there"
@@ -117,7 +117,7 @@ group.beats(book.now_ms, "a", "b")
 with pytest.MonkeyPatch.context() as patch:
     use(patch, group, book.now_ms)
     if sys.argv[1:]:
-        look, client, looks = GroupAccess.look, AdminClient({"bootstrap.servers": sys.argv[1]}), []
+        look, client, looks = GroupAccess.read_status, AdminClient({"bootstrap.servers": sys.argv[1]}), []
 
         def stuck(access, **given):
             looks.append(look(access, **given))
@@ -126,7 +126,7 @@ with pytest.MonkeyPatch.context() as patch:
                 client.list_topics(timeout=20)
             return looks[-1]
 
-        patch.setattr(GroupAccess, "look", stuck)
+        patch.setattr(GroupAccess, "read_status", stuck)
     raise SystemExit(main(["top", "shop", "--interval", "0.1"]))
 """
 

@@ -13,7 +13,7 @@ from tests.fakes.proxy import OFFSET_FETCH, KafkaProxy
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin import admin as admin_module
-from tidewheel.streams.kafka.admin.open_transactions import Node, with_producers
+from tidewheel.streams.kafka.admin.open_transactions import BrokerAddress, with_producers
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 
 pytestmark = pytest.mark.broker
@@ -66,12 +66,12 @@ def test_a_client_without_an_answer_receives_no_second_request(
     monkeypatch.setattr(admin_module, "_READER_S", 1.0)
     admin = harmed.clients.admin(timeout_s=20.0)
     assert admin.committed(group, [wanted], stable=True) == {}
-    (kept,) = admin._readers._kept.values()
+    (kept,) = admin._readers._readers.values()
     proxy.mute(OFFSET_FETCH)
 
     assert admin.committed(group, [wanted], stable=True) == {}
 
-    assert kept not in admin._readers._kept.values()
+    assert kept not in admin._readers._readers.values()
     with pytest.raises(RuntimeError, match="closed"):
         kept.poll(0)
     admin.close()
@@ -145,7 +145,7 @@ def test_F3_the_text_names_the_reason_if_brokers_can_not_be_asked(
 ) -> None:
     host, _, port = cluster.clients.settings.bootstrap_servers.rpartition(":")
     each = TopicPartition("log", 0)
-    node = Node(host, int(port))
+    node = BrokerAddress(host, int(port))
     found = with_producers(
         {each: OpenTransaction(partition=each, start=3, end=9)}, {each: node}, [node], config
     )

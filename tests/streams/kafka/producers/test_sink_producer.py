@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.cluster import columns
-from tidewheel.streams.kafka.producers.sink_producer import _Answer, _located, _parts
+from tidewheel.streams.kafka.producers.sink_producer import _located, _parts, _RecordError
 
 ERROR = KafkaError(KafkaError._MSG_TIMED_OUT)
 
@@ -41,9 +41,9 @@ def test_parts_contain_every_record_once_in_order_and_are_smaller(
     kinds: list[str], alone: bool
 ) -> None:
     errors = {
-        "named": _Answer(KafkaError(KafkaError.INVALID_RECORD), 1),
-        "other": _Answer(KafkaError(KafkaError._INVALID_DIFFERENT_RECORD), 1),
-        "batch": _Answer(KafkaError(KafkaError.INVALID_RECORD), 2),
+        "named": _RecordError(KafkaError(KafkaError.INVALID_RECORD), 1),
+        "other": _RecordError(KafkaError(KafkaError._INVALID_DIFFERENT_RECORD), 1),
+        "batch": _RecordError(KafkaError(KafkaError.INVALID_RECORD), 2),
     }
     kinds[0] = "batch" if kinds[0] == "accepted" else kinds[0]
     places = [(0, index) for index in range(len(kinds))]

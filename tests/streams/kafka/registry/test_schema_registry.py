@@ -453,7 +453,7 @@ def test_a_copy_of_a_serde_is_the_same_object(registry: SchemaRegistry) -> None:
 def test_settings_with_secrets_can_not_be_sent(given: dict[str, str], told: str) -> None:
     settings = {"url": "http://localhost:1", "max.retries": 2, "timeout": 1, **given}
     with pytest.raises(TopologyError, match=told) as raised:
-        FORMATS.travelling(settings)
+        FORMATS.portable_registry(settings)
     assert "hunter2" not in str(raised.value)
 
 

@@ -12,11 +12,11 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Failed,
     FindSnapshot,
     Forget,
-    Made,
     MakeRuns,
     Order,
     Progressed,
     Report,
+    RunsBuilt,
     SnapshotFound,
     decode_begin,
     decode_order,
@@ -38,7 +38,7 @@ def answers(order: Order, told: int) -> list[Report]:
         return [Progressed(number=order.number, position=1, records=1)]
     if order.shape.name == "fail":
         return [Failed(number=order.number, reason="as asked")]
-    return [Made(number=order.number, files=(), time=StoreTime(), records=told)]
+    return [RunsBuilt(number=order.number, files=(), time=StoreTime(), records=told)]
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.restart_policy import (
     Crash,
     CrashHistory,
-    GiveUp,
     Restart,
     RestartSettings,
+    StopRestarting,
     judge,
 )
 
@@ -40,9 +40,9 @@ def _crash(*, offset: int | None = None, healthy_ms: int = 0) -> Crash:
     )
 
 
-def _decisions(*crashes: Crash) -> list[Restart | GiveUp]:
+def _decisions(*crashes: Crash) -> list[Restart | StopRestarting]:
     history = CrashHistory()
-    decisions: list[Restart | GiveUp] = []
+    decisions: list[Restart | StopRestarting] = []
     for crash in crashes:
         history, decision = judge(history, crash, SETTINGS)
         decisions.append(decision)
@@ -62,7 +62,7 @@ def test_a_healthy_minute_makes_the_next_wait_short_again() -> None:
 def test_the_fifth_crash_on_one_offset_ends_the_command_and_names_the_offset() -> None:
     *before, last = _decisions(*[_crash(offset=42)] * 5)
     assert all(isinstance(decision, Restart) for decision in before)
-    assert isinstance(last, GiveUp)
+    assert isinstance(last, StopRestarting)
     assert last.exit_code is ExitCode.CRASH_LOOP
     assert last.message.startswith("5 crashes on topic orders, partition 3, offset 42: map failed")
     assert "processing_exception_handler" in last.message
@@ -74,7 +74,7 @@ def test_the_record_of_silent_deaths_is_named_without_a_handler() -> None:
     )  # fmt: skip
     *before, last = _decisions(*[silent] * 5)
     assert all(isinstance(decision, Restart) for decision in before)
-    assert isinstance(last, GiveUp)
+    assert isinstance(last, StopRestarting)
     assert last.exit_code is ExitCode.CRASH_LOOP
     assert "topic orders, partition 3, offset 7: killed by SIGSEGV; correct" in last.message
     assert "processing_exception_handler" not in last.message
@@ -82,7 +82,7 @@ def test_the_record_of_silent_deaths_is_named_without_a_handler() -> None:
 
 def test_an_offset_that_fails_after_long_runs_still_ends_the_command() -> None:
     decision = _decisions(*[_crash(offset=42, healthy_ms=70_000)] * 5)[-1]
-    assert isinstance(decision, GiveUp)
+    assert isinstance(decision, StopRestarting)
 
 
 def test_a_crash_at_a_later_offset_restarts_the_count() -> None:
@@ -98,17 +98,19 @@ def test_partitions_are_counted_separately() -> None:
         offset=7,
     )
     decisions = _decisions(*[_crash(offset=42), other] * 5)
-    assert [isinstance(decision, GiveUp) for decision in decisions] == [False] * 8 + [True] * 2
+    assert [isinstance(decision, StopRestarting) for decision in decisions] == [False] * 8 + [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize("code", [ExitCode.FENCED, ExitCode.USAGE, ExitCode.MISSING_SOURCE_TOPIC])
 def test_errors_that_a_restart_cannot_mend_are_not_restarted(code: ExitCode) -> None:
-    assert _decisions(Crash(exit_code=code, message="no")) == [GiveUp(code, "no")]
+    assert _decisions(Crash(exit_code=code, message="no")) == [StopRestarting(code, "no")]
 
 
 def test_without_restarts_the_first_crash_ends_the_command() -> None:
     _, decision = judge(CrashHistory(), _crash(offset=1), RestartSettings(enabled=False))
-    assert decision == GiveUp(ExitCode.RECORD_FAILED, "map failed")
+    assert decision == StopRestarting(ExitCode.RECORD_FAILED, "map failed")
 
 
 @given(st.lists(crashes, max_size=40))
@@ -134,7 +136,7 @@ def test_five_crashes_in_a_row_on_an_offset_end_the_command(
         history, decision = judge(history, crash, SETTINGS)
         known, count = model.get(partition, (-1, 0))
         model[partition] = (offset, count + 1 if known == offset else 1)
-        assert isinstance(decision, GiveUp) == (model[partition][1] >= 5)
+        assert isinstance(decision, StopRestarting) == (model[partition][1] >= 5)
 
 
 def test_the_history_does_not_grow_without_bound() -> None:

@@ -32,7 +32,7 @@ class Line(NamedTuple):
         return json.loads(self.text) if self.text.startswith("{") else {}
 
 
-class Heard(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """Message to the group, with its time (monotonic ns)."""
 
     at_ns: int
@@ -175,13 +175,13 @@ def least(measure: Callable[[int], float], wanted: float, tries: int = 5) -> flo
     return found
 
 
-def heard(path: Path) -> list[Heard]:
-    found: list[Heard] = []
+def heard(path: Path) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         at_ns, _, data = line.partition(b" ")
         message = decode_message(data)
         if message is not None:
-            found.append(Heard(int(at_ns), message))
+            found.append(ReceivedMessage(int(at_ns), message))
     return found
 
 

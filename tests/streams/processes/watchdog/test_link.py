@@ -137,7 +137,7 @@ def test_the_first_message_is_hello_with_the_shared_memory(
 def test_orders_wake_the_worker_and_are_drained_in_order(
     link: WatchdogLink, watchdogs: _Watchdogs, woken: threading.Event
 ) -> None:
-    assert link.take() == []
+    assert link.receive_orders() == []
     orders: list[AnyOrder] = [
         Welcome(transactional_id="t"),
         DropCopy(task="0_1"),
@@ -146,9 +146,9 @@ def test_orders_wake_the_worker_and_are_drained_in_order(
     watchdogs.wait_for(1).order(*orders)
     assert woken.wait(PATIENCE_S)
     taken: list[AnyOrder] = []
-    _until(lambda: len(taken.__iadd__(link.take())) >= 3)
+    _until(lambda: len(taken.__iadd__(link.receive_orders())) >= 3)
     assert taken == orders
-    assert link.take() == []
+    assert link.receive_orders() == []
 
 
 def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
@@ -173,7 +173,7 @@ def test_a_new_watchdog_receives_hello_and_the_valid_reports(
     _, memory = first.meet()
     memory.lease_ns = 123
     first.order(Welcome(transactional_id="t"))
-    _until(lambda: bool(link.take()))
+    _until(lambda: bool(link.receive_orders()))
     seen = TasksSeen(tasks=(("0_0", True, ("c",)),), partitions={"in": 1})
     link.send(WorkerStatus())
     link.send(seen)
@@ -189,7 +189,7 @@ def test_a_new_watchdog_receives_hello_and_the_valid_reports(
     lasting = [seen, WorkerStatus(), WorkerLeaves(rejoin=True), WantShutdown(reason="ValueError")]
     assert [second.heard() for _ in lasting] == lasting
     second.order(KeepCopy(task="0_0", role="standby", learn_epoch=2))
-    _until(lambda: link.take() == [KeepCopy(task="0_0", role="standby", learn_epoch=2)])
+    _until(lambda: link.receive_orders() == [KeepCopy(task="0_0", role="standby", learn_epoch=2)])
     link.send(WorkerStatus())
     assert second.heard() == WorkerStatus()
     memory.close()
@@ -200,7 +200,7 @@ def test_invalid_orders_are_ignored(link: WatchdogLink, watchdogs: _Watchdogs) -
     watchdog = watchdogs.wait_for(1)
     watchdog._socket.sendall(b'{"order":"dance"}\nnonsense\n')
     watchdog.order(DropCopy(task="0_1"))
-    _until(lambda: link.take() == [DropCopy(task="0_1")])
+    _until(lambda: link.receive_orders() == [DropCopy(task="0_1")])
 
 
 def test_close_sends_waiting_reports_and_closes_the_connection(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.streams.processes.watchdog.playing import (
-    Heard,
+    ReceivedMessage,
     WorkerProgram,
     end_process,
     heard,
@@ -61,7 +61,7 @@ def start(tmp_path: Path, command: list[str]) -> Iterator[StartWorker]:
         end_process(worker.watchdog_pid)
 
 
-def _beats(said: Path, since_ns: int, until_ns: int) -> list[Heard]:
+def _beats(said: Path, since_ns: int, until_ns: int) -> list[ReceivedMessage]:
     return [
         each
         for each in heard(said)
@@ -198,7 +198,7 @@ def test_one_watchdog_serves_several_workers(command: list[str], said: Path) -> 
 
     def all_welcome() -> bool:
         for link, taken in zip(links, orders, strict=True):
-            taken.extend(link.take())
+            taken.extend(link.receive_orders())
         return all(any(isinstance(each, Welcome) for each in taken) for taken in orders)
 
     wait_until(all_welcome)

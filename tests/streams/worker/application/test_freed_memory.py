@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from tidewheel.streams.worker.application.memory import FreedMemory, give_back
+from tidewheel.streams.worker.application.memory import FreedMemory, trim_heap
 
 
 def resident_mib() -> float:
@@ -17,7 +17,7 @@ def test_free_memory_between_used_blocks_is_returned() -> None:
     kept = pieces[::100]
     del pieces
     before_mib = resident_mib()
-    assert give_back()
+    assert trim_heap()
     assert before_mib - resident_mib() > 100
     assert len(kept) == 1_000
 

@@ -17,7 +17,7 @@ from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
 from tidewheel.streams.processes.watchdog import __main__, watchdog
 from tidewheel.streams.processes.watchdog.assignor_process import Assignors
 from tidewheel.streams.processes.watchdog.hello import Hello
-from tidewheel.streams.processes.watchdog.watchdog import MonotonicClock
+from tidewheel.streams.processes.watchdog.watchdog import SystemMonotonicClock
 
 
 class _OverheardLog(FakeGroupLog):
@@ -57,7 +57,7 @@ def main() -> int:
                 session_timeout_ms=hello.join.session_timeout_ms,
                 coordinator=hello.coordinator,
             ),
-            clock=MonotonicClock(),
+            clock=SystemMonotonicClock(),
             was_used=admin.was_used,
         )
 

@@ -45,7 +45,7 @@ def main() -> int:
     selector.register(sys.stdin, selectors.EVENT_READ)
     while True:
         link.progress()
-        for order in link.take():
+        for order in link.receive_orders():
             _print(encode_line(order).decode().rstrip())
             if isinstance(order, MayClose):
                 link.send(WorkerClosed())

@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import StreamsError
 
 LOG = TopicPartition("log", 0)
@@ -29,11 +29,11 @@ def test_F1_the_end_waits_for_open_transactions() -> None:
         if len(pauses) == 3:
             broker.abort("other")
 
-    assert settled_ends(FakeAdmin(broker), [LOG], pause=pause) == {LOG: 4}
+    assert stable_ends(FakeAdmin(broker), [LOG], pause=pause) == {LOG: 4}
     assert len(pauses) == 3
 
 
 def test_F1_a_transaction_that_stays_open_is_named() -> None:
     admin = FakeAdmin(_with_open_transaction())
     with pytest.raises(StreamsError, match="log-0 from offset 1 on"):
-        settled_ends(admin, [LOG], pause=lambda _: None)
+        stable_ends(admin, [LOG], pause=lambda _: None)

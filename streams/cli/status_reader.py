@@ -19,18 +19,18 @@ def check_interval(interval_s: float) -> None:
         )
 
 
-class Looker:
+class StatusReader:
     """Reads a group's status repeatedly; asks the brokers only every `_ASK_BROKERS_S`."""
 
     def __init__(self, access: GroupAccess) -> None:
         self._access = access
         self._asked_s: float | None = None
 
-    def look(self) -> GroupStatus:
+    def read_status(self) -> GroupStatus:
         """Return the status; raise `StreamsError` if the group's topics cannot be read."""
         now_s = time.monotonic()
         ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
-        status = self._access.look(ask_brokers=ask)
+        status = self._access.read_status(ask_brokers=ask)
         if ask:
             self._asked_s = now_s
         return status

@@ -18,7 +18,7 @@ class EndsAdmin(Protocol):
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
 
 
-def settled_ends(
+def stable_ends(
     admin: EndsAdmin,
     partitions: Sequence[TopicPartition],
     *,
