@@ -70,8 +70,7 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
         )
     if spec.retain_duplicates or spec.changelog_headers:
         raise StreamsError(
-            f"store {store} buffers records of a join or rows of suppress, and has no rows of a table; its operator fills it, so "
-            "it needs no bootstrap"
+            f"store {store} buffers records of a join or rows of suppress, and has no rows of a table; it fills by itself"
         )
     if spec.keeps_headers:
         raise StreamsError(

@@ -370,7 +370,7 @@ def test_a_builder_is_no_topology() -> None:
         KafkaStreams(builder, config())
     nothing: Any = 7
     with pytest.raises(
-        TopologyError, match=r"of type int; give what StreamsBuilder.build\(\) retur"
+        TopologyError, match=r"of type int; give the result of StreamsBuilder.build\(\)"
     ):
         TopologyTestDriver(nothing)
 
