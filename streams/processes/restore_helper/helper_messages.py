@@ -97,7 +97,7 @@ class BuiltFile(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
 
 
-class RunsBuilt(msgspec.Struct, tag="made", frozen=True, kw_only=True):
+class RunsCreated(msgspec.Struct, tag="made", frozen=True, kw_only=True):
     """The files that a `MakeRuns` order produced, by ascending offset."""
 
     number: int
@@ -119,7 +119,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
 
 
 Order = FindSnapshot | MakeRuns | Forget
-Report = SnapshotFound | Progressed | RunsBuilt | Failed
+Report = SnapshotFound | Progressed | RunsCreated | Failed
 
 _ENCODER: Final = msgspec.json.Encoder()
 _BEGIN: Final[msgspec.json.Decoder[Begin]] = msgspec.json.Decoder(Begin)

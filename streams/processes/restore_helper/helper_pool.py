@@ -23,7 +23,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Order,
     Progressed,
     Report,
-    RunsBuilt,
+    RunsCreated,
     SnapshotFound,
 )
 from tidewheel.streams.processes.restore_helper.helper_process import HELPER_COMMAND, HelperProcess
@@ -239,11 +239,11 @@ def message_of(number: int, order: RunOrder) -> Order:
     )
 
 
-def report_of(report: Progressed | RunsBuilt | Failed) -> RunReport:
+def report_of(report: Progressed | RunsCreated | Failed) -> RunReport:
     match report:
         case Progressed():
             return RunProgress(position=report.position, records=report.records)
-        case RunsBuilt():
+        case RunsCreated():
             files = tuple(RunFile(Path(file.path), file.run) for file in report.files)
             return RunsBuilt(runs=BuiltRuns(files, report.time), records=report.records)
         case Failed():

@@ -35,7 +35,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Order,
     Progressed,
     Report,
-    RunsBuilt,
+    RunsCreated,
     SnapshotFound,
 )
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
@@ -353,7 +353,7 @@ class RestoreHelper:
         before = StoreTime() if order.snapshot is None else order.snapshot.time
         self._drop(job)
         self._send(
-            RunsBuilt(
+            RunsCreated(
                 number=order.number,
                 files=tuple(BuiltFile(path=str(file.path), run=file.run) for file in files),
                 time=before.later(built.time),

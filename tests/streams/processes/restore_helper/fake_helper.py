@@ -16,7 +16,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     Order,
     Progressed,
     Report,
-    RunsBuilt,
+    RunsCreated,
     SnapshotFound,
     decode_begin,
     decode_order,
@@ -38,7 +38,7 @@ def answers(order: Order, told: int) -> list[Report]:
         return [Progressed(number=order.number, position=1, records=1)]
     if order.shape.name == "fail":
         return [Failed(number=order.number, reason="as asked")]
-    return [RunsBuilt(number=order.number, files=(), time=StoreTime(), records=told)]
+    return [RunsCreated(number=order.number, files=(), time=StoreTime(), records=told)]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
     MakeRuns,
     Progressed,
     Report,
-    RunsBuilt,
+    RunsCreated,
     SnapshotFound,
     decode_order,
     decode_report,
@@ -121,7 +121,7 @@ def test_a_range_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
     bench.fill(30)
     bench.order(1, 12)
     (made,) = bench.work()
-    assert isinstance(made, RunsBuilt)
+    assert isinstance(made, RunsCreated)
     report = report_of(made)
     assert isinstance(report, RunsBuilt)
     assert report.records == 12
@@ -134,7 +134,7 @@ def test_a_range_larger_than_its_memory_becomes_a_limited_number_of_runs(tmp_pat
     bench.fill(600)
     bench.order(1, 600)
     (made,) = bench.work()
-    assert isinstance(made, RunsBuilt)
+    assert isinstance(made, RunsCreated)
     assert 1 < len(made.files) <= 16
     report = report_of(made)
     assert isinstance(report, RunsBuilt)
@@ -158,7 +158,7 @@ def test_records_that_are_read_override_the_snapshot(tmp_path: Path) -> None:
     bench.broker.send(LOG, None, b"%06d" % 0, timestamp=1, partition=0)
     bench.order(1, 10, from_offset=9, snapshot=snapshot.partition(0))
     (*_, made) = bench.work()
-    assert isinstance(made, RunsBuilt)
+    assert isinstance(made, RunsCreated)
     assert [(each.run.from_offset, each.run.to_offset) for each in made.files] == [(0, 9), (9, 10)]
     assert made.records == 4
     report = report_of(made)
@@ -291,7 +291,7 @@ def test_a_truncated_log_is_reported(tmp_path: Path) -> None:
     said = {report.number: report for report in bench.work()}
     assert isinstance(said[1], Failed)
     assert "offset 0" in said[1].reason
-    assert isinstance(said[2], RunsBuilt)
+    assert isinstance(said[2], RunsCreated)
 
 
 def test_a_range_without_progress_is_abandoned(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_copies_wait_for_active_tasks_and_do_not_starve(
     for number in sorted(range(20), reverse=copies_first):
         bench.fill(1, number)
         bench.order(number, 1, partition=number, urgent=number < 15)
-    done = [report.number for report in bench.work() if isinstance(report, RunsBuilt)]
+    done = [report.number for report in bench.work() if isinstance(report, RunsCreated)]
     assert len(done) == 20
     turns = [number >= 15 for number in done]
     assert 2 <= sum(turns[:12]) <= 3
@@ -352,7 +352,7 @@ def test_one_partition_is_read_for_one_order_at_a_time(tmp_path: Path) -> None:
     bench.order(1, 9)
     bench.order(2, 6)
     made = bench.work()
-    assert [(each.number, each.records) for each in made if isinstance(each, RunsBuilt)] == [
+    assert [(each.number, each.records) for each in made if isinstance(each, RunsCreated)] == [
         (1, 9),
         (2, 6),
     ]
