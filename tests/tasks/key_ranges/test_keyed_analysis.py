@@ -169,11 +169,11 @@ FREE: dict[str, tuple[Program, str]] = {
     ),
     "windows behind a filter": (
         lambda s, o, t: s.filter(bool).group_by_key().windowed_by(TimeWindows(5)).count(),
-        "some may be left out before",
+        "operators above it may drop some",
     ),
     "windows behind a join": (
         lambda s, o, t: s.join(t, joined).group_by_key().windowed_by(TimeWindows(5)).count(),
-        "some may be left out before",
+        "operators above it may drop some",
     ),
     "windows of two kinds of time": (
         lambda s, o, t: (
