@@ -25,7 +25,7 @@ from streams.broker.wire import describe_cluster
 from tasks.ports import NewTopic
 from tests.fakes.cluster import RealCluster, write
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _PRODUCERS = 30
 _PARTITIONS = 60
