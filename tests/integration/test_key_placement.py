@@ -78,8 +78,9 @@ def test_a_topic_of_another_partitioner_is_detected_and_its_partitioner_is_used(
     app = start_app(_builder(unique), config | {"settling_ms": 0}, options=RunOptions())
     until(lambda: f"topic {users}: " in caplog.text, "the topic is named")
     until(lambda: _misplaced(cluster, config["application_id"]), "status knows")
-    (text,) = _misplaced(cluster, config["application_id"])
-    assert f'{{"{users}": "crc32"}}' in text
+    # A second beat may have sampled more keys.
+    texts = _misplaced(cluster, config["application_id"])
+    assert [text for text in texts if f'{{"{users}": "crc32"}}' not in text] == []
     assert app.close(timeout=60_000)
 
     follows: dict[str, Any] = {

@@ -31,7 +31,7 @@ from tidewheel.streams.broker.jars import DEFAULT_VERSION
 from tidewheel.streams.broker.wire import describe_cluster
 from tidewheel.tasks.kafka.ports import NewTopic
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _PRODUCERS = 30
 _PARTITIONS = 60

@@ -79,7 +79,7 @@ class Command:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        self._reader.join(10)
+        self._reader.join(PATIENCE_S)  # its workers end with it, and hold its output until then
         assert self._process.stdout is not None
         self._process.stdout.close()
 
