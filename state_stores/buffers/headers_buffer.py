@@ -61,7 +61,6 @@ class HeadersBuffer(CommitBuffer):
             self._of_deletes.pop(key, None)
 
     def check_value(self, value: Any) -> None:
-        """Raise the serde's error if a value does not serialise."""
         super().check_value(None if value is None else WithHeaders(value, ()))
 
     def put_all(
