@@ -103,7 +103,7 @@ class SessionBatch:
         return sorted(known.union(row for row in live if time_of(row) >= earliest))
 
     def replace(
-        self, index: int, found: Iterable[Session], start: int, end: int, value: Any
+        self, index: int, found: Sequence[Session], start: int, end: int, value: Any
     ) -> None:
         """Replace the sessions that the record at `index` joins by one session.
 

@@ -79,8 +79,7 @@ class KafkaBroker:
         port: The port for clients; by default a free one.
         heap_mb: Memory of the Java heap, in MiB.
         jvm_options: More options for Java, such as `-XX:...` or `-D...`.
-        start_timeout_ms: How long the broker may take until it answers. A broker that ends is noticed at once; on a busy machine a start
-            has taken over a minute.
+        start_timeout_ms: Limit until the broker answers. A start on a busy machine took over a minute.
         stop_timeout_ms: How long it may take to stop before it is killed.
         verify_jars: Read all jars and compare their checksums before the start, not only sizes.
         show_progress: Draw a progress bar while fetching; by default if stderr is a terminal.

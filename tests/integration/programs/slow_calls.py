@@ -33,9 +33,9 @@ async def await_nap(value: bytes) -> bytes:
 
 
 def hold(value: bytes) -> bytes:
-    """Keep the interpreter's lock for these seconds; after a long time stay in the call for another second.
+    """Keep the interpreter's lock for these seconds; a long call lasts one second more.
 
-    The watch of calls can only run after the lock is free, and names the call of that moment.
+    The call watch runs once the lock is free, and names the call of that moment.
     """
     _HOLDING.usleep(int(float(value) * 1_000_000))
     if float(value) > 1:
