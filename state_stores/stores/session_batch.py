@@ -87,7 +87,7 @@ class SessionBatch:
         return sorted(rows_left.union(row for row in live if time_of(row) >= earliest))
 
     def replace(
-        self, index: int, sessions: Iterable[Session], start: int, end: int, value: Any
+        self, index: int, sessions: Sequence[Session], start: int, end: int, value: Any
     ) -> None:
         """Replace the sessions that a record joins by one session.
 

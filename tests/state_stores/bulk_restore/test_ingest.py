@@ -241,7 +241,7 @@ def test_a_killed_process_leaves_no_store_that_differs_from_its_position(tmp_pat
             writer.stdin.write("go\n")
             pid = int(writer.stdout.readline())
             worker = psutil.Process(pid)
-            # Later rounds last longer: on a busy machine all kills came before the first position.
+            # Later rounds last longer, until both kinds of kill have come, on any machine.
             wanted = chance.uniform(0.01, 0.15) * (1 + len(seen) / ROUNDS)
             # CPU time of the worker, because the machine may be busy.
             while sum(worker.cpu_times()[:2]) < wanted:
