@@ -213,7 +213,7 @@ class TaskGraph:
         if self._order_start is not None and isinstance(output, RecordBatch):
             output.order = self._order_start(range(len(output)))
         self._deliver(start, output, waiting)
-        self._run_waiting(waiting)
+        self._run_waiting(waiting, self._turns)
 
     def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
         """Run batches of several partitions at once: (source, batch, the places of its records among all)."""
@@ -222,12 +222,13 @@ class TaskGraph:
         for name, batch, places in batches:
             batch.order = self._order_start(places)
             self._deliver(self.nodes[name], batch, waiting)
-        self._run_waiting(waiting)
+        # The topology's order: both windows of a join before the joins that read them.
+        self._run_waiting(waiting, self.nodes.values())
 
-    def _run_waiting(self, waiting: dict[str, list[RecordBatch]]) -> None:
+    def _run_waiting(self, waiting: dict[str, list[RecordBatch]], turns: Iterable[Node]) -> None:
         if not waiting:
             return
-        for node in self._turns:
+        for node in turns:
             batches = waiting.pop(node.name, None)
             if batches is None:
                 continue

@@ -23,6 +23,8 @@ from streams import (
 )
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore, SharedTime
 from streams.testing import TopologyTestDriver
+from tasks.processing.graph import TaskGraph
+from tasks.processing.record_batch import RecordBatch
 
 JSON = Serdes.json()
 #: Topic, key, value, timestamp.
@@ -117,8 +119,10 @@ def test_batches_give_what_single_records_give(
 
 
 def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> list[Result]:
-    """Pipe records of both topics `cut` at a time, so that both inputs are buffered; return what came out."""
+    """Buffer up to `cut` records of both topics, then process them in a worker's order."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+    for task in driver._tasks:
+        task.group.queue = None
     for start in range(0, len(rows), cut):
         for topic in ("left", "right"):
             source = driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
@@ -129,7 +133,9 @@ def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> 
             ]
             if raws:
                 driver._enqueue(topic, raws)
-        driver._settle()
+        for task in driver._tasks:
+            while task.process(cut):
+                driver._commit(task)
     return [(record.key, record.value, record.timestamp) for record in output.read_records()]
 
 
@@ -184,6 +190,32 @@ def test_inputs_that_come_together_give_what_single_records_give(
     assert results[0] == results[1]
     assert failures[0] == failures[1]
     event(f"{kind}, {'some' if results[0] else 'no'} results")
+
+
+def test_buffered_records_of_both_sides_are_joined_in_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The laws above hold for joint batches only if there are some."""
+    joint: list[int] = []
+    run_together = TaskGraph.run_together
+
+    def counted(
+        graph: TaskGraph, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]
+    ) -> None:
+        joint.append(sum(len(batch) for _, batch, _ in batches))
+        run_together(graph, batches)
+
+    monkeypatch.setattr(TaskGraph, "run_together", counted)
+    rows = [("right", "a", 1, 1), ("left", "a", 2, 2), ("right", "a", 3, 3), ("left", "a", 4, 4)]
+    with driver_of(KINDS["inner"](JoinWindows(10, grace=0))) as driver:
+        results = pipe_together(driver, rows, 4)
+    assert joint == [3]
+    assert results == [
+        ("a", [2, 1], 2),
+        ("a", [2, 3], 3),
+        ("a", [4, 1], 4),
+        ("a", [4, 3], 4),
+    ]
 
 
 def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, Any, int]]:
