@@ -21,23 +21,25 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, results, table, throughput
-from benchmarks.broker import BenchmarkBroker, NoBrokerError, benchmark_broker
+from benchmarks import throughput
 from benchmarks.coordinator import suite as coordinator
+from benchmarks.environment import machine
+from benchmarks.environment.broker import BenchmarkBroker, NoBrokerError, benchmark_broker
+from benchmarks.environment.python_environment import PeerEnvironmentError
+from benchmarks.environment.systems import SYSTEMS
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
-from benchmarks.input_topic import TopicError
 from benchmarks.jobs import plan
 from benchmarks.latency import suite as latency
 from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
-from benchmarks.python_environment import PeerEnvironmentError
+from benchmarks.report import results, table
+from benchmarks.report.results import GUARANTEES, Row, SuiteResult
 from benchmarks.restore import suite as restore
-from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
-from benchmarks.systems import SYSTEMS
 from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
+from benchmarks.topics.input_topic import TopicError
 from tidewheel.streams.errors import StreamsError
 
 WIDTH = 110

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from benchmarks import input_topic, outputs, progress
-from benchmarks.commit_log import read_group_commits
-from benchmarks.generator import InputSpec
-from benchmarks.group_progress import GroupProgress, own_topics
-from benchmarks.peer_process import PeerProcess, RunFailedError, Usage, peer_process
+from benchmarks import progress
+from benchmarks.environment.peer_process import PeerProcess, RunFailedError, Usage, peer_process
+from benchmarks.environment.systems import System
 from benchmarks.progress import CommitRecord, Slope
-from benchmarks.systems import System
+from benchmarks.topics import input_topic, outputs
+from benchmarks.topics.commit_log import read_group_commits
+from benchmarks.topics.generator import InputSpec
+from benchmarks.topics.group_progress import GroupProgress, own_topics
 
 POLL_S = 0.25
 START_ALLOWANCE_S = 90

@@ -12,13 +12,18 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.generator import InputSpec, direct_counts
-from benchmarks.input_topic import ensure_input
+from benchmarks.environment.peer_process import RunFailedError
+from benchmarks.environment.systems import SYSTEMS, System
 from benchmarks.jobs import plan
 from benchmarks.jobs.checks import tally_for
 from benchmarks.jobs.expected import expected
-from benchmarks.peer_process import RunFailedError
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows, rounds_parameter
+from benchmarks.report.results import (
+    COMMON_INTERVALS_MS,
+    GUARANTEES,
+    Row,
+    make_rows,
+    rounds_parameter,
+)
 from benchmarks.run import (
     SLOWEST_RECORDS_PER_S,
     RunRequest,
@@ -26,7 +31,8 @@ from benchmarks.run import (
     WrongResultError,
     run_once,
 )
-from benchmarks.systems import SYSTEMS, System
+from benchmarks.topics.generator import InputSpec, direct_counts
+from benchmarks.topics.input_topic import ensure_input
 
 JOBS = tuple(plan.JOBS)
 #: The programs of this suite have all jobs in one.

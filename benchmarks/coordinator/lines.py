@@ -1,6 +1,6 @@
 """Table of the suite `coordinator`: a line per group size and event."""
 
-from benchmarks.results import NONE, Row, SuiteResult
+from benchmarks.report.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "members",

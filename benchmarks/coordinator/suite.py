@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.coordinator.simulation import HEARTBEAT_MS, Costs, SimulatedGroup
 from benchmarks.handoff.gaps import percentile
-from benchmarks.results import Row, make_rows
+from benchmarks.report.results import Row, make_rows
 
 #: Events of a group, in this order.
 JOBS = ("assemble", "steady", "scale_out", "kill")

@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from benchmarks.generator import key_bytes
 from benchmarks.handoff.gaps import Arrivals
-from benchmarks.output_reader import OutputReader
-from benchmarks.steady_feed import feeding_producer
+from benchmarks.topics.generator import key_bytes
+from benchmarks.topics.output_reader import OutputReader
+from benchmarks.topics.steady_feed import feeding_producer
 from benchmarks.watched_thread import WatchedThread
 
 TICK_S = 0.005

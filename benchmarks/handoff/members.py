@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from benchmarks import java
-from benchmarks.peer_process import RunFailedError, environment
-from benchmarks.systems import JAVA_STOPPED, PEERS
+from benchmarks.environment import java
+from benchmarks.environment.peer_process import RunFailedError, environment
+from benchmarks.environment.systems import JAVA_STOPPED, PEERS
 
 STOP_S = 60.0
 ADMIN_S = 30.0

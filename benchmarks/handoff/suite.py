@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import input_topic
+from benchmarks.environment.peer_process import RunFailedError
 from benchmarks.handoff.feed import Feeder, Observer, preload
 from benchmarks.handoff.gaps import (
     Arrivals,
@@ -35,9 +35,9 @@ from benchmarks.handoff.members import (
     Instance,
     configure_group,
 )
-from benchmarks.peer_process import RunFailedError
-from benchmarks.results import Row, make_rows
+from benchmarks.report.results import Row, make_rows
 from benchmarks.run import WrongResultError, delete_run_topics
+from benchmarks.topics import input_topic
 
 JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
 PARTITIONS = 4

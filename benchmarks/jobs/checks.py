@@ -12,7 +12,7 @@ from functools import partial
 import orjson
 
 from benchmarks.jobs.expected import event_form, fingerprint, of_session, of_window
-from benchmarks.outputs import OutputTally, Tally, decoder, differences
+from benchmarks.topics.outputs import OutputTally, Tally, decoder, differences
 
 Reader = Callable[[bytes, bytes | None], tuple[bytes, int | None]]
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
-from benchmarks.generator import BLOCK_RECORDS, InputSpec, key_bytes, record_blocks
+from benchmarks.topics.generator import BLOCK_RECORDS, InputSpec, key_bytes, record_blocks
 
 #: 2025-01-01: long past, because a broker refuses times far ahead of its clock.
 FIRST_MS = 1_735_689_600_000

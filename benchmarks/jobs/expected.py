@@ -13,8 +13,8 @@ from zlib import crc32
 
 import orjson
 
-from benchmarks.generator import InputSpec, direct_counts
 from benchmarks.jobs.contents import InputRecord, input_blocks
+from benchmarks.topics.generator import InputSpec, direct_counts
 
 WINDOW_MS = 60_000
 GAP_MS = 20_000

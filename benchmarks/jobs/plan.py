@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from benchmarks.generator import InputSpec
 from benchmarks.jobs.contents import referred_keys
+from benchmarks.topics.generator import InputSpec
 
 #: Caches by name: bytes of output that a system may hold back.
 CACHES: Mapping[str, int] = {"0": 0, "10MiB": 10 * 1024 * 1024, "all": 64 * 1024 * 1024}

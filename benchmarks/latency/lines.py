@@ -1,8 +1,8 @@
 """Table of the suite `latency`: a line per guarantee, cache and system."""
 
-from benchmarks.figures import row_ratio
 from benchmarks.jobs import plan
-from benchmarks.results import BASELINE, NONE, Row, SuiteResult
+from benchmarks.report.figures import row_ratio
+from benchmarks.report.results import BASELINE, NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.output_reader import OutputReader
+from benchmarks.topics.output_reader import OutputReader
 
 
 def places_by_key(keys: Iterable[bytes]) -> dict[bytes, "array[int]"]:

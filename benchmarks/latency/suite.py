@@ -16,16 +16,16 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import input_topic, outputs
-from benchmarks.generator import InputSpec, key_blocks, record_blocks
+from benchmarks.environment.peer_process import PeerProcess, RunFailedError, peer_process
+from benchmarks.environment.systems import SYSTEMS
 from benchmarks.handoff.gaps import percentile
 from benchmarks.jobs import plan
 from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
-from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
-from benchmarks.results import GUARANTEES, Row, make_rows, rounds_parameter
+from benchmarks.report.results import GUARANTEES, Row, make_rows, rounds_parameter
 from benchmarks.run import WrongResultError, delete_run_topics
-from benchmarks.steady_feed import SteadyFeeder
-from benchmarks.systems import SYSTEMS
+from benchmarks.topics import input_topic, outputs
+from benchmarks.topics.generator import InputSpec, key_blocks, record_blocks
+from benchmarks.topics.steady_feed import SteadyFeeder
 
 JOBS = ("count_by_key",)
 #: Names in `plan.CACHES`: no cache, and the default of Tidewheel and Kafka Streams.

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from benchmarks.generator import key_bytes
+from benchmarks.topics.generator import key_bytes
 
 SEED = 20_260_401
 _VALUE = b"v" * 90

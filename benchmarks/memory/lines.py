@@ -1,6 +1,6 @@
 """Table of the suite `memory`: a line per system."""
 
-from benchmarks.results import NONE, Row, SuiteResult
+from benchmarks.report.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",

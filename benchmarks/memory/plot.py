@@ -3,8 +3,8 @@
 from typing import Final
 from xml.sax.saxutils import escape
 
+from benchmarks.report.results import SuiteResult
 from benchmarks.restore.plot import nice_end
-from benchmarks.results import SuiteResult
 
 _WIDTH: Final = 620
 _HEIGHT: Final = 260

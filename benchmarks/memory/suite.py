@@ -10,15 +10,15 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from rich.console import Console
 
-from benchmarks import input_topic, outputs
-from benchmarks.group_progress import GroupProgress
+from benchmarks.environment.peer_process import PeerProcess, RunFailedError, peer_process
+from benchmarks.environment.systems import SYSTEMS
 from benchmarks.memory.flatness import Flatness, flatness
 from benchmarks.memory.growing_keys import growing_counts, growing_records
-from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
-from benchmarks.results import Row, make_rows
+from benchmarks.report.results import Row, make_rows
 from benchmarks.run import WrongResultError, delete_run_topics
-from benchmarks.steady_feed import SteadyFeeder
-from benchmarks.systems import SYSTEMS
+from benchmarks.topics import input_topic, outputs
+from benchmarks.topics.group_progress import GroupProgress
+from benchmarks.topics.steady_feed import SteadyFeeder
 
 JOBS = ("ten_minutes",)
 SYSTEM_NAMES = ("tidewheel", "kafka-streams")

@@ -1,6 +1,6 @@
 """Table of the suite `parallel`: a line per job, guarantee, kind of keys and system."""
 
-from benchmarks.results import NONE, Row, SuiteResult
+from benchmarks.report.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",

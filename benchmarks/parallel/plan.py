@@ -8,8 +8,8 @@ parallel calls can do, limited by the busiest key.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from benchmarks.generator import InputSpec
-from benchmarks.systems import SYSTEMS, System
+from benchmarks.environment.systems import SYSTEMS, System
+from benchmarks.topics.generator import InputSpec
 
 FACTORS = (1, 4, 16, 64, 256)
 KEYS = 10_000

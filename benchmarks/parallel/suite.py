@@ -12,13 +12,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.generator import direct_counts
-from benchmarks.input_topic import ensure_input
+from benchmarks.environment.peer_process import RunFailedError
 from benchmarks.parallel.plan import Setting, Variant, expected_records_per_s
-from benchmarks.peer_process import RunFailedError
-from benchmarks.results import Row, make_rows
+from benchmarks.report.results import Row, make_rows
 from benchmarks.run import RunRequest, RunResult, WrongResultError, run_once
 from benchmarks.throughput import untimed_records
+from benchmarks.topics.generator import direct_counts
+from benchmarks.topics.input_topic import ensure_input
 
 COMMIT_INTERVAL_MS = 100
 #: The programs of this suite have all jobs in one.

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from benchmarks import input_topic
-from benchmarks.generator import InputSpec, record_blocks
-from benchmarks.results import Row, make_rows
+from benchmarks.report.results import Row, make_rows
+from benchmarks.topics import input_topic
+from benchmarks.topics.generator import InputSpec, record_blocks
 
 JOB: Final = "beside_running_task"
 #: Competing loads in run order, and their row names. The burner comes last: it needs the processor

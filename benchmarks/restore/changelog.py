@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from benchmarks import input_topic
-from benchmarks.generator import InputSpec, record_blocks
+from benchmarks.topics import input_topic
+from benchmarks.topics.generator import InputSpec, record_blocks
 
 TIMEOUT_S = 120.0
 _DIGEST_MASK = (1 << 64) - 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from benchmarks.results import NONE, Row, SuiteResult
+from benchmarks.report.results import NONE, Row, SuiteResult
 
 JOB: Final = "growth"
 LENGTH: Final = "length"

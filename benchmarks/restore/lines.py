@@ -2,9 +2,9 @@
 
 from statistics import median
 
-from benchmarks.figures import row_ratio
+from benchmarks.report.figures import row_ratio
+from benchmarks.report.results import BASELINE, NONE, Row, SuiteResult
 from benchmarks.restore.growth import JOB as GROWTH
-from benchmarks.results import BASELINE, NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
+from benchmarks.report.results import Row, SuiteResult
 from benchmarks.restore.growth import LENGTH, STATE, growth_rows
-from benchmarks.results import Row, SuiteResult
 
 _WIDTH: Final = 380
 _HEIGHT: Final = 260

@@ -24,19 +24,19 @@ from typing import Any, Final, cast
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 
-from benchmarks import input_topic
-from benchmarks.generator import InputSpec
-from benchmarks.peer_process import RunFailedError, Usage, started, tail_of
+from benchmarks.environment.peer_process import RunFailedError, Usage, started, tail_of
+from benchmarks.environment.systems import SYSTEMS
 from benchmarks.peers.tidewheel import restore as tidewheel
+from benchmarks.report.results import Row, make_rows
 from benchmarks.restore import beside, growth
 from benchmarks.restore.changelog import Changelog, expected_content
-from benchmarks.results import Row, make_rows
 from benchmarks.run import (
     ADMIN_TIMEOUT_S,
     WrongResultError,
     delete_run_topics,
 )
-from benchmarks.systems import SYSTEMS
+from benchmarks.topics import input_topic
+from benchmarks.topics.generator import InputSpec
 
 JOBS: Final = ("changelog", "snapshot_and_tail", "spark", beside.JOB, growth.JOB)
 SYSTEM_NAMES: Final = ("tidewheel", "kafka-streams", "quix")

@@ -5,7 +5,7 @@ from rich.console import Console
 from benchmarks.coordinator.lines import HEADINGS, coordinator_lines
 from benchmarks.coordinator.simulation import SimulatedGroup
 from benchmarks.coordinator.suite import FULL, JOBS, CoordinatorSize, CoordinatorSuite
-from benchmarks.results import SuiteResult
+from benchmarks.report.results import SuiteResult
 
 
 def test_a_simulated_group_balances_tasks_and_replaces_a_killed_member() -> None:

@@ -8,13 +8,14 @@ import pytest
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from benchmarks import input_topic, outputs, run, throughput
-from benchmarks.generator import InputSpec
+from benchmarks import run, throughput
+from benchmarks.environment.peer_process import RunFailedError, Usage
+from benchmarks.environment.systems import SYSTEMS
 from benchmarks.jobs.checks import tally_for
-from benchmarks.peer_process import RunFailedError, Usage
 from benchmarks.run import RunRequest, WrongResultError, run_once
-from benchmarks.systems import SYSTEMS
 from benchmarks.throughput import QUICK, Selection, ThroughputSuite, settings
+from benchmarks.topics import input_topic, outputs
+from benchmarks.topics.generator import InputSpec
 
 REQUEST = RunRequest(
     system=SYSTEMS["quix"],

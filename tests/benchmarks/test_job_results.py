@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from benchmarks.generator import BLOCK_RECORDS, InputSpec
+from benchmarks.environment.systems import PEERS, SYSTEMS
 from benchmarks.jobs.checks import tally_for
 from benchmarks.jobs.contents import CONTENTS, InputRecord, input_blocks, words
 from benchmarks.jobs.expected import (
@@ -18,9 +18,9 @@ from benchmarks.jobs.expected import (
     of_window,
 )
 from benchmarks.jobs.plan import CACHES, JOBS, Job
-from benchmarks.outputs import OutputTally
 from benchmarks.peers.tidewheel import throughput as ours
-from benchmarks.systems import PEERS, SYSTEMS
+from benchmarks.topics.generator import BLOCK_RECORDS, InputSpec
+from benchmarks.topics.outputs import OutputTally
 from tidewheel import StreamsConfig
 from tidewheel.testing import TopologyTestDriver
 

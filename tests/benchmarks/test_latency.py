@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from benchmarks.environment.systems import System
 from benchmarks.latency.lines import HEADINGS, latency_lines
 from benchmarks.latency.results_read import Arrivals, places_by_key
 from benchmarks.latency.suite import (
@@ -16,8 +17,7 @@ from benchmarks.latency.suite import (
     LatencySize,
     LatencySuite,
 )
-from benchmarks.results import SuiteResult, make_rows
-from benchmarks.systems import System
+from benchmarks.report.results import SuiteResult, make_rows
 
 if TYPE_CHECKING:
     from tidewheel.streams.broker import RunningBroker

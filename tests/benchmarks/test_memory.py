@@ -12,8 +12,8 @@ from benchmarks.memory.growing_keys import growing_counts, growing_keys
 from benchmarks.memory.lines import HEADINGS, memory_lines
 from benchmarks.memory.plot import memory_svg
 from benchmarks.memory.suite import CACHE_BYTES, FULL
-from benchmarks.results import Row, SuiteResult, make_rows
-from benchmarks.table import MEMORY_PICTURE, write_tables
+from benchmarks.report.results import Row, SuiteResult, make_rows
+from benchmarks.report.table import MEMORY_PICTURE, write_tables
 
 
 def row(system: str, *, flat: bool = True) -> list[Row]:

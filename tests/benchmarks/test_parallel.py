@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.generator import InputSpec, direct_counts, key_blocks, record_blocks
+from benchmarks.environment.systems import PEERS
 from benchmarks.parallel.lines import HEADINGS, parallel_lines
 from benchmarks.parallel.plan import (
     FACTORS,
@@ -16,9 +16,9 @@ from benchmarks.parallel.plan import (
     settings,
 )
 from benchmarks.peers.tidewheel import parallel as ours
-from benchmarks.results import Row, SuiteResult, make_row
-from benchmarks.systems import PEERS
-from benchmarks.table import markdown_table, rich_tables
+from benchmarks.report.results import Row, SuiteResult, make_row
+from benchmarks.report.table import markdown_table, rich_tables
+from benchmarks.topics.generator import InputSpec, direct_counts, key_blocks, record_blocks
 from tidewheel.testing import TopologyTestDriver
 
 GAIN = HEADINGS.index("× factor 1")  # noqa: RUF001 - the sign for times

@@ -11,10 +11,12 @@ import pytest
 from confluent_kafka import KafkaException
 
 from benchmarks import __main__ as program
-from benchmarks import broker, machine, results, systems, throughput
-from benchmarks.input_topic import TopicError
+from benchmarks import throughput
+from benchmarks.environment import broker, machine, systems
+from benchmarks.report import results
 from benchmarks.suites import SUITES
 from benchmarks.throughput import FULL, QUICK, Selection, inputs_for, settings, untimed_records
+from benchmarks.topics.input_topic import TopicError
 
 COUNTS = Selection(jobs=("count_by_key",))
 

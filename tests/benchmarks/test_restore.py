@@ -11,17 +11,17 @@ from xml.etree import ElementTree as ET
 
 from rich.console import Console
 
-from benchmarks.generator import InputSpec, record_blocks
 from benchmarks.peers.tidewheel.restore import content
 from benchmarks.peers.tidewheel.restore_beside import Batches
+from benchmarks.report.results import SuiteResult, make_rows
+from benchmarks.report.table import GROWTH_MARK, PICTURE, write_tables
 from benchmarks.restore.beside import beside_rows, to_burn
 from benchmarks.restore.changelog import Changelog, expected_content
 from benchmarks.restore.growth import WAYS, growth_lines, points
 from benchmarks.restore.lines import HEADINGS, restore_lines
 from benchmarks.restore.plot import growth_svg
 from benchmarks.restore.suite import QUICK, SYSTEM_NAMES, RestoreSuite, with_size
-from benchmarks.results import SuiteResult, make_rows
-from benchmarks.table import GROWTH_MARK, PICTURE, write_tables
+from benchmarks.topics.generator import InputSpec, record_blocks
 from tidewheel import KafkaStreams
 
 SPEC = InputSpec(records=2_500, keys=50)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.generator import InputSpec, direct_counts
-from benchmarks.group_progress import GroupProgress
-from benchmarks.input_topic import create_topic, ensure_input, quiet_admin, record_count
-from benchmarks.peer_process import RunFailedError
+from benchmarks.environment.peer_process import RunFailedError
+from benchmarks.environment.systems import PEERS, SYSTEMS, System
 from benchmarks.run import RunRequest, WrongResultError, run_once
-from benchmarks.systems import PEERS, SYSTEMS, System
+from benchmarks.topics.generator import InputSpec, direct_counts
+from benchmarks.topics.group_progress import GroupProgress
+from benchmarks.topics.input_topic import create_topic, ensure_input, quiet_admin, record_count
 
 if TYPE_CHECKING:
     from tidewheel.streams.broker import RunningBroker

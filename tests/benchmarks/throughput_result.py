@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.results import Row, SuiteResult, make_rows
+from benchmarks.report.results import Row, SuiteResult, make_rows
 
 
 def suite(*parts: list[Row]) -> SuiteResult:

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.fakes.proxy import END_TXN, KafkaProxy
 from tests.integration.cluster import until
-from tests.simulation.model_broker import BrokerError, GroupOffset, ModelBroker, UnstableError
+from tests.simulation.model.model_broker import BrokerError, GroupOffset, ModelBroker, UnstableError
 from tidewheel.streams.broker import RunningBroker
 
 PATIENCE_S = 20.0

@@ -527,7 +527,7 @@ RUN = {
     "partition_time_is_max_processed",
     "partition_time_restored_from_commit_metadata",
     *IDLE_MS,
-    "learner_scale_out_promotes_without_restore",  # tests/integration/test_groups_basic.py
+    "learner_scale_out_promotes_without_restore",  # tests/integration/groups/test_groups_basic.py
     "smoke_test_invariants",  # tests/integration/test_smoke.py
     "versioned_store_as_of",
     *(name for name, case in CASES.items() if case["kind"] == "assignor"),  # test_golden_assignors

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.java import compiled_command
+from benchmarks.environment.java import compiled_command
 from tests.interop.draws import Drawn, draws
 from tests.interop.programs import answer
 from tests.interop.shapes import excluded, refused, rewired

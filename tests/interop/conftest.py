@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.java import find_compiler, kafka_streams_jars
+from benchmarks.environment.java import find_compiler, kafka_streams_jars
 from tests.integration.cluster import Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess
 from tidewheel.streams.broker import RunningBroker

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.java import compiled_command
+from benchmarks.environment.java import compiled_command
 
 _SOURCE = Path(__file__).with_name("SharedTopics.java")
 #: Log warnings; start fast, as it runs briefly.

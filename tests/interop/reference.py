@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.java import compiled_command
+from benchmarks.environment.java import compiled_command
 from tests.interop.cases import Case
 
 _SOURCE = Path(__file__).with_name("Reference.java")

@@ -6,10 +6,10 @@ import sys
 import time
 
 from tests.simulation.metrics import Metrics
+from tests.simulation.model.world import Violation
 from tests.simulation.mutants import search
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
-from tests.simulation.world import Violation
 
 LAST_EVENTS = 60
 _TOLD_EVERY = 200

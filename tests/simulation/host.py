@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tests.simulation.leading import Control, Leading
-from tests.simulation.model_tasks import Surroundings
-from tests.simulation.model_worker import ModelWorker
+from tests.simulation.model.leading import Control, Leading
+from tests.simulation.model.model_tasks import Surroundings
+from tests.simulation.model.model_worker import ModelWorker
+from tests.simulation.model.world import Process, World
 from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
-from tests.simulation.world import Process, World
 from tidewheel.rebalance.member.member import Member
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (

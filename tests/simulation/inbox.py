@@ -9,11 +9,11 @@ from typing import Protocol
 import msgspec
 
 from tests.simulation.host import Host
-from tests.simulation.invariants import LogInvariants
-from tests.simulation.leading import twin
+from tests.simulation.laws.invariants import LogInvariants
+from tests.simulation.model.leading import twin
+from tests.simulation.model.world import Process, World
 from tests.simulation.next_version import UNKNOWN_KIND, Rolling, newer_form
 from tests.simulation.scenario import Scenario
-from tests.simulation.world import Process, World
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from tests.simulation.leading import LEADER_ID, Leading
-from tests.simulation.model_tasks import Part, Rules
+from tests.simulation.model.leading import LEADER_ID, Leading
+from tests.simulation.model.model_tasks import Part, Rules
+from tests.simulation.model.world import Violation
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
 from tests.simulation.workload import TaskNames
-from tests.simulation.world import Violation
 from tidewheel.rebalance.assignors import sticky
 from tidewheel.rebalance.leader import (
     compatibility,
@@ -437,7 +437,7 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(record_forms, "record_keys", _keys_without_epoch),),
     ),
     Mutant(
-        "H4-snapshot", "what a snapshot holds has keys of its own", 1,
+        "H4-snapshot", "each record of a snapshot has its own key", 1,
         patches=(_patch(record_forms, "record_keys", _one_key_per_record),),
     ),
     Mutant(
@@ -449,13 +449,13 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(coordinator_module, "fence_dead_members", _bury_unfenced),),
     ),
     Mutant(
-        "H6-takeover", "a new leader fences again who is FENCING", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
+        "H6-takeover", "a new leader fences FENCING members again", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
         patches=(_patch(Coordinator, "__init__", _init_forgets_fences),),
     ),
-    Mutant("H7", "being fenced ends the incarnation", 32, more=("stop_host",) * 8, rules=_CarriesOnFenced),
+    Mutant("H7", "a fence ends the incarnation", 32, more=("stop_host",) * 8, rules=_CarriesOnFenced),
     Mutant("H8", "a producer with a suspicious commit is retired", 23, more=("repeat_end",) * 4, rules=_NeverRetires),
     Mutant(
-        "H13", "the leader looks at end offsets itself", 1,
+        "H13", "the leader reads end offsets itself", 1,
         patches=(_patch(readiness, "is_caught_up", _believed),),
     ),
     Mutant(
@@ -483,7 +483,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "H27", "a position older than the tombstones is not followed", 1, more=("long_night",) * 2 + ("kill_host",) * 3,
         patches=(_patch(restore, "restore_start", _any_age),),
     ),
-    Mutant("H29", "restored is judged by position", 1, rules=_WaitsForTheLastRecord),
+    Mutant("H29", "a position ends a restore", 1, rules=_WaitsForTheLastRecord),
     Mutant(
         "invariant 1", "all transactional ids of an incarnation are fenced", 1, more=("lose_reply",) * 4 + ("kill_host",) * 4,
         patches=(_patch(coordinator_module, "pending_fences", _fences_first_ids),),
@@ -502,15 +502,15 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(Leading, "_read", _claim_same_epoch),),
     ),
     Mutant(
-        "invariant 7", "a task goes on while another one of its worker restores", 1,
+        "invariant 7", "a task continues while another task of its worker restores", 1,
         more=("join",) * 3 + ("slow_restore",) * 4 + ("kill_worker",) * 4, rules=_WaitsForOthers,
     ),
     Mutant(
-        "invariant 8", "a copy of which nothing is known is not ready", 1,
+        "invariant 8", "a copy without a report is not ready", 1,
         patches=(_patch(readiness, "_readiness", _any_copy_is_ready),),
     ),
     Mutant(
-        "invariant 8-store", "what was found out about one store does not count for the next", 3,
+        "invariant 8-store", "an observation of one store does not count for the next", 3,
         more=("swap_stores",) * 30 + ("join",) * 3,
         patches=(_patch(observations, "_continues", _same_epoch_continues),),
     ),
@@ -519,10 +519,10 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(coordinator_module, "fence_dead_members", _bury_with_owners),),
     ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
-    Mutant("invariant 12", "an owner commits before it lets go", 1, rules=_ReleasesUncommitted),
+    Mutant("invariant 12", "an owner commits before it releases", 1, rules=_ReleasesUncommitted),
     Mutant("invariant 14", "stores are written after the commit", 27, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
-        "invariant 16", "who leaves stays until its tasks are released", 1,
+        "invariant 16", "a leaving member stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "process_leaves", _leave_immediately),),
     ),
     Mutant(

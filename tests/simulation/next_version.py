@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 from tests.simulation.host import Host
-from tests.simulation.invariants import LogInvariants
-from tests.simulation.world import Process, World
+from tests.simulation.laws.invariants import LogInvariants
+from tests.simulation.model.world import Process, World
 
 UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":2,"thought":{"deep":[1]}}'
 

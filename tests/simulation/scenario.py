@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from tests.simulation.evidence import Limits
 from tests.simulation.host import MemberSettings
+from tests.simulation.laws.evidence import Limits
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 

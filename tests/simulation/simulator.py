@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.inbox import Inbox
-from tests.simulation.invariants import LogInvariants
-from tests.simulation.leading import LEADER_ID, Leading, twin
+from tests.simulation.laws.data_invariants import DataInvariants
+from tests.simulation.laws.invariants import LogInvariants
+from tests.simulation.laws.progress import ProgressInvariant
+from tests.simulation.laws.safe_hold import SafeHold
 from tests.simulation.metrics import Metrics
-from tests.simulation.model_broker import BrokerError, Log, Transaction
-from tests.simulation.model_commits import CommittingWorker
-from tests.simulation.model_tasks import ActiveTask, Disk, Rules
+from tests.simulation.model.leading import LEADER_ID, Leading, twin
+from tests.simulation.model.model_broker import BrokerError, Log, Transaction
+from tests.simulation.model.model_commits import CommittingWorker
+from tests.simulation.model.model_tasks import ActiveTask, Disk, Rules
+from tests.simulation.model.world import Process, World
 from tests.simulation.next_version import UNKNOWN_RECORD, Rolling, newer_form
-from tests.simulation.progress import ProgressInvariant
-from tests.simulation.safe_hold import SafeHold
 from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenario
 from tests.simulation.toxics import Toxic, bad_time, make_up, strike
 from tests.simulation.workload import TaskNames, Workload
-from tests.simulation.world import Process, World
 from tidewheel.rebalance.assignors import builtin
 from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
 from tidewheel.rebalance.leader.coordinator import Coordinator

@@ -8,10 +8,10 @@ import pytest
 
 from tests.simulation.__main__ import live
 from tests.simulation.metrics import Metrics
+from tests.simulation.model.world import Violation
 from tests.simulation.mutants import MUTANTS, Mutant, caught, removed
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
-from tests.simulation.world import Violation
 
 #: Seeds with past failures, one per line.
 REGRESSIONS = Path(__file__).with_name("regressions.txt")

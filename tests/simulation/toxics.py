@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.host import Host, MemberSettings
-from tests.simulation.model_tasks import CopyTask
+from tests.simulation.model.model_tasks import CopyTask
+from tests.simulation.model.world import Process, incarnation_name
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS
-from tests.simulation.world import Process, incarnation_name
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
 #: Retry interval of faults without a target.

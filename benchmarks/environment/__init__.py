@@ -1,0 +1,1 @@
+"""Where the systems run: broker, machine, Java, Python environments, child processes."""

@@ -1,0 +1,1 @@
+"""From measured rows to kept results, goals and tables."""

@@ -1,0 +1,1 @@
+"""Input and output topics of a run: made, read, counted."""
