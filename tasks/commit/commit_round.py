@@ -223,7 +223,8 @@ class CommitRound:
         barriers = [task.request_seals() for task in tasks]
         until_s = time.monotonic() + _SEAL_S
         for barrier in barriers:
-            barrier.wait(until_s - time.monotonic())
+            if barrier is not None:
+                barrier.wait(until_s - time.monotonic())
 
     def prepare(self, work: Work, background: Background = run_now, *, opens: bool = False) -> None:
         """Send work as a commit; with `opens`, `extend` may add later work."""

@@ -13,7 +13,6 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.keyed_analysis import counted
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.graph import TaskGraph
@@ -287,8 +286,8 @@ class ActiveTask:
     def answer(self, question: Question) -> None:
         question.answer(self.stores.uncommitted(question.store))
 
-    def request_seals(self) -> SealBarrier:
-        return SealBarrier(())
+    def request_seals(self) -> None:
+        return None
 
     def drain(self) -> dict[str, Drained]:
         return self.stores.drain()

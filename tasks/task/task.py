@@ -117,8 +117,8 @@ class Task(Protocol):
     def may_be_ahead(self) -> bool:
         """Return True if the task may process records while a commit is in progress."""
 
-    def request_seals(self) -> SealBarrier:
-        """Request that ranges seal (hand over) finished work; return a barrier for fast ones."""
+    def request_seals(self) -> SealBarrier | None:
+        """Request that ranges seal (hand over) finished work; return a barrier for fast ones or None."""
 
     def drain(self) -> dict[str, Drained]: ...
 
