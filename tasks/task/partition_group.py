@@ -1,8 +1,8 @@
 """Buffered input of a task: orders the records of its partitions by timestamp.
 
 The partition with the lowest head timestamp is next, as in Kafka Streams (PartitionGroup). Records
-leave in runs (consecutive records of one partition), as long as that order allows: a run becomes a
-batch. Where extracted timestamps order several inputs, each record is decoded early, once.
+leave in runs (consecutive records of one partition); a run becomes a batch. Where extracted
+timestamps order several inputs, each record is decoded early, once.
 """
 
 from collections import deque

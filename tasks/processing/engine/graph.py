@@ -225,7 +225,7 @@ class TaskGraph:
         for name, batch, places in batches:
             batch.order = self._order_start(places)
             self._deliver(self.nodes[name], batch, waiting)
-        # The topology's order: both windows of a join before the joins that read them.
+        # In the topology's order, windows run before the joins that read them.
         self._run_waiting(waiting, self.nodes.values())
 
     def _run_waiting(self, waiting: dict[str, list[RecordBatch]], turns: Iterable[Node]) -> None:
@@ -328,7 +328,7 @@ class TaskGraph:
         """Forward all cached records, parents first.
 
         Repeats at most once per caching node: a flush may change a cached table upstream, through a
-        processor that shares its store. Records still cached are forwarded at the next commit.
+        processor that shares its store. The next commit forwards the rest.
         """
         for _ in self._caching:
             for node in self._caching:
