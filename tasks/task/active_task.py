@@ -21,6 +21,7 @@ from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordB
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
 from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.task_inputs import TaskInputs
 from tidewheel.tasks.task.task_life import TaskLife
 from tidewheel.tasks.task.task_parts import TaskParts
 
@@ -38,16 +39,10 @@ class ActiveTask:
         self.task_id = parts.task_id
         self.plan = parts.plan
         self.stores = parts.stores
-        self._parts = parts
+        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
         self.life = TaskLife(
-            parts,
-            self._skip_corrupt,
-            self._count_dropped,
-            counters=lambda: self.counters,
-            expired_puts=lambda: self.stores.expired_puts,
-            close_processing=self._close_processing,
+            parts, self._inputs, lambda: self.counters, self._expired_puts, self._close_processing
         )
-        self._inputs = self.life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
@@ -57,9 +52,12 @@ class ActiveTask:
         #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
         self._clock: PositionClock | None = None
 
+    def _expired_puts(self) -> int:
+        return self.stores.expired_puts
+
     @cached_property
     def processing(self) -> TaskProcessing:
-        return self._parts.make_processing(self.figures.metrics)
+        return self.life.parts.make_processing(self.figures.metrics)
 
     @property
     def state(self) -> TaskState:
@@ -261,7 +259,7 @@ class ActiveTask:
     def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._inputs.is_processed(records, row):
             return
-        self._inputs.refuse(self._parts.policy, records, row, error)
+        self._inputs.refuse(self.life.parts.policy, records, row, error)
         self.counters.skipped += 1
 
     def _count_dropped(

@@ -60,6 +60,7 @@ from tidewheel.tasks.processing.engine.task_processing import TaskCounters, Task
 from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.task.task_inputs import TaskInputs
 from tidewheel.tasks.task.task_life import TaskLife
 from tidewheel.tasks.task.task_parts import TaskParts
 
@@ -88,16 +89,10 @@ class ParallelTask:
         self.task_id = parts.task_id
         self.plan = parts.plan
         self.stores = parts.stores
-        self._parts = parts
+        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
         self.life = TaskLife(
-            parts,
-            self._skip_corrupt,
-            self._count_dropped,
-            counters=lambda: self.counters,
-            expired_puts=lambda: sum(key_range.expired_puts for key_range in self.ranges),
-            close_processing=self._close_ranges,
+            parts, self._inputs, lambda: self.counters, self._expired_puts, self._close_ranges
         )
-        self._inputs = self.life.inputs
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
@@ -131,6 +126,9 @@ class ParallelTask:
         self._counted: Counted | None = None
         self.has_reported_blocking = False
 
+    def _expired_puts(self) -> int:
+        return sum(key_range.expired_puts for key_range in self.ranges)
+
     @property
     def state(self) -> TaskState:
         return self.life.cycle.state
@@ -141,7 +139,7 @@ class ParallelTask:
 
     @cached_property
     def calls_batches(self) -> bool:
-        return self._parts.make_processing(self.figures.metrics).graph.calls_batches
+        return self.life.parts.make_processing(self.figures.metrics).graph.calls_batches
 
     @property
     def caches(self) -> None:
@@ -250,7 +248,7 @@ class ParallelTask:
                 operator_times_ms=operator_times_ms,
             ),
             lambda collector: self._make_range_parts(collector, key_ranges, index, divided=divided),
-            collector=RangeCollector(self._parts.collector.partition_count),
+            collector=RangeCollector(self.life.parts.collector.partition_count),
             trusted=self.stores.trusted,
             share=self._shared_loop,
         )
@@ -274,8 +272,8 @@ class ParallelTask:
             ranges=len(key_ranges),
             divided=divided,
         )
-        policy = self._parts.policy
-        processing = self._parts.make_processing(
+        policy = self.life.parts.policy
+        processing = self.life.parts.make_processing(
             self.figures.metrics,
             stores=stores,
             collector=collector,
@@ -513,7 +511,7 @@ class ParallelTask:
         if self._inputs.is_processed(records, row):
             return
         letters: list[OutputColumns] = []
-        self._inputs.refuse(self._parts.policy.emitting(letters.append), records, row, error)
+        self._inputs.refuse(self.life.parts.policy.emitting(letters.append), records, row, error)
         self._dead_letters[row] = letters
         self._task_counters.skipped += 1
 
@@ -615,7 +613,7 @@ class ParallelTask:
                 for columns in seal.outputs:
                     outputs.add(columns)
         for columns in outputs.pop():
-            self._parts.collector.add(columns, internal=columns.internal)
+            self.life.parts.collector.add(columns, internal=columns.internal)
         return self._merged_changes(by_store(seals))
 
     def _merged_changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:

@@ -7,7 +7,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
 from tidewheel.tasks.task.task_figures import TaskCounts
-from tidewheel.tasks.task.task_inputs import Corrupt, Dropped, TaskInputs
+from tidewheel.tasks.task.task_inputs import TaskInputs
 from tidewheel.tasks.task.task_parts import TaskParts
 
 
@@ -17,18 +17,16 @@ class TaskLife:
     def __init__(
         self,
         parts: TaskParts,
-        corrupt: Corrupt,
-        dropped: Dropped,
-        *,
+        inputs: TaskInputs,
         counters: Callable[[], TaskCounters],
         expired_puts: Callable[[], int],
         close_processing: Callable[[], None],
     ) -> None:
         self.parts = parts
-        self.inputs = TaskInputs(parts, corrupt, dropped)
+        self.inputs = inputs
         #: Closed when the task starts or ends.
         self.restore_resources = ExitStack()
-        self.figures = TaskCounts(parts, self.inputs.group, counters, expired_puts)
+        self.figures = TaskCounts(parts, inputs.group, counters, expired_puts)
         self.cycle = TaskLifecycle(str(parts.task_id))
         self._close_processing = close_processing
 
