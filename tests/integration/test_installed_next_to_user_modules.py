@@ -122,7 +122,7 @@ def test_the_wheel_puts_one_name_into_site_packages(installed: Path) -> None:
     assert names == {"tidewheel"}
     assert not [path for path in installed.rglob("*") if path.is_symlink()]
     assert (installed / "tidewheel" / "py.typed").is_file()
-    assert (installed / "tidewheel" / "tasks" / "ports.py").is_file()
+    assert (installed / "tidewheel" / "tasks" / "kafka" / "ports.py").is_file()
 
 
 @pytest.mark.spark
