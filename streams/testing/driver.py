@@ -197,8 +197,8 @@ class TopologyTestDriver:
         tasks: list[Task] = []
         for subtopology in sorted(self._plan.subtopologies):
             task = factory(TaskId(subtopology, 0), self._collector, self._policy)
-            self._stack.callback(task.close)
-            task.move_to(TaskState.RESTORING)
+            self._stack.callback(task.life.close)
+            task.life.cycle.move_to(TaskState.RESTORING)
             task.stores.open()
             task.stores.topic_ids = {
                 partition.topic: bytes(16) for partition in task.stores.changelogs
@@ -307,7 +307,7 @@ class TopologyTestDriver:
         for candidate in self._tasks:
             for source in candidate.plan.spec.sources:
                 if source.pattern is not None and source.pattern.fullmatch(topic):
-                    candidate.add_input(TopicPartition(topic, 0), source)
+                    candidate.life.inputs.add(TopicPartition(topic, 0), source)
                     self._consumers[topic] = candidate
                     return candidate
         specs = () if self._global_stores is None else self._global_stores.specs

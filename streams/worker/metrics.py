@@ -51,7 +51,7 @@ def active_info(task: Task, lags: Mapping[TopicPartition, int]) -> TaskInfo:
     return TaskInfo(
         task_id=str(task.task_id),
         role="active",
-        state=task.state.value,
+        state=task.life.cycle.state.value,
         positions={
             str(partition): offset for partition, offset in sorted(dict(task.next_offsets).items())
         },

@@ -80,7 +80,7 @@ def _sources(
     workers = [thread.worker for thread in threads() if thread.worker is not None]
     for worker in workers:
         for task_id, task in list(worker.tasks.items()):
-            if task_id.subtopology == subtopology and task.state is TaskState.RUNNING:
+            if task_id.subtopology == subtopology and task.life.cycle.state is TaskState.RUNNING:
                 with suppress(KeyError):  # being closed
                     database = task.stores.database(name)
                     if ask_timeout_s is None:
@@ -114,7 +114,7 @@ def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
                     lags.setdefault(store, {})[task_id.partition] = behind
     for worker in [thread.worker for thread in threads if thread.worker is not None]:
         for task_id, task in list(worker.tasks.items()):
-            if task.state is TaskState.RUNNING:
+            if task.life.cycle.state is TaskState.RUNNING:
                 for store in task.stores.specs:
                     lags.setdefault(store, {})[task_id.partition] = 0
     return {

@@ -172,7 +172,7 @@ class TaskManager:
 
     def _create(self, task_id: TaskId, stores: StateManager | None = None) -> Task:
         task = self._make_task(task_id, stores)
-        task.move_to(TaskState.RESTORING)
+        task.life.cycle.move_to(TaskState.RESTORING)
         return task
 
     def _report_running(self) -> None:
@@ -195,7 +195,7 @@ class TaskManager:
         copies = [copy.task for copy in self.copies.values()]
         for task in (*self.tasks.values(), *copies, *self._leaving):
             try:
-                task.close()
+                task.life.close()
                 task.stores.close()
             except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
                 _log.exception("task %s could not be closed in order", task.task_id)
@@ -459,7 +459,7 @@ class TaskManager:
         self._released(order, task_id, input_=self._commits.remove_task(task), ends=ends)
         self._work.remove(task)
         try:
-            task.retire()
+            task.life.retire()
         except Exception:  # noqa: BLE001 - logged; the task is over, and others run
             _log.exception("task %s could not be closed in order", task_id)
         if order.keep:
@@ -554,14 +554,14 @@ class TaskManager:
         rows: list[TaskStatus] = []
         for task_id, task in sorted(self.tasks.items()):
             known_lags = [lags[partition] for partition in task.inputs if partition in lags]
-            is_restoring = task.state is TaskState.RESTORING
+            is_restoring = task.life.cycle.state is TaskState.RESTORING
             counters = task.counters
             rows.append(
                 TaskStatus(
                     task=str(task_id),
                     role="active",
                     epoch=self._assigned.owned[task_id].task_epoch,
-                    state=task.state.value,
+                    state=task.life.cycle.state.value,
                     input=_keyed(task.next_offsets),
                     committed=_keyed(self._commits.offsets_of(task)),
                     changelog=_keyed(self._updater.reached(task_id)) if is_restoring else {},

@@ -391,12 +391,12 @@ class StateUpdater:
     def _remove(self, task: Task) -> None:
         restoring = self._restoring.get(task.task_id)
         if restoring is None or restoring.task is not task:
-            self._close(task, task.close)
+            self._close(task, task.life.close)
             return
         with self._events.leaving(restoring):
             self._stop_reading(restoring)
             del self._restoring[task.task_id]
-            self._close(task, task.close)
+            self._close(task, task.life.close)
 
     def _stop_reading(self, restoring: RestoringTask) -> None:
         self._reader.stop(restoring, restoring.entries)
@@ -440,7 +440,7 @@ class StateUpdater:
     def _fail(self, restoring: RestoringTask, error: StateStoreError | TaskCorruptedError) -> None:
         with self._events.leaving(restoring):
             del self._restoring[restoring.task.task_id]
-            self._close(restoring.task, restoring.task.close)
+            self._close(restoring.task, restoring.task.life.close)
         self._results.put(FailedTask(task=restoring.task, grant=restoring.grant, error=error))
         self._woken()
 

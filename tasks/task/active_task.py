@@ -14,7 +14,6 @@ from tidewheel.tasks.key_ranges.keyed_analysis import counted
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.processing.api.record import RecordMetadata
-from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
@@ -60,10 +59,6 @@ class ActiveTask:
         return self.life.parts.make_processing(self.figures.metrics)
 
     @property
-    def state(self) -> TaskState:
-        return self.life.cycle.state
-
-    @property
     def inputs(self) -> frozenset[TopicPartition]:
         return self._inputs.partitions
 
@@ -97,12 +92,6 @@ class ActiveTask:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def move_to(self, state: TaskState) -> None:
-        self.life.cycle.move_to(state)
-
-    def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        self._inputs.add(partition, source)
-
     def start(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -117,7 +106,7 @@ class ActiveTask:
         self.processing.begin(stream_time_ms, operator_times_ms)
         if self._is_catching_up:
             self._start_catching_up(stream_time_ms)
-        self.move_to(TaskState.RUNNING)
+        self.life.cycle.move_to(TaskState.RUNNING)
 
     def _start_catching_up(self, stream_time_ms: int) -> None:
         if len(self.processing.stream_schedules):
@@ -132,12 +121,6 @@ class ActiveTask:
             for store in self.stores.stores.values():
                 store.divide()
             self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
-
-    def close(self) -> None:
-        self.life.close()
-
-    def retire(self) -> None:
-        self.life.retire()
 
     def _close_processing(self) -> None:
         self.processing.graph.close()

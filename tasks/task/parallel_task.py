@@ -52,7 +52,6 @@ from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
 from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.record import RecordMetadata
-from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.position_clock import Counted, PositionClock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
@@ -130,10 +129,6 @@ class ParallelTask:
         return sum(key_range.expired_puts for key_range in self.ranges)
 
     @property
-    def state(self) -> TaskState:
-        return self.life.cycle.state
-
-    @property
     def inputs(self) -> frozenset[TopicPartition]:
         return self._inputs.partitions
 
@@ -163,12 +158,6 @@ class ParallelTask:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def move_to(self, state: TaskState) -> None:
-        self.life.cycle.move_to(state)
-
-    def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        self._inputs.add(partition, source)
-
     def start(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -180,7 +169,7 @@ class ParallelTask:
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
         self.life.restore_resources.close()
         self._start_ranges(stream_time_ms, operator_times_ms)
-        self.move_to(TaskState.RUNNING)
+        self.life.cycle.move_to(TaskState.RUNNING)
 
     def _start_ranges(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self._distributed_offsets = dict(self.next_offsets)
@@ -288,12 +277,6 @@ class ParallelTask:
     def _wake_ranges(self, ranges: Sequence[RangeWorker]) -> None:
         assert self._pool is not None, "a task joins a pool before it starts"
         self._pool.wake(ranges)
-
-    def close(self) -> None:
-        self.life.close()
-
-    def retire(self) -> None:
-        self.life.retire()
 
     def _close_ranges(self) -> None:
         """Close the ranges; abandon those in a user call that does not return."""

@@ -11,10 +11,8 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
-from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.question import Question
-from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task_figures import TaskCounts
@@ -47,15 +45,6 @@ class Task(Protocol):
     @property
     def ranges(self) -> Sequence[RangeWorker]: ...
 
-    @property
-    def state(self) -> TaskState: ...
-
-    def move_to(self, state: TaskState) -> None:
-        """Change the state; raise RuntimeError for an illegal move."""
-
-    def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        """Add a partition of a new topic that the source's pattern matches."""
-
     def start(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -67,11 +56,6 @@ class Task(Protocol):
 
         `old_maps` has each key range's progress there: records below it are skipped.
         """
-
-    def retire(self) -> None:
-        """Close the processors, but not the stores: a copy may follow with them."""
-
-    def close(self) -> None: ...
 
     def ready(self, now_ms: int) -> bool: ...
 
@@ -118,7 +102,7 @@ class Task(Protocol):
         """Return True if the task may process records while a commit is in progress."""
 
     def request_seals(self) -> SealBarrier | None:
-        """Request that ranges seal (hand over) finished work; return a barrier for fast ones or None."""
+        """Request that ranges seal (hand over) finished work; return a barrier for fast ones, if any."""
 
     def drain(self) -> dict[str, Drained]: ...
 

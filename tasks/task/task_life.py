@@ -45,6 +45,7 @@ class TaskLife:
             self.parts.stores.close()
 
     def retire(self) -> None:
+        """Close the processors, but not the stores: a copy may follow with them."""
         self.figures.report_expired_puts()
         self.cycle.end(self._end)
 

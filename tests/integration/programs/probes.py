@@ -23,6 +23,7 @@ from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.task.task_life import TaskLife
 
 STEPS: Final = (
     "before_produce",
@@ -89,8 +90,8 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
             board.add(f"begun:{partition}")
         start(self, offsets, *times)
 
-    def counting_retire(retire: Callable[[Task], None], self: Task) -> None:
-        for partition in self.next_offsets:
+    def counting_retire(retire: Callable[[TaskLife], None], self: TaskLife) -> None:
+        for partition in self.inputs.next_offsets:
             board[f"owns:{partition}"] = 0
         retire(self)
 
@@ -108,7 +109,7 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     for kind in (ActiveTask, ParallelTask):
         wrapped: Any = kind
         wrapped.start = _wrapped(counting_start, kind.start)
-        wrapped.retire = _wrapped(counting_retire, kind.retire)
+    TaskLife.retire = _wrapped(counting_retire, TaskLife.retire)  # type: ignore[method-assign]
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
     _count_commits(board)
     return on_restore

@@ -45,7 +45,7 @@ def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, thr
     task = worker._hooks.make_task(TaskId(0, 0), collector, collector.policy)
     if isinstance(task, ParallelTask):
         task.set_ranges(RangePool(0), HALVES, 10)
-    task.move_to(TaskState.RESTORING)
+    task.life.cycle.move_to(TaskState.RESTORING)
     task.stores.open()
     task.start(dict.fromkeys(old_maps, 0), {}, (), old_maps)
     return task
@@ -62,7 +62,7 @@ def end(task: Task) -> None:
     if isinstance(task, ParallelTask):
         pool = RangePool(2)
         task.set_ranges(pool, HALVES, 10)
-        task.close()
+        task.life.close()
         pool.close()
     else:
-        task.close()
+        task.life.close()

@@ -239,7 +239,7 @@ class Source(FakeReader):
         busy = runs or any(task.busy for task in worker.tasks.values()) or self.paused
         if busy and not runs:
             time.sleep(0.0002)  # key ranges work in other threads
-        restoring = any(task.state != "RUNNING" for task in worker.tasks.values())
+        restoring = any(task.life.cycle.state != "RUNNING" for task in worker.tasks.values())
         self.idle = 0 if busy or restoring else self.idle + 1
         for hook in list(self._bench.at_poll):
             hook(worker, self)

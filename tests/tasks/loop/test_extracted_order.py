@@ -71,7 +71,7 @@ class Stage:
         task = worker._hooks.make_task(TaskId(0, 0), collector, collector.policy)
         assert isinstance(task, ActiveTask)
         self.task = task
-        self.task.move_to(TaskState.RESTORING)
+        self.task.life.cycle.move_to(TaskState.RESTORING)
         self.task.processing.graph.batched = not record_by_record
         self.task.start(dict.fromkeys(self.task.inputs, 0), {})
 

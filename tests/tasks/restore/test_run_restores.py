@@ -272,7 +272,7 @@ def test_an_in_memory_store_starts_from_a_snapshot_too(places: Path) -> None:
         lambda worker, _: seen.extend(
             dict(task.stores.database("table").iterate("table", None, None))
             for task in worker.tasks.values()
-            if task.state == "RUNNING"
+            if task.life.cycle.state == "RUNNING"
         )
     )
     assert bench.live()

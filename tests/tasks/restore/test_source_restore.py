@@ -144,7 +144,7 @@ def test_an_offset_that_was_set_back_empties_the_store() -> None:
 
     def track_rows(worker: Any, _source: Any) -> None:
         for task in worker.tasks.values():
-            if task.state == "RUNNING" and not seen:
+            if task.life.cycle.state == "RUNNING" and not seen:
                 seen.append([key for key, _ in task.stores.stores["rows"].all()])
 
     bench.at_poll.append(track_rows)

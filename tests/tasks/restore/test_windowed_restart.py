@@ -87,7 +87,8 @@ def run_rows(bench: Bench, rows: list[Row], first: int) -> None:
 
     def send_next(worker: Any, _source: Any) -> None:
         idle = all(
-            task.state == "RUNNING" and not task.group.records for task in worker.tasks.values()
+            task.life.cycle.state == "RUNNING" and not task.group.records
+            for task in worker.tasks.values()
         )
         if left and idle:
             number, (topic, key, timestamp) = left.pop(0)

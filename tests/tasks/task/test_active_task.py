@@ -43,7 +43,7 @@ def task_of(partition: int, *, started: bool = True, built: Topology | None = No
     assert collector.policy is not None
     task = bench.make_worker()._hooks.make_task(TaskId(0, partition), collector, collector.policy)
     if started:
-        task.move_to(TaskState.RESTORING)
+        task.life.cycle.move_to(TaskState.RESTORING)
         task.stores.open()
         task.start(dict.fromkeys(task.inputs, 0), {})
     return task
@@ -107,7 +107,7 @@ def test_a_failed_record_is_not_passed() -> None:
 
 def test_a_restarted_task_has_its_times() -> None:
     task = task_of(0, started=False)
-    task.move_to(TaskState.RESTORING)
+    task.life.cycle.move_to(TaskState.RESTORING)
     task.stores.open()
     task.start(dict.fromkeys(task.inputs, 5), {TopicPartition("big", 0): 70})
     assert task.stream_time_ms == 70
@@ -116,7 +116,7 @@ def test_a_restarted_task_has_its_times() -> None:
 
 def test_every_input_needs_a_start() -> None:
     task = task_of(0, started=False)
-    task.move_to(TaskState.RESTORING)
+    task.life.cycle.move_to(TaskState.RESTORING)
     task.stores.open()
     with pytest.raises(AssertionError, match="every input has an offset"):
         task.start({TopicPartition("big", 0): 0}, {})
@@ -125,22 +125,22 @@ def test_every_input_needs_a_start() -> None:
 def test_a_running_task_is_closed_with_its_stores() -> None:
     task = task_of(0)
     with pytest.raises(OSError, match="can't close"):
-        task.close()
-    assert task.state is TaskState.CLOSED
+        task.life.close()
+    assert task.life.cycle.state is TaskState.CLOSED
     assert task.stores.stores == {}
-    task.close()
+    task.life.close()
 
 
 @pytest.mark.parametrize("state", [TaskState.CREATED, TaskState.RESTORING, TaskState.SUSPENDED])
 def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
     task = task_of(0, started=False)
     if state is not TaskState.CREATED:
-        task.move_to(TaskState.RESTORING)
+        task.life.cycle.move_to(TaskState.RESTORING)
         task.stores.open()
     if state is TaskState.SUSPENDED:
-        task.move_to(TaskState.SUSPENDED)
-    task.close()
-    assert task.state is TaskState.CLOSED
+        task.life.cycle.move_to(TaskState.SUSPENDED)
+    task.life.close()
+    assert task.life.cycle.state is TaskState.CLOSED
 
 
 def test_topics_of_a_pattern_may_appear_later() -> None:
@@ -150,7 +150,7 @@ def test_topics_of_a_pattern_may_appear_later() -> None:
     built.add_processor("work", Sometimes, "read")
     task = task_of(0, built=built)
     late = TopicPartition("late-1", 0)
-    task.add_input(late, task.plan.spec.sources[0])
+    task.life.inputs.add(late, task.plan.spec.sources[0])
     fill(task, "1", topic="late-1", times=[3])
     assert task.process(5) == 1
     assert (task.next_offsets[late], task.partition_times_ms[late]) == (11, 3)

@@ -140,7 +140,7 @@ def test_K6_a_commit_while_one_range_catches_up_has_the_time_of_earlier_records(
     collector = collector_of()
     assert collector.policy is not None
     task = bench.make_worker()._hooks.make_task(TaskId(0, 0), collector, collector.policy)
-    task.move_to(TaskState.RESTORING)
+    task.life.cycle.move_to(TaskState.RESTORING)
     task.stores.open()
     partition = TopicPartition("in", 0)
     task.start({partition: 0}, {}, (), {partition: old})
