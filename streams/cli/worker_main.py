@@ -18,11 +18,11 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
-from tidewheel import KafkaStreams
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.console_log import configure_logging
 from tidewheel.streams.errors import SchemaRegistryError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.streams.kafka_streams import KafkaStreams
 from tidewheel.streams.processes.child import LineReader, WakePipe
 from tidewheel.streams.processes.supervisor.worker_messages import (
     LINE_BYTES_MAX,

@@ -6,8 +6,12 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from tidewheel.bulk import BootstrapRefused, BootstrapReport, FrameSource
-from tidewheel.bulk import bootstrap as load
+from tidewheel.streams.bulk.bootstrap.command import (
+    BootstrapRefused,
+    BootstrapReport,
+    FrameSource,
+)
+from tidewheel.streams.bulk.bootstrap.command import bootstrap as load
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress

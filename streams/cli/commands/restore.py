@@ -2,8 +2,8 @@
 
 from rich.console import Console
 
-from tidewheel.bulk import RestoreReport
-from tidewheel.bulk import restore as restore_tasks
+from tidewheel.streams.bulk.restore import RestoreReport
+from tidewheel.streams.bulk.restore import restore as restore_tasks
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_json, print_table, wants_json

@@ -2,8 +2,8 @@
 
 from rich.console import Console
 
-from tidewheel.bulk import snapshot as make_snapshot
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
+from tidewheel.streams.bulk.snapshots import snapshot as make_snapshot
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_json, print_table, wants_json
