@@ -140,7 +140,7 @@ class StreamWorker:
                 lambda: self.metrics.rounds,
                 lambda: self._ranges.pool,
                 membership,
-                Limits.of(self._settings.hang_timeout_ms, self._settings.max_call_ms),
+                Limits.of(self._settings.worker_hang_timeout_ms, self._settings.max_call_ms),
                 self._ports.global_call,
             )
             stack.callback(self.call_watch.close)
@@ -259,7 +259,7 @@ class StreamWorker:
             running,
             work,
             ports.admin,
-            uncommitted_bytes_max=settings.uncommitted_max_bytes,
+            uncommitted_bytes_max=settings.statestore_uncommitted_max_bytes,
             metrics=self.metrics,
             clock=clock,
             background=waking(ports.background, self._wake.set),

@@ -178,7 +178,7 @@ class TaskLoop:
             for task in self.manager.running.values()
             if (caches := task.caches) is not None
         ]
-        excess = sum(size for size, *_ in cached) - self.settings.cache_max_bytes
+        excess = sum(size for size, *_ in cached) - self.settings.statestore_cache_max_bytes
         if excess > 0:
             for size, stores, caches in sorted(cached, key=itemgetter(0), reverse=True):
                 if excess > 0:

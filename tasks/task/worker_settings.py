@@ -26,7 +26,7 @@ def recommit_interval_ms(retention_ms: int) -> int:
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the loop (units as in `StreamsConfig`)."""
+    """Settings of the loop. Those with the name of an option have its value."""
 
     application_id: str
     transactional_id: str
@@ -34,33 +34,33 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Number of other workers of this program; 0 in a group. One that starts with tasks of our
     #: earlier commits fences our transactional id: soon after a start, we restart and do not end.
     siblings: int = 0
-    commit_interval_ms: int = 100
+    commit_interval_ms: int
     #: Ms before its deadline at which a commit starts while the worker keeps up with its input;
     #: later records still join it. 0: no early start.
     early_ms: int = 0
-    cache_max_bytes: int = 10 * 1024 * 1024
-    uncommitted_max_bytes: int = 64 * 1024 * 1024
-    buffered_bytes_per_partition: int = 16 * 1024 * 1024
-    buffered_records_per_partition: int = 100_000
-    max_poll_records: int = 10_000
-    repartition_purge_interval_ms: int = 30_000
-    auto_offset_reset: str = "earliest"
-    accept_offsets: bool = False
+    statestore_cache_max_bytes: int
+    statestore_uncommitted_max_bytes: int
+    buffered_bytes_per_partition: int
+    buffered_records_per_partition: int
+    max_poll_records: int
+    repartition_purge_interval_ms: int
+    auto_offset_reset: str
+    accept_offsets: bool
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
     #: Maximum lag, in records, of a copy that counts as ready to own its task.
-    acceptable_recovery_lag: int = 10_000
+    acceptable_recovery_lag: int
     #: Ms between progress reports to the group: about two per heartbeat.
     status_interval_ms: int = 250
     #: Threads of key ranges; 1: the loop's thread does all work.
     threads: int = 1
     recommit_ms: int = RECOMMIT_MS_MAX
     #: Longest wait (ms) of a clean stop for running calls of user code.
-    drain_timeout_ms: int = 25_000
+    drain_timeout_ms: int
     #: A loop without a round for this long (ms) counts as hanging, unless user code runs.
-    hang_timeout_ms: int = 30_000
+    worker_hang_timeout_ms: int
     #: Longest call of user code (ms); 0: no limit. A longer one is logged as an error. If it blocks
     #: the worker's loop, the group moves the worker's tasks.
-    max_call_ms: int = 300_000
+    max_call_ms: int
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
 
 

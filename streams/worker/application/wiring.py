@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from tidewheel.rebalance.assignors.fixed import fixed_tasks
 from tidewheel.rebalance.model import TaskId
@@ -124,30 +125,25 @@ def worker_settings(
 ) -> WorkerSettings:
     config = application.config
     return WorkerSettings(
-        application_id=config.application_id,
+        **shared_options(config),
         transactional_id=transactional_id,
         siblings=application.options.workers - 1 if application.is_fixed else 0,
         topology_hash=application.topology_hash,
-        commit_interval_ms=config.commit_interval_ms,
         early_ms=EARLY_MS,
-        cache_max_bytes=config.statestore_cache_max_bytes,
-        uncommitted_max_bytes=config.statestore_uncommitted_max_bytes,
-        buffered_bytes_per_partition=config.buffered_bytes_per_partition,
-        buffered_records_per_partition=config.buffered_records_per_partition,
-        max_poll_records=config.max_poll_records,
-        repartition_purge_interval_ms=config.repartition_purge_interval_ms,
-        auto_offset_reset=config.auto_offset_reset,
-        accept_offsets=config.accept_offsets,
         operators=named_operators(application.spec),
-        acceptable_recovery_lag=config.acceptable_recovery_lag,
         status_interval_ms=config.heartbeat_interval_ms // 2,
         threads=range_threads(config),
         recommit_ms=recommit_ms,
-        drain_timeout_ms=config.drain_timeout_ms,
-        hang_timeout_ms=config.worker_hang_timeout_ms,
-        max_call_ms=config.max_call_ms,
         handlers=error_handlers(config),
     )
+
+
+def shared_options(config: StreamsConfig) -> dict[str, Any]:
+    """Return the options that `WorkerSettings` has under the same names."""
+    options = StreamsConfig.model_fields
+    return {
+        name: getattr(config, name) for name in WorkerSettings.__struct_fields__ if name in options
+    }
 
 
 def recommit_interval(admin: Admin) -> int:

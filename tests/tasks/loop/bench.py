@@ -21,6 +21,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from tidewheel.streams.config import StreamsConfig as Config
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
+from tidewheel.streams.worker.application.wiring import shared_options
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.kafka.ports import (
     Background,
@@ -373,16 +374,9 @@ class Bench:
             frozenset(self.plan.tasks) if assigned is None else assigned,
             WorkerSettings(
                 **{
-                    "application_id": APP,
                     "transactional_id": transactional_id,
                     "topology_hash": bytes(8),
-                    **{
-                        each: getattr(self.config, each)
-                        for each in WorkerSettings.__struct_fields__
-                        if getattr(self.config, each, None) is not None
-                    },
-                    "cache_max_bytes": self.config.statestore_cache_max_bytes,
-                    "uncommitted_max_bytes": self.config.statestore_uncommitted_max_bytes,
+                    **shared_options(self.config),
                     "handlers": error_handlers(self.config),
                     **settings,
                 }

@@ -30,6 +30,7 @@ from tidewheel.rebalance.protocol.orders import (
 )
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
+from tidewheel.streams.worker.application.wiring import shared_options
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
@@ -222,16 +223,9 @@ class Host:
             frozenset(),
             WorkerSettings(
                 **{
-                    "application_id": APP,
                     "transactional_id": f"{APP}-{self.name}-0",
                     "topology_hash": bytes(8),
-                    **{
-                        each: getattr(config, each)
-                        for each in WorkerSettings.__struct_fields__
-                        if getattr(config, each, None) is not None
-                    },
-                    "cache_max_bytes": config.statestore_cache_max_bytes,
-                    "uncommitted_max_bytes": config.statestore_uncommitted_max_bytes,
+                    **shared_options(config),
                     "handlers": error_handlers(config),
                     "status_interval_ms": 20,
                     **self.settings,
