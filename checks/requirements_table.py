@@ -1,4 +1,4 @@
-"""Checks docs/requirements.md: `python -m checks.requirements_table`.
+"""Checks docs/internals/requirements.md: `python -m checks.requirements_table`.
 
 Each requirement has one line. The line names the module and a test with the requirement's id
 (`test_N13_...`), or the issue that will do it. Modules and tests must exist, and `make test` must
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from checks.repository_files import ROOT
 
-TABLE = "docs/requirements.md"
+TABLE = "docs/internals/requirements.md"
 LAST_NUMBER = {"L": 6, "S": 5, "K": 8, "N": 14, "R": 3}
 """Each letter's requirements are numbered from 1 to here."""
 

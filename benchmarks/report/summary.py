@@ -22,7 +22,7 @@ from benchmarks.report.figures import (
 from benchmarks.report.results import BASELINE, NONE, SuiteResult
 
 MARK: Final = "throughput-summary"
-PICTURE: Final = "throughput.svg"
+PICTURE: Final = "images/throughput.svg"
 HEADINGS: Final = (
     *SETTING_HEADINGS,
     "Tidewheel, 1 worker",

@@ -53,8 +53,8 @@ HEADINGS = (
 )
 SETTING_COLUMNS = len(SETTING_HEADINGS)
 GROWTH_MARK = "restore-growth"
-PICTURE = "restore-growth.svg"
-MEMORY_PICTURE = "memory.svg"
+PICTURE = "images/restore-growth.svg"
+MEMORY_PICTURE = "images/memory.svg"
 NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
 NEVER_CUT = frozenset({"system", "what happens"})
 #: Headings, text columns, and the maker of a table's lines.
@@ -230,13 +230,18 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
             written.append(mark)
         picture = plot.growth_svg(result)
         if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
-            path = document.with_name(PICTURE)
-            path.write_text(picture, encoding="utf-8")
-            text = marked(text, GROWTH_MARK, growth_markdown(result, path.name))
+            _write_picture(document, PICTURE, picture)
+            text = marked(text, GROWTH_MARK, growth_markdown(result, PICTURE))
             written.append(GROWTH_MARK)
     if written:
         document.write_text(text, encoding="utf-8")
     return written
+
+
+def _write_picture(document: Path, name: str, svg: str) -> None:
+    path = document.parent / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(svg, encoding="utf-8")
 
 
 def _throughput_marks(result: SuiteResult, text: str) -> list[str]:
@@ -256,7 +261,7 @@ def _summary(result: SuiteResult, document: Path) -> str:
     drawn = summary.throughput_svg(result)
     if drawn is None:
         return text
-    document.with_name(summary.PICTURE).write_text(drawn, encoding="utf-8")
+    _write_picture(document, summary.PICTURE, drawn)
     return f"![Records a second as multiples of Kafka Streams']({summary.PICTURE})\n\n{text}"
 
 
@@ -265,7 +270,7 @@ def _with_picture(result: SuiteResult, document: Path) -> str:
     picture = memory_plot.memory_svg(result) if result.suite == "memory" else None
     if picture is None:
         return table
-    document.with_name(MEMORY_PICTURE).write_text(picture, encoding="utf-8")
+    _write_picture(document, MEMORY_PICTURE, picture)
     return f"![Resident memory over the minutes of a steady load]({MEMORY_PICTURE})\n\n{table}"
 
 

@@ -133,8 +133,8 @@ def test_the_chart_is_written_next_to_the_document(tmp_path: Path) -> None:
     result = suite(rows("tidewheel", [150.0]), rows(BASELINE, [100.0]))
     assert write_tables(document, [result]) == [summary.MARK]
     once = document.read_text()
-    assert "](throughput.svg)" in once
-    assert (tmp_path / "throughput.svg").read_text() == throughput_svg(result)
+    assert "](images/throughput.svg)" in once
+    assert (tmp_path / "images" / "throughput.svg").read_text() == throughput_svg(result)
     assert "A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02" in once
     write_tables(document, [result])
     assert document.read_text() == once
