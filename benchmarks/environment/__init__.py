@@ -1,1 +1,1 @@
-"""Where the systems run: broker, machine, Java, Python environments, child processes."""
+"""Environment of the systems: broker, machine, Java, Python environments, child processes."""

@@ -166,7 +166,7 @@ def _is_odd(_key: Any, value: Any) -> bool:
 
 @pytest.mark.parametrize("kind", TOGETHER)
 @settings(max_examples=25)
-@given(rows=ROWS, within=WINDOWS, cut=st.integers(6, 25))
+@given(rows=ROWS, within=WINDOWS, cut=st.integers(2, 25))
 def test_joint_batches_have_the_results_of_single_records(
     rows: list[Row], within: JoinWindows, kind: str, cut: int
 ) -> None:

@@ -1,7 +1,10 @@
-"""Regressions of the runtime."""
+"""Faults once found in the worker, from poll to commit, restart and close."""
 
+import os
 import threading
 import time
+from contextlib import closing
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,13 +28,16 @@ from tidewheel import (
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.streams.cli.worker_main import SupervisorLink
+from tidewheel.streams.processes.supervisor.worker_messages import StartWorker, StopWorker, encode
 from tidewheel.streams.worker.incarnation import WorkerLife
+from tidewheel.testing import TopologyTestDriver
 
 STRING, INT = Serdes.string(), Serdes.int64()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
-# 1 ------------------------------------------------------------------ callbacks that raise
+# -- callbacks that raise --
 def app_that_fails(monkeypatch: Any) -> KafkaStreams:
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("out", **TEXT)
@@ -97,7 +103,7 @@ def test_close_in_the_exception_handler_keeps_the_error(monkeypatch: Any) -> Non
     assert isinstance(done[0], BaseException), done
 
 
-# 2 ------------------------------------------------------------------ scale out under a live predecessor
+# -- scale out under a live predecessor --
 def test_scaling_from_one_worker_to_two_counts_no_record_twice() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=5_000)
     for n in range(20):
@@ -144,7 +150,7 @@ def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bo
     assert outputs_of(bench) == {"k": [1, 2, 3]}
 
 
-# 3 ------------------------------------------------------------------ same metadata text twice
+# -- same metadata text twice --
 def test_an_uncommitted_transaction_is_not_confused_with_an_older_one() -> None:
     class Tick(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
@@ -183,7 +189,7 @@ def test_an_uncommitted_transaction_is_not_confused_with_an_older_one() -> None:
     assert outputs == list(range(1, len(outputs) + 1)), f"ticks are missing: {outputs[:5]}"
 
 
-# 4 ------------------------------------------------------------------ damage that also shows when closing
+# -- damage that also shows when closing --
 def test_damage_that_also_breaks_close_is_still_healed(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
     for _ in range(5):
@@ -216,7 +222,7 @@ def test_damage_that_also_breaks_close_is_still_healed(monkeypatch: pytest.Monke
     assert counts_of(bench) == {"a": 6}
 
 
-# 5 ------------------------------------------------------------------ paused with a timer
+# -- paused with a timer --
 def test_a_paused_worker_with_a_due_timer_waits() -> None:
     class Timer(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
@@ -239,7 +245,7 @@ def test_a_paused_worker_with_a_due_timer_waits() -> None:
     assert min(idle) > 0, f"polls without waiting, {idle.count(0.0)} of {len(idle)} polls"
 
 
-# 6 ------------------------------------------------------------------ memory of at_least_once sinks
+# -- memory of at_least_once sinks --
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_unflushed_sinks_count_as_uncommitted(guarantee: str) -> None:
     builder = StreamsBuilder()
@@ -266,7 +272,7 @@ def test_unflushed_sinks_count_as_uncommitted(guarantee: str) -> None:
     )
 
 
-# 7 ------------------------------------------------------------------ quiet stores
+# -- quiet stores --
 def test_a_quiet_store_is_not_restored_from_scratch_after_a_crash() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1})
     for n in range(50):
@@ -304,7 +310,7 @@ def test_a_quiet_store_is_not_restored_from_scratch_after_a_crash() -> None:
     )
 
 
-# 8 ------------------------------------------------------------------ values that only fail at the commit
+# -- values that only fail at the commit --
 def test_a_timestamp_that_is_no_int_fails_with_its_record() -> None:
     builder = StreamsBuilder()
     builder.table("t", store=Materialized("rows", caching=False), **TEXT)
@@ -353,3 +359,109 @@ def test_a_sink_timestamp_that_is_no_int_is_refused_before_the_client() -> None:
     bench.broker.append_columns = track_timestamps  # type: ignore[method-assign]
     bench.live()
     assert all(type(each) is int for each in staged), staged
+
+
+# a put during a flush into a cached table that was flushed already
+def test_rows_a_flush_writes_to_another_cached_table_are_forwarded_in_the_same_commit() -> None:
+    builder = StreamsBuilder()
+    builder.table("t", store=Materialized("rows"), **TEXT).to_stream().to("out", **TEXT)
+
+    class Put(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+
+            self.context.get_state_store("rows").put(
+                record.key, ValueAndTimestamp(str(record.value), record.timestamp)
+            )
+
+    builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream().process(
+        Put, stores=["rows"]
+    )
+    bench = Bench(builder.build(), {"in": 1, "t": 1, "out": 1}, cache_bytes=1_000_000)
+    bench.send("in", "a", "v")
+
+    def die(worker: Any, _s: Any) -> None:
+
+        if bench.rows("rows"):
+            raise Crash("kill -9 after the commit that made the row durable")
+
+    bench.at_poll.append(die)
+    assert not bench.live()
+    bench.at_poll.clear()
+    assert bench.rows("rows")
+    assert bench.live()
+    assert bench.outputs("out") == [("a", b"1")], bench.outputs("out")
+
+
+# predicate results without a truth value
+def test_a_predicate_result_without_truth_value_goes_to_the_handler() -> None:
+    class NA:
+        def __bool__(self) -> bool:
+            raise TypeError("boolean value of NA is ambiguous")
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).filter(lambda value: NA() if value == "bad" else True).to(
+        "out", **TEXT
+    )
+    config = StreamsConfig(
+        application_id="x", bootstrap_servers="x:1", processing_exception_handler="continue"
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_key_values(
+            [("a", "ok"), ("a", "bad"), ("a", "ok")]
+        )
+        assert len(driver.create_output_topic("out", **TEXT).read_records()) == 2
+
+
+def test_a_stop_sent_with_the_start_is_received() -> None:
+    orders, to_worker = os.pipe()
+    _, reports = os.pipe()
+    os.write(to_worker, encode(StartWorker(target="x:y")) + encode(StopWorker(timeout_ms=1)))
+    with closing(SupervisorLink(orders, reports)) as link:
+        assert link.first_order() is not None
+        assert any(isinstance(order, StopWorker) for order in link.orders(0.2)), (
+            "the stop order is lost"
+        )
+
+
+def test_slices_are_bounded_by_time_when_user_code_becomes_slow() -> None:
+    bench: Any = None
+    count = {"n": 0}
+
+    class Work(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            count["n"] += 1
+            if count["n"] > 20_000:
+                bench.clock.advance(100)  # the service it asks has become slow
+
+    topology = Topology().add_source("s", "in", **TEXT).add_processor("p", Work, "s")
+    bench = Bench(topology, {"in": 1})
+    for _ in range(22_000):
+        bench.send("in", "a", "v")
+    polls: list[float] = []
+    bench.at_poll.append(lambda worker, _s: polls.append(bench.clock.monotonic_s()))
+    assert bench.live()
+    longest = max(b - a for a, b in pairwise(polls))
+    assert longest < 2, f"{longest:.0f} s without a look at stop, commit or input"
+
+
+def test_a_forward_with_a_negative_timestamp_fails_at_the_call() -> None:
+    class Stamp(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            self.context.forward(
+                Record(record.key, record.value, -1 if record.value == "bad" else record.timestamp)
+            )
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).process(Stamp).repartition(name="again", **TEXT).to("out", **TEXT)
+    config = StreamsConfig(
+        application_id="x",
+        bootstrap_servers="x:1",
+        processing_exception_handler="continue",
+        deserialization_exception_handler="continue",
+        production_exception_handler="continue",
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_key_values(
+            [("a", "ok"), ("a", "bad"), ("a", "ok")]
+        )
+        assert len(driver.create_output_topic("out", **TEXT).read_records()) == 2
