@@ -22,7 +22,6 @@ from tidewheel.streams.processes.watchdog.link import WatchdogLink
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.task_factory import TaskFactory
 from tidewheel.streams.worker.application.wiring import (
-    claim_slot,
     fixed_assignment,
     fixed_transactional_id,
     make_clients,
@@ -74,7 +73,7 @@ class WorkerLife:
         application: Application,
         watchdog: HostWatchdog,
         *,
-        preferred_slot: int | None,
+        claim_slot: Callable[[], StateDirectory],
         alone: bool,
         wipe_globals: bool,
         paused: frozenset[int],
@@ -86,7 +85,7 @@ class WorkerLife:
     ) -> None:
         self._application = application
         self._watchdog = watchdog
-        self._preferred_slot = preferred_slot
+        self._claim_slot = claim_slot
         self._alone = alone
         self._wipe_globals = wipe_globals
         self._paused = paused
@@ -98,7 +97,6 @@ class WorkerLife:
         self._lock = threading.Lock()
         self._loop_thread: threading.Thread | None = None
         self._departure: Departure | None = None
-        self.slot: int | None = None
         self.worker: StreamWorker | None = None
         self.globals: RunningGlobalStores | None = None
         self.membership: GroupMembership | None = None
@@ -170,8 +168,7 @@ class WorkerLife:
         config = application.config
         self._loop_thread = threading.current_thread()
         clients = make_clients(config, self._show_progress)
-        slot = claim_slot(config, self._preferred_slot, stack)
-        self.slot = slot.slot
+        slot = self._claim_slot()
         admin = clients.admin()
         stack.callback(admin.close)
         if not admin.reach(self._ending):

@@ -7,9 +7,11 @@ import logging
 import threading
 from typing import Final, Literal, Protocol
 
+from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.errors import ApplicationShutdownError, FencedError, StreamsError
 from tidewheel.streams.gc_tuning import collect_by_batches
 from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.application.wiring import claim_slot
 from tidewheel.streams.worker.group_membership import Departure, user_error
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 from tidewheel.streams.worker.incarnation import WorkerLife
@@ -61,6 +63,7 @@ class StreamThread:
         self._watchdog = watchdog
         self._listener = listener
         self._preferred_slot = preferred_slot
+        self._slot: StateDirectory | None = None
         self._alone = alone
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -144,16 +147,22 @@ class StreamThread:
             if self.error is not None or not life.outdated or self._ending.is_set():
                 break
         self.running = False
+        if self._slot is not None:
+            self._slot.close()
         self._listener.on_end(self)
 
+    def _claim_slot(self) -> StateDirectory:
+        """Return the slot of all lives: between two of them another process could take it."""
+        if self._slot is None:
+            self._slot = claim_slot(self._application.config, self._preferred_slot)
+        return self._slot
+
     def _begin(self) -> WorkerLife:
-        if self.life is not None and self.life.slot is not None:
-            self._preferred_slot = self.life.slot  # this slot has the worker's local state
         with self._lock:
             self.life = life = WorkerLife(
                 self._application,
                 self._watchdog,
-                preferred_slot=self._preferred_slot,
+                claim_slot=self._claim_slot,
                 alone=self._alone,
                 wipe_globals=self._wipe_globals,
                 paused=self._paused,

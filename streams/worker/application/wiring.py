@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,14 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
     )
 
 
-def claim_slot(config: StreamsConfig, number: int | None, stack: ExitStack) -> StateDirectory:
-    """Acquire slot `number` (None: the lowest free one) until the stack closes."""
+def claim_slot(config: StreamsConfig, number: int | None) -> StateDirectory:
+    """Acquire slot `number` (None: the lowest free one)."""
     slot = StateDirectory.acquire(
         Path(config.state_dir),
         config.application_id,
         slot=number,
         exclusive=config.state_dir_exclusive,
     )
-    stack.callback(slot.close)
     for holder in slot.others:
         _log.warning(
             "slot %d of %s is held by %s; taking slot %d",

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tidewheel import (
     StreamsBuilder,
     StreamsConfig,
 )
+from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.worker import stream_thread
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.application_state import ApplicationState
@@ -33,8 +36,7 @@ class FakeLife:
     def __init__(self, stage: "Stage", arguments: dict[str, Any]) -> None:
         self.stage = stage
         self.wipe_globals = arguments["wipe_globals"]
-        self.preferred_slot = arguments["preferred_slot"]
-        self.slot: int | None = None
+        self.claim_slot: Callable[[], StateDirectory] = arguments["claim_slot"]
         self.ending: threading.Event = arguments["ending"]
         self.ends_all: Callable[[BaseException], bool] = arguments["ends_all"]
         self.worker = None
@@ -56,7 +58,9 @@ Life = Callable[[FakeLife], None]
 
 
 class Stage:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: Life, fixed: bool = False) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *lives: Life, fixed: bool = False, **settings: Any
+    ) -> None:
         self.lives = list(lives)
         self.lived: list[FakeLife] = []
         self.errors: list[BaseException] = []
@@ -66,7 +70,7 @@ class Stage:
         self.clock = FakeClock()
         builder = StreamsBuilder()
         builder.stream("in", key_serde=str, value_serde=str).to("out")
-        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092")
+        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
         application = Application(
             spec=builder.build().spec(config),
             topology_hash=b"12345678",
@@ -155,14 +159,25 @@ def test_S3_a_finally_fenced_member_ends_with_an_error(
     assert stage.errors == []
 
 
-def test_the_next_incarnation_uses_the_slot_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_slot_3(life: FakeLife) -> None:
-        life.slot = 3
+def test_slot_is_held_between_the_lives_and_released_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slots: list[StateDirectory] = []
+
+    def first(life: FakeLife) -> None:
+        slots.append(life.claim_slot())
         raise FencedError("over")
 
-    stage = Stage(monkeypatch, in_slot_3, clean)
-    stage.live()
-    assert [life.preferred_slot for life in stage.lived] == [None, 3]
+    def second(life: FakeLife) -> None:
+        with closing(StateDirectory.acquire(tmp_path, "app")) as taken:
+            assert taken.slot == 1, "another process that starts meanwhile gets the next slot"
+        slots.append(life.claim_slot())
+
+    stage = Stage(monkeypatch, first, second, state_dir=str(tmp_path))
+    assert stage.live().error is None
+    assert slots[0] is slots[1]
+    with closing(StateDirectory.acquire(tmp_path, "app")) as free:
+        assert free.slot == slots[0].slot == 0
 
 
 def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:

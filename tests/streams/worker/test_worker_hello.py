@@ -1,6 +1,6 @@
 """Hello message of a worker."""
 
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ def application(folder: Path, **settings: Any) -> Application:
 def introduced(folder: Path, **settings: Any) -> Hello:
     """Return the Hello of a worker with seven records of task 0_1 on disk."""
     made = application(folder, **settings)
-    with ExitStack() as stack:
-        slot = claim_slot(made.config, None, stack)
+    with closing(claim_slot(made.config, None)) as slot:
         return make_hello(
             made,
             plan_application(made.spec, "shop", {"in": 2}),
