@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.streams.definitions.sameness import attributes_of
-from tidewheel.streams.function_source import FunctionSources
+from tidewheel.streams.graph.function_source import FunctionSources
 from tidewheel.streams.serdes import Serde
 from tidewheel.tasks.commit_facts import NamedOperator
 from tidewheel.tasks.processing.api.topology_spec import (

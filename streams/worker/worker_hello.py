@@ -23,7 +23,7 @@ from tidewheel.streams.console_log import LogLevel, configured_format
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.watchdog.hello import Hello
 from tidewheel.streams.worker.application.application import Application
-from tidewheel.streams.worker.application.wiring import range_threads
+from tidewheel.streams.worker.application.wiring import range_threads, shared_options
 from tidewheel.streams.worker.group_membership import member_name, partition_counts, task_shapes
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 
@@ -45,25 +45,11 @@ def make_hello(
     config = application.config
     return Hello(
         join=fitting(_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone)),
-        bootstrap_servers=config.bootstrap_servers,
-        consumer=dict(config.consumer),
-        producer=dict(config.producer),
-        admin=dict(config.admin),
-        replication_factor=config.replication_factor,
-        heartbeat_interval_ms=config.heartbeat_interval_ms,
-        worker_hang_timeout_ms=config.worker_hang_timeout_ms,
-        max_call_ms=config.max_call_ms,
-        coordinator=CoordinatorSettings(
-            acceptable_recovery_lag=config.acceptable_recovery_lag,
-            max_warmup_replicas=config.max_warmup_replicas,
-            num_standby_replicas=config.num_standby_replicas,
-            task_move_interval_ms=config.task_move_interval_ms,
-            heartbeat_interval_ms=config.heartbeat_interval_ms,
-            settling_ms=config.settling_ms,
-        ),
+        coordinator=CoordinatorSettings(**shared_options(config, CoordinatorSettings)),
         import_path=tuple(sys.path),
         log_level=log_level_here(),
         log_format=configured_format(),
+        **shared_options(config, Hello),
     )
 
 

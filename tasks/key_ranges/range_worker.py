@@ -21,8 +21,7 @@ from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchUnitSize, UnitSize
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
-from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
-from tidewheel.tasks.key_ranges.sealed_work import CurrentRecord, Seal, WorkItem
+from tidewheel.tasks.key_ranges.sealed_work import CurrentRecord, Seal, SealBarrier, WorkItem
 from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.coroutines import CoroutineRunner, PrivateLoop

@@ -1,6 +1,7 @@
-"""Sealed work: data that a key range receives, and finished data it returns for a commit. Pure."""
+"""Sealed work: data that a key range receives, and finished data it returns for a commit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -62,3 +63,29 @@ def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
         for store, drained in seal.drained.items():
             by_name.setdefault(store, []).append(drained)
     return by_name
+
+
+class SealBarrier:
+    """Barrier that opens when all awaited ranges have sealed (handed over) their work.
+
+    >>> barrier = SealBarrier({"a", "b"})
+    >>> barrier.sealed("a"); barrier.wait(0.0)
+    False
+    >>> barrier.sealed("b"); barrier.wait(0.0)
+    True
+    """
+
+    def __init__(self, awaited: Iterable[Hashable]) -> None:
+        self._awaited = set(awaited)
+        self._all = threading.Event()
+        if not self._awaited:
+            self._all.set()
+
+    def sealed(self, range_: Hashable) -> None:
+        """Record that a range has sealed. Called in ranges' threads."""
+        self._awaited.discard(range_)
+        if not self._awaited:
+            self._all.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._all.wait(max(seconds, 0.0))

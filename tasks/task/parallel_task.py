@@ -47,8 +47,7 @@ from tidewheel.tasks.key_ranges.range_worker import (
     Scheduling,
 )
 from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
-from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
-from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
+from tidewheel.tasks.key_ranges.sealed_work import Seal, SealBarrier, by_store
 from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.record import RecordMetadata
@@ -151,7 +150,7 @@ class ParallelTask:
         return runs_users_objects(self.plan.spec)
 
     def set_ranges(self, pool: RangePool, key_ranges: KeyRanges, ranges_max: int) -> None:
-        """Set pool and key ranges; the progress of at most `fitting` fits into commit metadata."""
+        """Set pool and key ranges; the progress of at most `ranges_max` fits into commit metadata."""
         self._pool = pool
         self._requested_ranges = key_ranges
         self._ranges_in_metadata = ranges_max

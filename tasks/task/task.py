@@ -10,7 +10,7 @@ from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
+from tidewheel.tasks.key_ranges.sealed_work import SealBarrier
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.partition_group import PartitionGroup

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,12 +78,21 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    # The wheel is built from the sdist, as an installer would.
+    _build("sdist", ROOT, built)
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        packed.extractall(built, filter="data")
+    _build("wheel", built / sdist.name.removesuffix(".tar.gz"), built)
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(built / "site")
+        archive.extractall(built / "site")  # noqa: S202 - built here
     return built / "site"
+
+
+def _build(target: str, source: Path, to: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
 
 
 @pytest.fixture

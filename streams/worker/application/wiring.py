@@ -1,9 +1,11 @@
 """Worker wiring: clients, state directory, settings of the loop."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tidewheel.rebalance.assignors.fixed import fixed_tasks
 from tidewheel.rebalance.model import TaskId
@@ -123,7 +125,7 @@ def worker_settings(
 ) -> WorkerSettings:
     config = application.config
     return WorkerSettings(
-        **shared_options(config),
+        **shared_options(config, WorkerSettings),
         transactional_id=transactional_id,
         siblings=application.options.workers - 1 if application.is_fixed else 0,
         topology_hash=application.topology_hash,
@@ -136,11 +138,12 @@ def worker_settings(
     )
 
 
-def shared_options(config: StreamsConfig) -> dict[str, Any]:
-    """Return the options that `WorkerSettings` has under the same names."""
-    options = StreamsConfig.model_fields
+def shared_options(config: StreamsConfig, settings: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the options that `settings` has under the same names."""
+    names = [name for name in settings.__struct_fields__ if name in StreamsConfig.model_fields]
+    values = {name: getattr(config, name) for name in names}
     return {
-        name: getattr(config, name) for name in WorkerSettings.__struct_fields__ if name in options
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
     }
 
 

@@ -10,7 +10,7 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_pool import RangePool
-from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
+from tidewheel.tasks.key_ranges.sealed_work import SealBarrier
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task

@@ -376,7 +376,7 @@ class Bench:
                 **{
                     "transactional_id": transactional_id,
                     "topology_hash": bytes(8),
-                    **shared_options(self.config),
+                    **shared_options(self.config, WorkerSettings),
                     "handlers": error_handlers(self.config),
                     **settings,
                 }

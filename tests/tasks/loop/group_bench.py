@@ -225,7 +225,7 @@ class Host:
                 **{
                     "transactional_id": f"{APP}-{self.name}-0",
                     "topology_hash": bytes(8),
-                    **shared_options(config),
+                    **shared_options(config, WorkerSettings),
                     "handlers": error_handlers(config),
                     "status_interval_ms": 20,
                     **self.settings,
