@@ -14,6 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 from tidewheel.state_stores.buffers.timed_buffer import encode_store_time, read_store_time
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import Row
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.state_stores.layout.position import Position, store_time_name
 from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.state_stores.layout.segments import SegmentLayout
@@ -70,7 +71,9 @@ def ingest_runs(
     if bulk is None:
         _write_files(database, spec.name, files)
     elif files:
+        failpoint("before_ingest")
         bulk.ingest(spec.name, [file.path for file in files])
+        failpoint("after_ingest")
     metadata = _metadata_of(spec, before.later(time), position_name, position)
     _conclude(database, spec, before.later(time), slowest_ms, metadata)
     if bulk is not None:

@@ -18,6 +18,7 @@ from typing import NoReturn, TypeVar
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.output_collector import OutputCollector, drop
 from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
@@ -232,6 +233,7 @@ class Committer:
             if in_flight.is_open:
                 try:
                     self.producer.send_offsets(self._group_id, in_flight.commit.offsets)
+                    failpoint("after_offsets_ahead")
                 except BaseException:
                     in_flight.is_open = False
                     raise
@@ -244,6 +246,7 @@ class Committer:
         """
         in_flight = self._in_flight
         assert in_flight is not None, "no commit is in progress"
+        failpoint("before_extend")
         if not in_flight.lock.acquire(timeout=_SENDING_S):
             return False
         try:
@@ -261,6 +264,7 @@ class Committer:
                 in_flight.whole.set()
         finally:
             in_flight.lock.release()
+        failpoint("after_extend")
         wait([in_flight.attempt], _SENDING_S)
         return True
 
@@ -340,6 +344,7 @@ class Committer:
         return self.producer.commit(self._group_id, commit.offsets)
 
     def _produce(self, commit: Commit) -> None:
+        failpoint("before_produce")
         self.producer.begin()
         self._produce_records(commit)
         commit.meanwhile()

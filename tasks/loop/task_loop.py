@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.loop.commit_driver import CommitDriver
@@ -167,6 +168,8 @@ class TaskLoop:
     def _process_slice(self, task: Task) -> None:
         done = self.slices.process(task)
         self.metrics.processed += done
+        if done and (state := self.commits.state) is not CommitState.NONE:
+            failpoint(f"processed_while_{state.value}")
         if done and task.task_id in self._awaited:
             self._awaited.discard(task.task_id)
             self.commits.schedule.request()

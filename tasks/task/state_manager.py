@@ -23,6 +23,7 @@ from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
 from tidewheel.state_stores.layout.position import Position, store_time_name
 from tidewheel.state_stores.layout.restore import StoreTime, position_name
@@ -370,6 +371,8 @@ class StateManager:
         """
         if not self._is_staged:
             self.stage(drained)
+        if drained:
+            failpoint("before_apply")
         for persistent, database in self._databases.items():
             database_changes = self._changes_of_database(drained, persistent=persistent)
             changes = {name: changed.stored for name, changed in database_changes.items()}
@@ -383,6 +386,8 @@ class StateManager:
         self._is_staged = False
         for view in self._views.values():
             view.hide()
+        if drained:
+            failpoint("after_apply")
 
     def _encoded_positions(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool

@@ -132,7 +132,7 @@ def test_runs_and_snapshots_restore_every_key_after_kills(
             filled,
             sink,
             config,
-            fate={"step": step, "nth": 2},
+            failpoints=f"{step}:2:kill9",
             runs_from=_RUNS_FROM,
         )
         assert worker.process.wait(60) == -signal.SIGKILL

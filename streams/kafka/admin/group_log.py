@@ -25,13 +25,19 @@ from tidewheel.rebalance.runtime.ports import (
     LoggedRecord,
     LogRead,
 )
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
-from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
+from tidewheel.streams.kafka.producers.producer import (
+    ProducerClient,
+    RefusedError,
+    StalledError,
+    no_wait,
+)
 from tidewheel.tasks.kafka.ports import NewTopic, OffsetOutOfRangeError
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 
@@ -251,6 +257,7 @@ class KafkaGroupLog:
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
         self._inbox_producer.send(messages)
+        _reach("sent", messages)
 
     def claim(self) -> int:
         self.resign()
@@ -259,15 +266,25 @@ class KafkaGroupLog:
         return self.state_end()
 
     def append(self, records: Sequence[AnyRecord]) -> None:
-        self._written(record_keys(records), list(map(encode_record, records)))
+        self._written(
+            record_keys(records),
+            list(map(encode_record, records)),
+            lambda: _reach("appending", records),
+        )
+        _reach("appended", records)
 
     def forget(self, keys: Sequence[str]) -> None:
         self._written([key.encode() for key in keys], [None] * len(keys))
 
-    def _written(self, keys: list[bytes], values: Sequence[bytes | None]) -> None:
+    def _written(
+        self,
+        keys: list[bytes],
+        values: Sequence[bytes | None],
+        before_commit: Callable[[], None] = no_wait,
+    ) -> None:
         if self._leader is None:
             raise LeadershipLostError("resigned")
-        self._leader.write(keys, values)
+        self._leader.write(keys, values, before_commit)
 
     def resign(self) -> None:
         leader, self._leader = self._leader, None
@@ -295,7 +312,12 @@ class LeaderProducer:
         self._tried(self._producer.named("init_transactions"))
         _fetch_topic_metadata(self._producer, self._state.topic)
 
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def write(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        before_commit: Callable[[], None] = no_wait,
+    ) -> None:
         if not keys:
             return
         self._producer.serve()
@@ -312,6 +334,7 @@ class LeaderProducer:
             )
             if not self._producer.flush(deadline_s):
                 raise LeadershipLostError("the cluster accepted no records for too long")
+            before_commit()
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
             raise LeadershipLostError(self._error_text(exception)) from exception
@@ -459,6 +482,12 @@ def _fetch_topic_metadata(producer: ProducerClient, topic: str) -> None:
     """Fetch a topic's metadata; otherwise the first record waits half a second."""
     with contextlib.suppress(KafkaException):
         producer.client.list_topics(topic, timeout=_PREPARE_S)
+
+
+def _reach(moment: str, items: Sequence[AnyRecord] | Sequence[AnyMessage]) -> None:
+    for item in items:
+        tag = type(item).__struct_config__.tag
+        failpoint(moment, *{tag, getattr(item, "event", tag), getattr(item, "phase", tag)})
 
 
 def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> RejectedRecord:

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.streams.errors import FencedError, StreamsError
 from tidewheel.streams.kafka.client.advice import next_step
 from tidewheel.streams.kafka.client.client_log import (
@@ -199,12 +200,15 @@ class KafkaTransactionalProducer:
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
         self._check_open()
+        failpoint("before_flush")
         deadline_s = time.monotonic() + self._timeout_s
         ending = False
         try:
             self._have_answered(group_id, offsets, deadline_s)
             ending = True
+            failpoint("before_commit")
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
+            failpoint("after_commit")
         except KafkaException as exception:
             self._fail("commit", error_of(exception), ending=ending)
         self._open = False
@@ -314,6 +318,7 @@ class KafkaTransactionalProducer:
     ) -> GuardedCall:
         group = self._group(group_id, deadline_s)
         self._producer.serve()
+        failpoint("before_offsets")
         self._log.offsets_are_sent()
         return self._producer.begin_call(
             self._producer.named("send_offsets_to_transaction"),

@@ -204,7 +204,8 @@ def test_broker_that_crashes_with_the_worker_inside_a_transaction(
         source,
         sink,
         config,
-        fate={"step": "before_commit", "nth": 5, "signal": "SIGSTOP"},
+        failpoints="before_commit:1:stop",
+        armed_at_change=5,
     )
     until(lambda: doomed.is_stopped, "it stands inside a transaction")
     broker.kill()

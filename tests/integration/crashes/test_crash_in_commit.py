@@ -12,24 +12,23 @@ from tests.integration.cluster import Cluster, SteadyFeed
 from tests.integration.conftest import StartWorker
 from tests.integration.outcome import assert_counted
 from tests.integration.programs.jobs import STORE
-from tests.integration.programs.probes import STEPS
 
 pytestmark = pytest.mark.timeout(240)
 
-#: Steps before the transaction's commit: its records are processed again.
-_UNCOMMITTED = frozenset(
-    {
-        "before_produce",
-        "before_flush",
-        "before_offsets",
-        "before_commit",
-        "ahead_of_commit",
-        "before_join",
-        "offsets_sent_ahead",
-    }
+#: Failpoints before the transaction's commit, or where the loop has run ahead of it: records are
+#: processed again.
+_UNCOMMITTED = (
+    "before_produce",
+    "before_flush",
+    "before_offsets",
+    "before_commit",
+    "processed_while_committing",
 )
-#: Steps after the commit and before the database has it.
-_UNAPPLIED = frozenset({"after_commit", "ahead_of_apply", "before_apply"})
+#: Failpoints after the commit and before the database has it.
+_UNAPPLIED = ("after_commit", "processed_while_answered", "before_apply")
+_EXTENDING = ("before_extend", "after_offsets_ahead")
+#: The commit has been requested for a millisecond; its outcome is open.
+_DURING_COMMIT = "before_commit:1:kill9=0.001"
 _NTH = 3
 
 
@@ -41,9 +40,12 @@ class _Job(NamedTuple):
 @pytest.mark.parametrize(
     ("guarantee", "steps"),
     [
-        ("exactly_once", STEPS),
+        ("exactly_once", (*_UNCOMMITTED, _DURING_COMMIT, *_UNAPPLIED, "after_apply")),
         # Before these steps, at_least_once differs only in sending sink records.
-        ("at_least_once", ("before_produce", "before_commit", "ahead_of_apply", "before_apply")),
+        (
+            "at_least_once",
+            ("before_produce", "before_commit", "processed_while_answered", "before_apply"),
+        ),
     ],
     ids=["exactly_once", "at_least_once"],
 )
@@ -67,9 +69,7 @@ def test_crash_around_additions_to_an_open_commit_leaves_exact_state(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], unique: str
 ) -> None:
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
-    steps = (
-        "before_join", "offsets_sent_ahead", "before_flush", "after_join", "during_commit", "before_apply",
-    )  # fmt: skip
+    steps = (*_EXTENDING, "before_flush", "after_extend", _DURING_COMMIT, "before_apply")
     job = _Job("count_by_key", _keyed)
     feed = _lives_end_at(steps, job, cluster, start_worker, config, (source, sink))
     expected = Counter(key for key, _ in feed.records)
@@ -92,7 +92,8 @@ def _lives_end_at(
     ready = start_worker("before-all")
     for step in steps:
         worker, ready = ready, start_worker(f"after-{step}")
-        worker.go(job.name, source, sink, config, fate={"step": step, "nth": _NTH})
+        point = step if ":" in step else f"{step}:1:kill9"
+        worker.go(job.name, source, sink, config, failpoints=point, armed_at_change=_NTH)
         assert worker.wait() == -signal.SIGKILL, f"{step}: {worker.log[-3000:]}"
         died.append((step, worker.numbers()))
     ready.go(job.name, source, sink, config)
@@ -105,7 +106,7 @@ def _lives_end_at(
 
     lives = [*died, ("", ready.numbers())]
     for (step, dead), (_, successor) in pairwise(lives):
-        if step in _UNCOMMITTED:
+        if step in (*_UNCOMMITTED, *_EXTENDING):
             assert _begun_again(dead, successor), f"{step}: its records were processed again"
         if step in _UNAPPLIED:
             assert _restored(successor), f"{step}: the changelog's tail was replayed"

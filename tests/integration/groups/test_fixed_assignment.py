@@ -232,7 +232,8 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
         source,
         sink,
         config | {"group_instance_id": "a"},
-        fate={"step": "before_commit", "nth": 3, "signal": "SIGSTOP"},
+        failpoints="before_commit:1:stop",
+        armed_at_change=3,
     )
     until(lambda: frozen.numbers().get("commits", 0) == 2, "it has committed twice")
     until(lambda: frozen.is_stopped, "it is frozen inside its third transaction")

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from tests.integration.programs.jobs import JOBS
-from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet, runs_from
+from tests.integration.programs.probes import STATE_NUMBERS, arm_at_change, count_on, runs_from
 from tests.integration.programs.scoreboard import Scoreboard
 from tidewheel import KafkaStreams, StreamsConfig
 from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores import failpoints
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.worker.application import wiring
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
@@ -28,8 +29,9 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 class Orders(msgspec.Struct, kw_only=True):
     """Orders of a worker.
 
-    `board` is the path of the scoreboard. `runs_from`: restore gaps above this many records are
-    built into sorted runs; None keeps the product's limit.
+    `board` is the path of the scoreboard. `failpoints` are armed at once, here and in the watchdog,
+    or here when the commit number `armed_at_change` of those that change state is prepared. `runs_from`: restore gaps above this
+    many records are built into sorted runs; None keeps the product's limit.
     """
 
     job: str
@@ -41,7 +43,8 @@ class Orders(msgspec.Struct, kw_only=True):
     workers: int = 1
     fixed: bool = True
     tasks: list[str] | None = None
-    fate: dict[str, Any] | None = None
+    failpoints: str = ""
+    armed_at_change: int | None = None
     runs_from: int | None = None
 
 
@@ -67,8 +70,11 @@ def main() -> int:
         ),
     )
     app.set_restore_listener(count_on(board))
-    if orders.fate is not None:
-        meet(Fate(**orders.fate))
+    if orders.armed_at_change is None:
+        failpoints.arm(orders.failpoints)
+        os.environ["FAILPOINT"] = orders.failpoints  # for the watchdog
+    else:
+        arm_at_change(orders.failpoints, orders.armed_at_change)
     if orders.runs_from is not None:
         setattr(wiring, "RunSettings", runs_from(orders.runs_from))  # noqa: B010 - none of the names it offers
 
