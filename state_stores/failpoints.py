@@ -1,7 +1,6 @@
 """Failpoints: named places where a test lets this process die, stop, fail or wait.
 
-`FAILPOINT=before_commit:3:kill9,sent_READY:1:sleep=2` arms two of them: the third time that a commit
-is about to be decided, and the first READY.
+`FAILPOINT=before_commit:3:kill9` in the environment strikes before the third commit.
 """
 
 import logging
@@ -30,7 +29,7 @@ _SPELLING: Final = "FAILPOINT=name:nth:action[,...], with kill9, stop, raise, sl
 
 
 class FailpointError(Exception):
-    """The error of a failpoint's action `raise`."""
+    """The action `raise`."""
 
 
 @dataclass(slots=True)
@@ -50,15 +49,7 @@ def failpoint(name: str, *labels: object) -> None:
 
 
 def arm(text: str) -> None:
-    """Arm failpoints in addition to those of the environment.
-
-    Raises:
-        StreamsError: A name, a number or an action is unknown.
-
-    >>> arm("before_commit:0:kill9")
-    Traceback (most recent call last):
-    tidewheel.state_stores.errors.StreamsError: 'before_commit:0:kill9' is no failpoint; ...
-    """
+    """Arm failpoints; raise StreamsError for an unknown name or action."""
     for part in filter(None, text.split(",")):
         name, _, rest = part.partition(":")
         nth, _, action = rest.partition(":")

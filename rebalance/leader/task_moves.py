@@ -150,8 +150,8 @@ def _without(
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
     """Return True if a member was heard after `settling_ms` in the group.
 
-    Time alone proves nothing: a member that vanished counts as alive for a session timeout. A
-    member that had tasks before this leader's claim is settled once heard again.
+    A member that vanished counts as alive for a session timeout. One that had tasks before this
+    leader's claim is settled once heard again.
     """
     heard = draft.observations.of(record.incarnation)
     settling_ms = draft.settings.settling_ms

@@ -464,7 +464,7 @@ def _surplus_copies(
 ) -> set[str]:
     """Return surplus copies to keep: one per standby of the target that is not ready yet.
 
-    Includes copies of unknown readiness: a new leader drops no copy before it has heard its member.
+    Copies of unknown readiness count: a new leader drops none before it has heard its member.
     """
     copies = index.copies_of(task)
     if not copies.keys() - placed - busy:

@@ -119,14 +119,7 @@ def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
 
 
 def _asks_for_list(argv: Sequence[str]) -> bool:
-    """Return True if a command line asks for a list of commands: of all, or of one group.
-
-    >>> [
-    ...     _asks_for_list(line.split())
-    ...     for line in ("", "--help", "group", "group --help", "group history --help", "run")
-    ... ]
-    [True, True, True, True, False, False]
-    """
+    """Return True if a command line asks for a list of commands, of all or of one group."""
     rest = argv[1:] if argv and argv[0] in _FAMILIES else argv
     return not rest or rest[0] in _ASK_FOR_HELP
 

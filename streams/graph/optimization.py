@@ -105,8 +105,7 @@ def _find_above(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphN
 def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNode]) -> bool:
     """Return True if the repartitions receive records only by way of this key change.
 
-    Kafka Streams omits this check. Without it, records that a merge adds from other nodes would not
-    be repartitioned.
+    Without this check, as in Kafka Streams, records that a merge adds would not be repartitioned.
     """
     #: Each node above the repartitions -> True if it is below the key change.
     between: dict[GraphNode, bool] = {}

@@ -179,8 +179,8 @@ class _Layout(NamedTuple):
     Attributes:
         width: Referents listed per object.
         of_class: Position of the class.
-        of_dict: Position of `__dict__` if it contains the fields, else None.
-        places: Positions of the fields, in the object or its `__dict__`.
+        of_dict: Position of `__dict__` with the fields, or None.
+        places: Positions of the fields.
     """
 
     width: int

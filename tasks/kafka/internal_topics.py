@@ -217,8 +217,7 @@ def _repartition_counts(
     """Return the partition count of each repartition topic (name without prefix).
 
     Default: the count of topics joined with it; otherwise the largest among the sources of the
-    writing sub-topology. These may be repartition topics too, so the loop repeats until all counts
-    are known. In a cycle, the known sources decide.
+    writing sub-topology. These may be repartition topics too. In a cycle, the known sources decide.
     """
     counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
     pending = set(spec.repartition_topics).difference(counts)

@@ -51,7 +51,7 @@ class _Trial:
     """Trial of one limit of concurrent ranges, with its processor seconds so far.
 
     Attributes:
-        smaller_limit: Smaller limit to return to if this one does not help; 0 at the smallest.
+        smaller_limit: Limit to return to if this one does not help, or 0.
         needed_use: Number of processors (such as 0.5) above whose use this limit stays.
         unjudged_s: Seconds in which too few or too many ranges worked to judge the limit.
     """

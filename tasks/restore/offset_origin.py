@@ -260,7 +260,7 @@ def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) 
 
 
 def _moved(before: Mapping[int, int], now: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the first name whose fingerprint had another name before, and that name.
+    """Return the first name whose fingerprint had another name before, and the other.
 
     >>> _moved({1: 10, 2: 20}, {1: 20, 2: 10}), _moved({1: 10, 2: 20}, {1: 30, 2: 20})
     ((1, 2), None)

@@ -265,8 +265,7 @@ class PartitionGroup:
 def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
     """Return records' places in the merge of timestamp columns, until one is exhausted.
 
-    The column with the lowest head is next. A record with an earlier time than its predecessor
-    follows that one directly.
+    The column with the lowest head is next. A record earlier than its predecessor follows it.
 
     >>> _places([[5, 3, 9], [4, 5, 7]], 10), _places([[1, 2], [1, 1]], 3)
     ([[1, 2], [0, 3, 4]], [[0], [1, 2]])

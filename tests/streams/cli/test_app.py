@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidewheel.streams.cli.app import build_app, main
+from tidewheel.streams.cli.app import _asks_for_list, build_app, main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
@@ -208,3 +208,18 @@ def test_commands_are_imported_only_when_they_are_called() -> None:
     )
     assert result.stdout.splitlines()[-1] == "False"
     assert build_app().name == ("tidewheel",)
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("", True),
+        ("--help", True),
+        ("group", True),
+        ("group --help", True),
+        ("group history --help", False),
+        ("run", False),
+    ],
+)
+def test_only_lists_of_commands_import_all_commands(line: str, asks: bool) -> None:
+    assert _asks_for_list(line.split()) == asks
