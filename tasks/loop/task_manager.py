@@ -206,8 +206,7 @@ class TaskManager:
     def _store_running_positions(self) -> None:
         """Store running tasks' positions as their next start; those of the grant are outdated.
 
-        No other worker has written meanwhile. The cluster may still report ends before our last
-        transaction's markers, so our own positions are used.
+        No other worker has written meanwhile. The cluster's ends may still lack our last markers.
         """
         commits = self._commits
         for task_id, task in self.running.items():

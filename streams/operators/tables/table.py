@@ -106,7 +106,7 @@ class _ComputedTable(TableSource):
         """Return the row forwarded for the value `old`, and False if it is unknown.
 
         If the function fails, it also failed when the value was new, and that change was skipped.
-        The exception handler is not called again: it might skip the present change, too.
+        The exception handler is not called again: it might skip this change.
         """
         if old is None:
             return None, True
