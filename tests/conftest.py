@@ -8,7 +8,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +18,9 @@ from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.file_lock import FileLock
 from tidewheel.streams.gc_tuning import collection_paused
 from tidewheel.streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
+
+if TYPE_CHECKING:
+    from tests.integration.cluster import Cluster
 
 #: Modules that share a Spark session, and the one among them that does not.
 _SPARK = "tests/bulk/"
@@ -83,6 +86,15 @@ def _address_of_the_broker() -> None:
 @pytest.fixture(scope="session")
 def kafka_broker(_address_of_the_broker: None, kafka_broker: RunningBroker) -> RunningBroker:
     return kafka_broker
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka_broker: RunningBroker) -> Iterator["Cluster"]:
+    from tests.integration.cluster import Cluster  # noqa: PLC0415 - most tests need no Kafka client
+
+    made = Cluster(kafka_broker.bootstrap_servers)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from tests.integration.cluster import Cluster
 from tidewheel import StreamsConfig
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession, spark_session
-from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.java import find_java
 
 #: A string: thousands of paths are compared in each process.
@@ -29,13 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.first)
             item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
-
-
-@pytest.fixture(scope="session")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from tests.streams.demo.archive import small_archive
 from tidewheel import ChangelogRecord, Serdes
 from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.records import decode_record
-from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.demo.check import ARRIVALS, DELAYS, RAIN, expected_results, wrong_results
 from tidewheel.streams.demo.tables import read_rows, table, to_batches
 from tidewheel.streams.exit_codes import ExitCode
@@ -84,13 +83,6 @@ def test_new_visitors_without_a_broker() -> None:
 
 def _counted() -> dict[str, int]:
     return dict(Counter(word for line in LINES for word in line.lower().split()))
-
-
-@pytest.fixture(scope="module")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture

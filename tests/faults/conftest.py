@@ -1,4 +1,4 @@
-"""Fixtures of fault tests: a cluster, and runs that end with their test."""
+"""Fixture of fault tests: runs that end with their test."""
 
 import secrets
 import sys
@@ -10,25 +10,8 @@ import pytest
 
 from tests.faults.fault_run import FaultRun
 from tests.integration.cluster import Cluster
-from tidewheel.streams.broker import RunningBroker
-
-_HERE = str(Path(__file__).parent) + "/"
 
 MakeRun = Callable[..., FaultRun]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if str(item.path).startswith(_HERE) and item.get_closest_marker("fault"):
-            item.add_marker(pytest.mark.broker)
-            item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """One run of a fault: three workers count keys under a steady feed; then everything is verified."""
 
-import itertools
 import logging
 import random
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,16 +15,17 @@ from typing import Any, Final
 import psutil
 
 from tests.faults.group_trace import GroupTrace, read_trace
-from tests.faults.verdict import Verdict, verify
+from tests.faults.verdict import verify
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
-from tests.integration.processes import WorkerProcess
-from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
+from tests.integration.processes import WorkerProcess, owned
 
 _log: Final = logging.getLogger(__name__)
 
 PARTITIONS: Final = 4
 KEYS: Final = 20_000
 WORKERS: Final = ("a", "b", "c")
+#: A worker logs this at each join.
+_INCARNATION: Final = re.compile(r"member \S+, incarnation ([0-9a-f]+)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +43,6 @@ class FaultRun:
     folder: Path
     application_id: str
     bootstrap_servers: str = ""
-    job: str = "count_by_key"
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     rate: int = 2_000
     seed: int = 5
@@ -86,7 +88,9 @@ class FaultRun:
             **settings,
         }
         self.workers[name] = worker
-        worker.go(self.job, self.source, self.sink, config, fixed=False, failpoints=failpoints)
+        worker.go(
+            "count_by_key", self.source, self.sink, config, fixed=False, failpoints=failpoints
+        )
         return worker
 
     def owners(self) -> dict[int, list[str]]:
@@ -95,72 +99,58 @@ class FaultRun:
         self._resume()
         for name, worker in self.workers.items():
             if not worker.has_ended:
-                for partition in owned(worker, self.source):
+                for partition in owned(worker):
                     owners[partition].append(name)
         return owners
 
     def _resume(self) -> None:
         if self.resumes:
-            for process in itertools.chain.from_iterable(map(tree, self.workers.values())):
-                process.send_signal(signal.SIGCONT)
+            for worker in self.workers.values():
+                worker.signal_all(signal.SIGCONT)
 
-    def until_shared(self, names: Iterable[str] = (), timeout_s: float = PATIENCE_S) -> None:
-        """Wait until each partition has one owner, and each of `names` (all) owns one."""
-        wanted = set(names) or set(self.workers)
-
-        def is_shared() -> bool:
-            owners = list(self.owners().values())
-            return all(len(each) == 1 for each in owners) and {each[0] for each in owners} == wanted
-
-        until(is_shared, f"{sorted(wanted)} share the partitions: {self.owners()}", timeout_s)
-
-    @property
     def is_owned(self) -> bool:
         """Return True if each partition has one living owner."""
         return all(len(each) == 1 for each in self.owners().values())
 
+    def is_shared(self) -> bool:
+        """Return True if each partition has one living owner, and each worker owns one."""
+        owners = self.owners().values()
+        return all(len(each) == 1 for each in owners) and {each[0] for each in owners} == set(
+            self.workers
+        )
+
     def until_owned(self) -> float:
         """Wait until each partition has one living owner; return the seconds that took."""
-        return eventually(lambda: self.is_owned, "each partition has one owner")
+        return eventually(self.is_owned, "each partition has one owner")
 
-    def until_progress(self, timeout_s: float = PATIENCE_S) -> float:
-        """Wait until everything fed so far is committed; return the seconds that took."""
-        begun_s = time.monotonic()
+    def until_shared(self) -> None:
+        until(self.is_shared, f"{sorted(self.workers)} share the partitions")
+
+    def stopped(self) -> list[str]:
+        """Return the workers that a failpoint has stopped, or whose watchdog."""
+        return [name for name, worker in self.workers.items() if _is_stopped(worker)]
+
+    def until_one_stops(self) -> str:
+        until(self.stopped, "a failpoint stops a worker or its watchdog")
+        return self.stopped()[0]
+
+    def until_progress(self) -> None:
+        """Wait until everything fed so far is committed."""
         target = self.cluster.log_ends(self.source)
 
         def is_reached() -> bool:
             committed = self.cluster.committed(self.application_id)
             return all(committed.get(each, 0) >= end for each, end in target.items())
 
-        until(is_reached, f"everything up to {target} is committed", timeout_s)
-        return time.monotonic() - begun_s
+        until(is_reached, f"everything up to {target} is committed")
 
     def kill(self, *names: str) -> None:
         """Kill workers with all their helpers, as the loss of a machine would."""
         for name in names:
             worker = self.workers.pop(name)
             self.dead.append(worker)
-            for process in tree(worker):
-                process.kill()
+            worker.signal_all(signal.SIGKILL)
             worker.process.wait(PATIENCE_S)
-
-    def leader(self) -> str:
-        """Return the name of the worker whose watchdog leads the group."""
-        trace = self.trace()
-        claim = [each for each in trace.records if isinstance(each, LeaderClaim)][-1]
-        hosted = {
-            each.incarnation
-            for each in trace.records
-            if isinstance(each, MemberRecord) and each.process_id == claim.leader
-        }
-        return next(
-            name
-            for name, worker in self.workers.items()
-            if any(incarnation in worker.log for incarnation in hosted)
-        )
-
-    def trace(self) -> GroupTrace:
-        return read_trace(self.cluster, self.application_id)
 
     def stop(self) -> None:
         """Stop all workers cleanly."""
@@ -175,7 +165,7 @@ class FaultRun:
         codes = {name: worker.wait() for name, worker in self.workers.items()}
         assert set(codes.values()) == {0}, codes
 
-    def verify(self) -> Verdict:
+    def verify(self) -> None:
         """Stop the feed, let the workers finish and stop, and check everything."""
         self.feed.stop()
         try:
@@ -184,40 +174,33 @@ class FaultRun:
             for worker in self.workers.values():
                 error.add_note(f"{worker.name}:\n{worker.log[-3_000:]}")
             raise
+        until(self._are_dead_fenced, "the group has fenced every dead worker")
         self.stop()
-        verdict = verify(self.cluster, self.application_id, self.source, self.sink)
+        acknowledged = Counter(key for key, _ in self.feed.records)
+        verdict = verify(self.cluster, self.application_id, self.source, self.sink, acknowledged)
         _log.info("%s: %s", self.application_id, verdict)
         assert verdict.is_clean, verdict
-        self.trace().check()
-        return verdict
+        self._trace().check()
+
+    def _are_dead_fenced(self) -> bool:
+        dead = {life for worker in self.dead for life in _INCARNATION.findall(worker.log)}
+        assert bool(dead) == bool(self.dead), "the logs of dead workers name no incarnation"
+        return dead <= self._trace().ended()
+
+    def _trace(self) -> GroupTrace:
+        return read_trace(self.cluster, self.application_id)
 
     def close(self) -> None:
         self.feed.stop()
         for worker in [*self.workers.values(), *self.dead]:
-            for process in tree(worker):
-                process.kill()
+            worker.signal_all(signal.SIGKILL)
             worker.close()
 
 
-def owned(worker: WorkerProcess, source: str) -> set[int]:
-    return {
-        int(name.rpartition("-")[2])
-        for name, owns in worker.numbers().items()
-        if owns and name.startswith(f"owns:{source}-")
-    }
-
-
-def tree(worker: WorkerProcess) -> list[psutil.Process]:
-    """Return a worker and its helpers; none if it has ended."""
-    if worker.has_ended:
-        return []
-    process = psutil.Process(worker.process.pid)
-    return [process, *process.children(recursive=True)]
-
-
-def is_stopped(worker: WorkerProcess) -> bool:
-    """Return True if a failpoint has stopped the worker or one of its helpers."""
-    return any(each.status() == psutil.STATUS_STOPPED for each in tree(worker))
+def _is_stopped(worker: WorkerProcess) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any(each.status() == psutil.STATUS_STOPPED for each in worker.processes())
+    return False
 
 
 def eventually(condition: Callable[[], object], what: str) -> float:

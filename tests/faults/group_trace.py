@@ -3,14 +3,12 @@
 They are written from the protocol's text, and use no code of the leader or the members.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from tests.integration.cluster import Cluster
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     GrantedOk,
-    Ready,
     Revoked,
     decode_message,
 )
@@ -60,13 +58,13 @@ class GroupTrace:
                 owner = law.granted.get((message.task, message.task_epoch), message.incarnation)
                 assert message.incarnation == owner, f"5: {message}, granted to {owner}"
 
-    def ready(self) -> dict[str, list[Ready]]:
-        """Return the READY messages of each task."""
-        ready: defaultdict[str, list[Ready]] = defaultdict(list)
-        for message in self.messages:
-            if isinstance(message, Ready):
-                ready[message.task].append(message)
-        return ready
+    def ended(self) -> set[str]:
+        """Return the incarnations that can no longer commit."""
+        return {
+            each.incarnation
+            for each in self.records
+            if isinstance(each, MemberRecord) and each.phase in _OVER
+        }
 
 
 class _Law:

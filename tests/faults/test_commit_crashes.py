@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import eventually
+from tests.integration.cluster import until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 
 #: Commits of the doomed worker before the one in which it dies.
 _NTH = 5
@@ -31,7 +31,7 @@ def test_worker_dies_in_a_commit(
     run.kill("c")
     run.start("c", failpoints=f"{point}:{_NTH}:kill9")
     doomed = run.workers["c"]
-    eventually(lambda: doomed.has_ended, f"c dies {point}")
+    until(lambda: doomed.has_ended, f"c dies {point}")
     run.kill("c")
     record_property("recovery_s", run.until_owned())
     run.until_progress()

@@ -5,28 +5,20 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import FaultRun, eventually, is_stopped
-from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord, TaskRecord
+from tests.faults.fault_run import FaultRun
+from tests.integration.cluster import until
 
-pytestmark = pytest.mark.timeout(600)
-
-
-def _stopped(run: FaultRun) -> list[str]:
-    return [name for name, worker in run.workers.items() if is_stopped(worker)]
-
-
-def _until_one_stops(run: FaultRun) -> str:
-    eventually(lambda: _stopped(run), "a failpoint stops a worker or its watchdog")
-    return _stopped(run)[0]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.mark.fault("7")
 def test_learner_dies_after_ready(make_run: MakeRun, record_property: Callable[..., None]) -> None:
-    run = make_run()
+    # On a busy machine the others may be late with a heartbeat; their tasks must not move.
+    run = make_run(config={"session_timeout_ms": 15_000})
     run.begin()
     owners = run.owners()
     run.start("d", failpoints="sent_READY:1:stop")
-    eventually(lambda: is_stopped(run.workers["d"]), "the learner stops after READY")
+    assert run.until_one_stops() == "d"
     run.kill("d")
     record_property("recovery_s", run.until_owned())
     run.until_progress()
@@ -40,41 +32,37 @@ def test_learner_dies_after_ready(make_run: MakeRun, record_property: Callable[.
 @pytest.mark.fault("8")
 def test_owner_dies_after_revoked(make_run: MakeRun, record_property: Callable[..., None]) -> None:
     run = make_run()
-    run.begin(failpoints="sent_REVOKED:1:stop")
-    run.start("d")
-    name = _until_one_stops(run)
-    run.kill(name)
-    run.resumes = True
+    run.begin("a")
+    run.start("b", failpoints="sent_REVOKED:1:stop")
+    run.until_shared()  # two tasks each
+    for name in ("c", "d"):
+        run.start(name)
+    assert run.until_one_stops() == "b", "it gives up one of its tasks"
+    run.kill("b")
     record_property("recovery_s", run.until_owned())
     run.until_progress()
-    run.start(name)
+    run.start("b")
     run.until_shared()
     run.verify()
 
 
-@pytest.mark.parametrize("point", ["appended_FENCING", "appended_FENCED", "appended_STEP"])
-@pytest.mark.fault("9")
-@pytest.mark.fault("10")
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("appended_FENCING", marks=pytest.mark.fault("9")),
+        pytest.param("appended_FENCED", marks=pytest.mark.fault("10")),
+        pytest.param("appended_STEP", marks=pytest.mark.fault("10")),
+    ],
+)
 def test_leader_dies_while_it_replaces_a_member(
     make_run: MakeRun, point: str, record_property: Callable[..., None]
 ) -> None:
-    """The next leader fences again, and grants once: the trace of the group shows it."""
+    """The next leader fences again, and grants once: `verify` reads it in the group's log."""
     run = make_run()
-    run.begin("a")  # it leads
-    for name in ("b", "c"):
-        run.start(name, failpoints=f"{point}:1:stop")
-    run.until_shared()
-    run.kill("a")
-    leader = _until_one_stops(run)
-    run.kill(leader)
+    _lose_leaders(run, point)
     run.start("a")
-    run.resumes = True
     record_property("recovery_s", run.until_owned())
     run.until_progress()
-    trace = run.trace()
-    assert len({each.leader for each in trace.records if isinstance(each, LeaderClaim)}) > 1
-    assert any(isinstance(each, MemberRecord) and each.phase == "GONE" for each in trace.records)
-    assert any(isinstance(each, TaskRecord) and each.event == "GRANT" for each in trace.records)
     run.verify()
 
 
@@ -83,17 +71,24 @@ def test_leader_dies_inside_its_snapshot(
     make_run: MakeRun, record_property: Callable[..., None]
 ) -> None:
     run = make_run()
-    run.begin("a")
-    for name in ("b", "c"):
-        run.start(name, failpoints="appending_SNAP_BEGIN:1:stop")
-    run.until_shared()
-    run.kill("a")
-    run.kill(_until_one_stops(run))
-    (last,) = run.workers.values()
-    eventually(lambda: is_stopped(last), "the next leader stops inside its snapshot too")
-    run.resumes = True
+    _lose_leaders(run, "appending_SNAP_BEGIN")
     record_property("recovery_s", run.until_owned())
     run.start("d")
     run.until_shared()
     run.until_progress()
     run.verify()
+
+
+def _lose_leaders(run: FaultRun, point: str) -> None:
+    """Kill the leader, and its successor at this point; one worker of three is left."""
+    run.begin("a")  # it leads
+    for name in ("b", "c"):
+        run.start(name, failpoints=f"{point}:1:stop")
+    # On a busy machine one of them may lead already, and reach the point.
+    until(lambda: run.stopped() or run.is_shared(), "three workers share the tasks")
+    if not run.stopped():
+        run.kill("a")
+    run.kill(run.until_one_stops())
+    if "a" in run.workers:
+        run.kill("a")
+    run.resumes = True  # the last one reaches the point, too

@@ -7,12 +7,16 @@ aborted is seen, and committed offsets never go back.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from tests.faults.committed_offsets import offset_commits
 from tests.integration.cluster import Cluster
 from tests.integration.outcome import number_of
 from tests.integration.programs.jobs import STORE
 from tidewheel.rebalance.model import TopicPartition
+
+#: Examples in each list of a verdict.
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class Verdict:
 
     Attributes:
         records: Number of input records.
+        missing_input: Acknowledged input records that the topic lacks.
         lost: Updates that the output lacks.
         repeated: Updates that the output has more than once.
         wrong: Keys whose output is out of order, or has a count that never was.
@@ -30,6 +35,7 @@ class Verdict:
 
     records: int
     keys: int
+    missing_input: int = 0
     lost: int = 0
     repeated: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -38,14 +44,23 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.repeated or self.wrong or self.wrong_state or self.backwards)
+        return not (
+            self.missing_input
+            or self.lost
+            or self.repeated
+            or self.wrong
+            or self.wrong_state
+            or self.backwards
+        )
 
 
-_SHOWN = 5
+def verify(
+    cluster: Cluster, application_id: str, source: str, sink: str, acknowledged: Counter[bytes]
+) -> Verdict:
+    """Verify a job that counts by key under exactly_once and forwards every update.
 
-
-def verify(cluster: Cluster, application_id: str, source: str, sink: str) -> Verdict:
-    """Verify a job that counts by key under exactly_once and forwards every update."""
+    `acknowledged` has the number of input records per key that the brokers have acknowledged.
+    """
     expected = Counter(record.key for record in cluster.read(source))
     lost = repeated = 0
     wrong: list[str] = []
@@ -70,6 +85,7 @@ def verify(cluster: Cluster, application_id: str, source: str, sink: str) -> Ver
     return Verdict(
         records=expected.total(),
         keys=len(expected),
+        missing_input=(acknowledged - expected).total(),
         lost=lost,
         repeated=repeated,
         wrong=wrong[:_SHOWN],

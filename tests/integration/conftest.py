@@ -11,7 +11,6 @@ import pytest
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed
 from tests.integration.processes import WORKER, WorkerProcess
 from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
-from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.worker.application.run_options import RunOptions
 
 #: A string: each process compares thousands of paths with it.
@@ -27,13 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(_HERE):
             item.add_marker(pytest.mark.broker)
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -66,8 +67,21 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
+    def processes(self) -> list[psutil.Process]:
+        """Return the worker and its helpers; none if it has ended."""
+        try:
+            worker = psutil.Process(self.process.pid)
+            return [worker, *worker.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def signal_all(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
     def kill_watchdog(self) -> None:
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in self.processes()[1:]:
             child.kill()
 
     @property
@@ -94,6 +108,19 @@ class WorkerProcess:
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.board.close()
+
+
+def numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
+    """Return a number of the scoreboard for each partition of a job with one input."""
+    return {
+        int(name.rpartition("-")[2]): number
+        for name, number in worker.numbers().items()
+        if name.startswith(f"{what}:")
+    }
+
+
+def owned(worker: WorkerProcess) -> set[int]:
+    return {partition for partition, owned in numbered(worker, "owns").items() if owned}
 
 
 def _started(program: str, log: BinaryIO) -> "subprocess.Popen[bytes]":

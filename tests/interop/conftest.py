@@ -7,7 +7,6 @@ import pytest
 from benchmarks.environment.java import find_compiler, kafka_streams_jars
 from tests.integration.cluster import Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess
-from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.java import find_java
 
@@ -21,13 +20,6 @@ def kafka_streams() -> None:
         pytest.skip(f"no Kafka Streams to ask: {error}")
     if compiler is None:
         pytest.skip("no JDK to compile a Kafka Streams program with")
-
-
-@pytest.fixture(scope="module")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

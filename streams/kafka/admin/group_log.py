@@ -32,12 +32,7 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog,
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
-from tidewheel.streams.kafka.producers.producer import (
-    ProducerClient,
-    RefusedError,
-    StalledError,
-    no_wait,
-)
+from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
 from tidewheel.tasks.kafka.ports import NewTopic, OffsetOutOfRangeError
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 
@@ -280,7 +275,7 @@ class KafkaGroupLog:
         self,
         keys: list[bytes],
         values: Sequence[bytes | None],
-        before_commit: Callable[[], None] = no_wait,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         if self._leader is None:
             raise LeadershipLostError("resigned")
@@ -316,7 +311,7 @@ class LeaderProducer:
         self,
         keys: Sequence[bytes],
         values: Sequence[bytes | None],
-        before_commit: Callable[[], None] = no_wait,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         if not keys:
             return

@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
-from tests.integration.groups.test_groups_basic import owned
-from tests.integration.processes import WorkerProcess
+from tests.integration.processes import WorkerProcess, owned
 from tests.integration.programs.jobs import STORE
 from tidewheel import KafkaStreamsState, Serdes, StreamsBuilder
 from tidewheel.rebalance.model import TopicPartition

@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.groups.passers_by import JOINS_PER_S, LIFE_MAX_S, PassersBy
-from tests.integration.groups.test_groups_basic import PARTITIONS, Group, group, owned, topics
-from tests.integration.processes import WorkerProcess
+from tests.integration.groups.test_groups_basic import PARTITIONS, Group, group, topics
+from tests.integration.processes import WorkerProcess, owned
 from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import Ready, decode_message
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord, decode_record

@@ -11,7 +11,7 @@ import pytest
 from tests.golden.test_golden import CASES
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
-from tests.integration.processes import WORKER, WorkerProcess
+from tests.integration.processes import WORKER, WorkerProcess, numbered, owned
 from tests.integration.programs.jobs import JOBS, STORE
 from tidewheel import (
     HostInfo,
@@ -51,18 +51,6 @@ def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
         key: [struct.pack(">q", number) for number in range(1, count + 1)]
         for key, count in Counter(key for key, _ in records).items()
     }
-
-
-def _numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
-    return {
-        int(name.rpartition("-")[2]): number
-        for name, number in worker.numbers().items()
-        if name.startswith(f"{what}:")
-    }
-
-
-def owned(worker: WorkerProcess) -> set[int]:
-    return {partition for partition, owned in _numbered(worker, "owns").items() if owned}
 
 
 def _roles(tasks: list[TaskInfo], role: str, state: str | None = None) -> set[str]:
@@ -150,12 +138,12 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
     staying.wait_until_running()
     bouncing = group.start("second", group_instance_id="second")
     group.until_shared(staying, bouncing)
-    theirs, mine = _numbered(staying, "begun"), owned(bouncing)
+    theirs, mine = numbered(staying, "begun"), owned(bouncing)
     assert bouncing.stop() == ExitCode.OK, bouncing.log[-4000:]
     again = group.start("again", group_instance_id="second")
     until(lambda: owned(again) == mine, "its tasks are back")
     group.check()
-    assert _numbered(staying, "begun") == theirs, "nothing was begun anew"
+    assert numbered(staying, "begun") == theirs, "nothing was begun anew"
     assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartWorker
-from tests.integration.groups.test_groups_basic import owned
+from tests.integration.processes import owned
 
 #: The hang time-out is one second; calls last several seconds.
 HANG_MS = 1_000

@@ -30,8 +30,9 @@ class Orders(msgspec.Struct, kw_only=True):
     """Orders of a worker.
 
     `board` is the path of the scoreboard. `failpoints` are armed at once, here and in the watchdog,
-    or here when the commit number `armed_at_change` of those that change state is prepared. `runs_from`: restore gaps above this
-    many records are built into sorted runs; None keeps the product's limit.
+    or here only, when the commit number `armed_at_change` of those that change state is prepared.
+    `runs_from`: restore gaps above this many records are built into sorted runs; None keeps the
+    product's limit.
     """
 
     job: str

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.integration.cluster import until
-from tests.integration.groups.test_groups_basic import PARTITIONS, Group, group, owned, topics
-from tests.integration.processes import WorkerProcess
+from tests.integration.groups.test_groups_basic import PARTITIONS, Group, group, topics
+from tests.integration.processes import WorkerProcess, owned
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.field_types import counter_max

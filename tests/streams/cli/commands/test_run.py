@@ -4,7 +4,6 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.integration.cluster import Cluster, until
 from tests.streams.cli.command_runs import Command
 from tests.streams.processes.supervisor.scenario import IMPATIENT, QUICK, is_alive
-from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 from tidewheel.streams.processes.supervisor.worker_messages import (
@@ -81,13 +79,6 @@ class Shouting:
 
     def heard(self) -> set[bytes | None]:
         return {record.value for record in self.cluster.read(self.output)}
-
-
-@pytest.fixture(scope="module")
-def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    made = Cluster(kafka_broker.bootstrap_servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture
