@@ -41,11 +41,14 @@ class _Failpoint:
 _armed: dict[str, _Failpoint] = {}
 
 
-def failpoint(name: str, *labels: object) -> None:
+def reach(name: str, *labels: object) -> None:
     """Reach the failpoint `name`, or `name_LABEL` for each label."""
-    if _armed:
-        for each in [f"{name}_{label}" for label in labels] or [name]:
-            _reach(each)
+    for each in [f"{name}_{label}" for label in labels] or [name]:
+        _reach(each)
+
+
+#: Without FAILPOINT a C function that ignores its arguments.
+failpoint: Callable[..., object] = reach if "FAILPOINT" in os.environ else "".format
 
 
 def arm(text: str) -> None:
@@ -56,8 +59,10 @@ def arm(text: str) -> None:
         strike = _strike(name, action)
         if _NAMES.fullmatch(name) is None or not nth.isdecimal() or not int(nth) or strike is None:
             raise StreamsError(f"{part!r} is no failpoint; write {_SPELLING}")
+        if failpoint is not reach:
+            raise StreamsError("set FAILPOINT before the program starts")
         _armed[name] = _Failpoint(int(nth), strike)
-        _log.warning("failpoint %s is armed, for tests only", part)
+        _log.warning("failpoint %s is armed", part)
 
 
 def _reach(name: str) -> None:
@@ -80,7 +85,7 @@ def _strike(name: str, action: str) -> Callable[[], None] | None:
             return threading.Timer(delay_s, partial(os.kill, os.getpid(), signal.SIGKILL)).start
         case "kill9" | "stop":
             number = signal.SIGKILL if kind == "kill9" else signal.SIGSTOP
-            # To this thread: after a signal to the process it would run on for a moment.
+            # To this thread: after a signal to the process it would run on.
             return lambda: signal.pthread_kill(threading.get_ident(), number)
         case "sleep" if delay_s:
             return partial(time.sleep, delay_s)

@@ -177,7 +177,7 @@ class _Layout(NamedTuple):
     """Order in which `gc.get_referents` lists the fields of one class's objects.
 
     Attributes:
-        width: Referents listed per object.
+        width: Referents per object.
         of_class: Position of the class.
         of_dict: Position of `__dict__` with the fields, or None.
         places: Positions of the fields.

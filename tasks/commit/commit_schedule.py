@@ -155,7 +155,7 @@ class CommitSchedule:
                 return Step.WAIT
 
     def wait_s(self, now_s: float, state: CommitState, work: PendingWork) -> float:
-        """Return the seconds until a step is due; infinite if only brokers can cause it."""
+        """Return seconds until a step is due; infinite if only brokers cause it."""
         if state is CommitState.OPENING:
             return math.inf
         if state is CommitState.NONE and self._may_be_early(now_s, work):

@@ -52,7 +52,7 @@ class _Trial:
 
     Attributes:
         smaller_limit: Limit to return to if this one does not help, or 0.
-        needed_use: Number of processors (such as 0.5) above whose use this limit stays.
+        needed_use: Processors in use (such as 0.5) above which this limit stays.
         unjudged_s: Seconds in which too few or too many ranges worked to judge the limit.
     """
 

@@ -102,7 +102,7 @@ class Task(Protocol):
         """Return True if the task may process records while a commit is in progress."""
 
     def request_seals(self) -> SealBarrier | None:
-        """Request that ranges seal (hand over) finished work; return a barrier for fast ones, if any."""
+        """Request that ranges seal (hand over) finished work; return the barrier of fast ones."""
 
     def drain(self) -> dict[str, Drained]: ...
 

@@ -36,7 +36,7 @@ class _Nursery:
             process = subprocess.Popen(
                 [sys.executable, "-m", _NURSERY, self._program],
                 cwd=_ROOT,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+                env={**os.environ, "PYTHONPATH": str(_ROOT), "FAILPOINT": ""},
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )

@@ -10,7 +10,7 @@ import pytest
 
 from tidewheel.state_stores import failpoints
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.state_stores.failpoints import FailpointError, arm, failpoint
+from tidewheel.state_stores.failpoints import FailpointError, arm, reach
 
 _PROGRAM = """
 from tidewheel.state_stores.failpoints import failpoint
@@ -25,6 +25,7 @@ input()
 @pytest.fixture(autouse=True)
 def _none_stays_armed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "_armed", {})
+    monkeypatch.setattr(failpoints, "failpoint", reach)
 
 
 def _process(armed: str) -> "subprocess.Popen[str]":
@@ -69,11 +70,11 @@ def test_stopped_process_continues_where_it_was() -> None:
 def test_raise_and_sleep() -> None:
     arm("before_apply:1:sleep=0.05,after_apply:2:raise")
     begun_s = time.monotonic()
-    failpoint("before_apply")
+    reach("before_apply")
     assert time.monotonic() - begun_s >= 0.05
-    failpoint("after_apply")
+    reach("after_apply")
     with pytest.raises(FailpointError, match="after_apply"):
-        failpoint("after_apply")
+        reach("after_apply")
 
 
 @pytest.mark.parametrize(
@@ -93,4 +94,19 @@ def test_raise_and_sleep() -> None:
 def test_wrong_spelling_is_an_error(text: str) -> None:
     with pytest.raises(StreamsError, match="FAILPOINT="):
         arm(text)
-    failpoint("before_commit")
+    reach("before_commit")
+
+
+def test_unset_it_is_no_python_function() -> None:
+    """Its calls cost no frame. A failpoint armed too late is an error, and not ignored."""
+    code = (
+        "import types; from tidewheel.state_stores import failpoints;"
+        "assert not isinstance(failpoints.failpoint, types.FunctionType);"
+        "failpoints.failpoint('sent', 'TASK'); failpoints.arm('before_commit:1:raise')"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "FAILPOINT"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "StreamsError: set FAILPOINT" in ended.stderr
