@@ -16,13 +16,14 @@ import psutil
 
 from tests.faults.group_trace import GroupTrace, read_trace
 from tests.faults.verdict import verify
-from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
+from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.processes import WorkerProcess, owned
 
 _log: Final = logging.getLogger(__name__)
 
 PARTITIONS: Final = 4
 KEYS: Final = 20_000
+RECORDS_PER_S: Final = 2_000
 WORKERS: Final = ("a", "b", "c")
 #: A worker logs this at each join.
 _INCARNATION: Final = re.compile(r"member \S+, incarnation ([0-9a-f]+)")
@@ -33,19 +34,14 @@ class FaultRun:
     """Workers of one application, by name, and their feed.
 
     Attributes:
-        bootstrap_servers: Address for the workers, such as a proxy's; default: the cluster's.
         config: Settings of all workers; their state is in `folder`.
-        rate: Records per second of the feed.
         resumes: From now on, processes that failpoints stop are continued at the next look.
     """
 
     cluster: Cluster
     folder: Path
     application_id: str
-    bootstrap_servers: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    rate: int = 2_000
-    seed: int = 5
     resumes: bool = False
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
@@ -53,9 +49,9 @@ class FaultRun:
     _lives: int = 0
 
     def __post_init__(self) -> None:
-        chance = random.Random(self.seed)
+        chance = random.Random(5)
         self.feed = SteadyFeed(
-            self.cluster, self.source, lambda _: (_key(chance), b"x" * 20), rate=self.rate
+            self.cluster, self.source, lambda _: (_key(chance), b"x" * 20), rate=RECORDS_PER_S
         )
 
     @property
@@ -80,7 +76,7 @@ class FaultRun:
         worker = WorkerProcess(self.folder, f"{name}.{self._lives}")
         config = {
             "application_id": self.application_id,
-            "bootstrap_servers": self.bootstrap_servers or self.cluster.bootstrap_servers,
+            "bootstrap_servers": self.cluster.bootstrap_servers,
             "state_dir": str(self.folder / f"state-{name}"),
             "statestore_cache_max_bytes": 0,
             "settling_ms": 0,
@@ -144,13 +140,12 @@ class FaultRun:
 
         until(is_reached, f"everything up to {target} is committed")
 
-    def kill(self, *names: str) -> None:
-        """Kill workers with all their helpers, as the loss of a machine would."""
-        for name in names:
-            worker = self.workers.pop(name)
-            self.dead.append(worker)
-            worker.signal_all(signal.SIGKILL)
-            worker.process.wait(PATIENCE_S)
+    def kill(self, name: str) -> None:
+        """Kill a worker with all its helpers, as the loss of a machine would."""
+        worker = self.workers.pop(name)
+        self.dead.append(worker)
+        worker.signal_all(signal.SIGKILL)
+        worker.wait()
 
     def stop(self) -> None:
         """Stop all workers cleanly."""
@@ -191,7 +186,8 @@ class FaultRun:
         return read_trace(self.cluster, self.application_id)
 
     def close(self) -> None:
-        self.feed.stop()
+        if self.feed.is_alive():
+            self.feed.stop()
         for worker in [*self.workers.values(), *self.dead]:
             worker.signal_all(signal.SIGKILL)
             worker.close()

@@ -69,6 +69,8 @@ class WorkerProcess:
 
     def processes(self) -> list[psutil.Process]:
         """Return the worker and its helpers; none if it has ended."""
+        if self.has_ended:
+            return []  # its number may be another process's by now
         try:
             worker = psutil.Process(self.process.pid)
             return [worker, *worker.children(recursive=True)]
