@@ -44,8 +44,13 @@ def producer(cluster: RealCluster, group: str, wanted: TopicPartition) -> Iterat
 
 
 def test_the_error_of_offsets_in_an_open_transaction_names_the_transaction(
-    cluster: RealCluster, producer: Producer, group: str, wanted: TopicPartition
+    cluster: RealCluster,
+    producer: Producer,
+    group: str,
+    wanted: TopicPartition,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(admin_module, "_LISTING_S", 30.0)  # a busy machine needs more than usual
     admin = cluster.clients.admin(timeout_s=2.0)
 
     with pytest.raises(StreamsError, match=f"group {group}.*is open.*find-hanging"):
