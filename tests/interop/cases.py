@@ -28,7 +28,7 @@ def _windows(chance: _Chance) -> dict[str, Any]:
 
 
 #: Kafka Streams' windows expire before their results after a leap of stream time. Ours stay until
-#: emitted (docs/coming-from-kafka-streams.md), so these cases have a longer retention.
+#: emitted (docs/guides/coming-from-kafka-streams.md), so these cases have a longer retention.
 _LONG = {"retention_ms": 24 * 3600 * 1000}
 
 

@@ -50,7 +50,7 @@ def delete(
 
     The worker that owns the key deletes the rows as a processor's `delete` does, and commits the
     tombstones to the changelog, which all copies follow. Input and output topics are not changed:
-    docs/erasure.md has all steps. Without --execute nothing is deleted.
+    docs/guides/erasure.md has all steps. Without --execute nothing is deleted.
 
     Exit codes: 0 deleted, or shown; 1 the key does not exist, or no worker deletes it; 2 no such
     store, it can't delete keys, or KEY does not fit its serde.
