@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from checks.reliability_page import faults_table, figures_table
 from checks.repository_files import ROOT
 from tidewheel import RocksDBOptions, StreamsConfig
 from tidewheel.state_stores.rocksdb.options import meanings
@@ -142,6 +143,8 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "options": ("streams/config/options.py", keyword_types),
     "rocksdb": ("docs/configuration.md", rocksdb_table),
     "exit-codes": ("docs/running.md", markdown_table),
+    "faults": ("docs/reliability.md", faults_table),
+    "figures": ("docs/reliability.md", figures_table),
 }
 
 

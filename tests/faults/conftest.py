@@ -15,7 +15,9 @@ MakeRun = Callable[..., FaultRun]
 
 
 @pytest.fixture
-def make_run(cluster: Cluster, tmp_path: Path) -> Iterator[MakeRun]:
+def make_run(
+    cluster: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> Iterator[MakeRun]:
     runs: list[FaultRun] = []
 
     def make(**settings: Any) -> FaultRun:
@@ -24,6 +26,7 @@ def make_run(cluster: Cluster, tmp_path: Path) -> Iterator[MakeRun]:
                 "cluster": cluster,
                 "folder": tmp_path,
                 "application_id": f"fault-{secrets.token_hex(4)}",
+                "record": record_property,
                 **settings,
             }
         )

@@ -35,6 +35,7 @@ class FaultRun:
 
     Attributes:
         config: Settings of all workers; their state is in `folder`.
+        record: Receives figures for a report.
         resumes: From now on, processes that failpoints stop are continued at the next look.
     """
 
@@ -42,6 +43,7 @@ class FaultRun:
     folder: Path
     application_id: str
     config: dict[str, Any] = field(default_factory=dict[str, Any])
+    record: Callable[[str, object], None] = lambda name, value: None
     resumes: bool = False
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
@@ -174,6 +176,7 @@ class FaultRun:
         acknowledged = Counter(key for key, _ in self.feed.records)
         verdict = verify(self.cluster, self.application_id, self.source, self.sink, acknowledged)
         _log.info("%s: %s", self.application_id, verdict)
+        self.record("records", verdict.records)
         assert verdict.is_clean, verdict
         self._trace().check()
 

@@ -63,7 +63,7 @@ def test_a_part_needs_its_markers() -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_are_not_empty(name: str) -> None:
     rows = [line for line in PARTS[name][1]().splitlines() if line.startswith(("| ", "- ", "    "))]
-    assert len(rows) > 3
+    assert len(rows) > 2, "a table's head alone"
 
 
 @pytest.mark.parametrize("name", errors.__all__)
