@@ -418,24 +418,23 @@ class TaskManager:
 
     def _release(self, orders: Iterable[ReleaseTask]) -> None:
         """Release tasks: one commit for all, then one answer for each."""
-        running: list[tuple[ReleaseTask, Task]] = []
+        running: dict[TaskId, ReleaseTask] = {}
         for order in orders:
             task_id = TaskId.parse(order.task)
             grant = self._assigned.owned.get(task_id)
             if grant is None or grant.task_epoch != order.task_epoch:
                 self._repeat_answer(order, task_id)
             elif task_id in self.running:
-                self._assigned.releasing[task_id] = order
-                running.append((order, self.running[task_id]))
+                self._assigned.releasing[task_id] = running[task_id] = order
             elif task_id in self.tasks:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
         if running:
             until_s = time.monotonic() + _IN_PROGRESS_S
-            for parallel in parallel_tasks(task for _, task in running):
+            for parallel in parallel_tasks(map(self.running.__getitem__, running)):
                 parallel.halt(until_s, lambda: None)
             self._commit()
-        for order, task in running:
-            self._release_running(order, task)
+        for task_id, order in running.items():
+            self._release_running(order, self.running[task_id])
         self._report_running()
 
     def _repeat_answer(self, order: ReleaseTask, task_id: TaskId) -> None:
@@ -499,7 +498,7 @@ class TaskManager:
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def _copy(self, orders: Iterable[KeepCopy]) -> None:
-        created: list[tuple[Task, KeepCopy]] = []
+        created: dict[TaskId, Task] = {}
         for order in orders:
             task_id = TaskId.parse(order.task)
             present = self._assigned.copies.get(task_id)
@@ -510,12 +509,12 @@ class TaskManager:
                 self._send_broken(task_id, order.learn_epoch, order.role, error)
             elif present is None:
                 self._assigned.copies[task_id] = order
-                created.append((self._create(task_id), order))
+                created[task_id] = self._create(task_id)
             else:
                 self._assigned.copies[task_id] = order
                 if task_id in self.copies:  # otherwise it is created soon
                     self._updater.appoint(self.copies[task_id], order.role, order.learn_epoch)
-        self._follow(created)
+        self._follow([(task, self._assigned.copies[task_id]) for task_id, task in created.items()])
 
     def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
         new_copies = [

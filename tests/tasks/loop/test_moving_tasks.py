@@ -204,6 +204,31 @@ def test_N1_tasks_that_are_released_together_share_one_commit() -> None:
         assert group.outputs()["a"] == [1, 1, 2, 1, 2, 3, 2, 3, 4]
 
 
+def test_N1_a_changed_release_order_replaces_the_one_before_it() -> None:
+    """Both arrive in one poll if a member that should get a copy changes during the release."""
+    with bench() as group:
+        host = group.host("a")
+        host.run_task("0_0", 1)
+        fill(group, "aab")
+        processed(group, host)
+        host.member.give(
+            ReleaseTask(task="0_0", task_epoch=1), ReleaseTask(task="0_0", task_epoch=1, keep=8)
+        )
+        assert host.said(TaskReleased).kept
+        assert host.ready("0_0", 8).learn_epoch == 8
+        assert len(host.member.all_of(TaskReleased)) == 1
+
+
+def test_N1_a_changed_copy_order_replaces_the_one_before_it() -> None:
+    with bench() as group:
+        host = group.host("a")
+        host.member.give(
+            KeepCopy(task="0_0", role="standby", learn_epoch=1),
+            KeepCopy(task="0_0", role="standby", learn_epoch=2),
+        )
+        assert host.ready("0_0", 2).learn_epoch == 2
+
+
 def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_interval() -> None:
     with bench(commit_interval_ms=3_600_000) as group:
         first = group.host("a")
