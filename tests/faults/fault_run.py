@@ -37,6 +37,7 @@ class FaultRun:
         config: Settings of all workers; their state is in `folder`.
         record: Receives figures for a report.
         resumes: From now on, processes that failpoints stop are continued at the next look.
+        rate: Records per second of the feed.
     """
 
     cluster: Cluster
@@ -45,6 +46,7 @@ class FaultRun:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     record: Callable[[str, object], None] = lambda name, value: None
     resumes: bool = False
+    rate: int = RECORDS_PER_S
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
     feed: SteadyFeed = field(init=False)
@@ -53,7 +55,7 @@ class FaultRun:
     def __post_init__(self) -> None:
         chance = random.Random(5)
         self.feed = SteadyFeed(
-            self.cluster, self.source, lambda _: (_key(chance), b"x" * 20), rate=RECORDS_PER_S
+            self.cluster, self.source, lambda _: (_key(chance), b"x" * 20), rate=self.rate
         )
 
     @property
@@ -72,7 +74,9 @@ class FaultRun:
         self.feed.start()
         self.until_shared()
 
-    def start(self, name: str, *, failpoints: str = "", **settings: Any) -> WorkerProcess:
+    def start(
+        self, name: str, *, failpoints: str = "", runs_from: int | None = None, **settings: Any
+    ) -> WorkerProcess:
         """Start a worker, or the next life of one; its state directory keeps its name."""
         self._lives += 1
         worker = WorkerProcess(self.folder, f"{name}.{self._lives}")
@@ -87,7 +91,13 @@ class FaultRun:
         }
         self.workers[name] = worker
         worker.go(
-            "count_by_key", self.source, self.sink, config, fixed=False, failpoints=failpoints
+            "count_by_key",
+            self.source,
+            self.sink,
+            config,
+            fixed=False,
+            failpoints=failpoints,
+            runs_from=runs_from,
         )
         return worker
 
