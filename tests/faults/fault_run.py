@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,11 +75,17 @@ class FaultRun:
         self.until_shared()
 
     def start(
-        self, name: str, *, failpoints: str = "", runs_from: int | None = None, **settings: Any
+        self,
+        name: str,
+        *,
+        failpoints: str = "",
+        runs_from: int | None = None,
+        within: Sequence[str] = (),
+        **settings: Any,
     ) -> WorkerProcess:
         """Start a worker, or the next life of one; its state directory keeps its name."""
         self._lives += 1
-        worker = WorkerProcess(self.folder, f"{name}.{self._lives}")
+        worker = WorkerProcess(self.folder, f"{name}.{self._lives}", within=within)
         config = {
             "application_id": self.application_id,
             "bootstrap_servers": self.cluster.bootstrap_servers,
@@ -119,6 +125,10 @@ class FaultRun:
     def is_owned(self) -> bool:
         """Return True if each partition has one living owner."""
         return all(len(each) == 1 for each in self.owners().values())
+
+    def is_owned_by(self, names: Iterable[str]) -> bool:
+        """Return True if one of these workers owns each partition."""
+        return all(len({*owners} & {*names}) == 1 for owners in self.owners().values())
 
     def is_shared(self) -> bool:
         """Return True if each partition has one living owner, and each worker owns one."""
@@ -188,14 +198,14 @@ class FaultRun:
         _log.info("%s: %s", self.application_id, verdict)
         self.record("records", verdict.records)
         assert verdict.is_clean, verdict
-        self._trace().check()
+        self.trace().check()
 
     def _are_dead_fenced(self) -> bool:
-        dead = {life for worker in self.dead for life in _INCARNATION.findall(worker.log)}
+        dead = {life for worker in self.dead for life in incarnations(worker)}
         assert bool(dead) == bool(self.dead), "the logs of dead workers name no incarnation"
-        return dead <= self._trace().ended()
+        return dead <= self.trace().ended()
 
-    def _trace(self) -> GroupTrace:
+    def trace(self) -> GroupTrace:
         return read_trace(self.cluster, self.application_id)
 
     def close(self) -> None:
@@ -204,6 +214,10 @@ class FaultRun:
         for worker in [*self.workers.values(), *self.dead]:
             worker.signal_all(signal.SIGKILL)
             worker.close()
+
+
+def incarnations(worker: WorkerProcess) -> list[str]:
+    return _INCARNATION.findall(worker.log)
 
 
 def _is_stopped(worker: WorkerProcess) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.faults.fault_run import _INCARNATION
+from tests.faults.fault_run import incarnations
 from tests.faults.group_trace import GroupTrace
 from tests.faults.verdict import Verdict, verify
 from tests.integration.cluster import Cluster
@@ -134,4 +134,5 @@ def test_a_member_that_processes_the_task_of_another_is_found() -> None:
 
 def test_incarnations_are_found_in_the_log_of_a_worker() -> None:
     line = "2026-11-28 tidewheel member 4b7471be-5ac3, incarnation 626676d24b9c22f8\n"
-    assert _INCARNATION.findall(line) == ["626676d24b9c22f8"]
+    worker: Any = SimpleNamespace(log=line)
+    assert incarnations(worker) == ["626676d24b9c22f8"]

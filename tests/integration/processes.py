@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -25,14 +25,20 @@ _RUNNING: Final = STATE_NUMBERS[KafkaStreamsState.RUNNING]
 
 
 class WorkerProcess:
-    def __init__(self, folder: Path, name: str, program: str = WORKER) -> None:
+    """A worker; `within`: a command that replaces itself by the worker, such as `nsenter --net=…`."""
+
+    def __init__(
+        self, folder: Path, name: str, program: str = WORKER, *, within: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self._board_path = folder / f"{name}.board"
         self.board = Scoreboard(self._board_path)
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("wb") as log:
             self.process: ForkedProcess | subprocess.Popen[bytes] = (
-                ForkedProcess(WORKER, log.fileno()) if program == WORKER else _started(program, log)
+                ForkedProcess(WORKER, log.fileno())
+                if program == WORKER and not within
+                else _started(program, log, within)
             )
 
     def go(self, job: str, source: str, sink: str, config: Mapping[str, Any], **more: Any) -> None:
@@ -125,9 +131,9 @@ def owned(worker: WorkerProcess) -> set[int]:
     return {partition for partition, owned in numbered(worker, "owns").items() if owned}
 
 
-def _started(program: str, log: BinaryIO) -> "subprocess.Popen[bytes]":
+def _started(program: str, log: BinaryIO, within: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", program],
+        [*within, sys.executable, "-m", program],
         cwd=_ROOT,
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         stdin=subprocess.PIPE,

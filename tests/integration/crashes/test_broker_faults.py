@@ -187,12 +187,14 @@ def test_brokers_down_for_longer_than_a_call_timeout_end_no_worker(
     _assert_exact(cluster, "exactly_once", application_id, source, sink)
 
 
+@pytest.mark.fault("18")
 def test_broker_that_crashes_with_the_worker_inside_a_transaction(
     broker: KafkaBroker,
     cluster: Cluster,
     start_worker: StartWorker,
     config: dict[str, Any],
     unique: str,
+    record_property: Callable[..., None],
 ) -> None:
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
     cluster.create({source: 2, sink: 2})
@@ -213,8 +215,10 @@ def test_broker_that_crashes_with_the_worker_inside_a_transaction(
     broker.start()
 
     successor = start_worker("successor")
+    begun_s = time.monotonic()
     successor.go("word_count", source, sink, config)
     successor.wait_until_running()
+    record_property("recovery_s", time.monotonic() - begun_s)
     feed.stop()
     cluster.wait_until_consumed(application_id, source)
     cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
@@ -223,6 +227,7 @@ def test_broker_that_crashes_with_the_worker_inside_a_transaction(
     _assert_exact(cluster, "exactly_once", application_id, source, sink)
 
 
+@pytest.mark.fault("19")
 def test_worker_waits_for_a_broker_that_starts_later(
     broker: KafkaBroker,
     cluster: Cluster,
@@ -248,6 +253,7 @@ def test_worker_waits_for_a_broker_that_starts_later(
     assert app.wait_until_running(RECOVERY_S), app.error
 
 
+@pytest.mark.fault("19")
 def test_broker_that_never_starts_is_an_error_that_names_it(
     start_app: StartApp, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,155 @@
+"""The brokers' host name does not resolve: at the start, and later."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.proxy import KafkaProxy
+from tests.faults.conftest import MakeRun
+from tests.faults.fault_run import PARTITIONS, FaultRun, incarnations
+from tests.faults.network.namespaces import Names
+from tests.faults.verdict import verify
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
+    pytest.mark.fault("DNS"),
+]
+
+_ROOT = Path(__file__).resolve().parents[3]
+_NAME = "kafka.lan"
+_UNRESOLVED = "resolve"
+_STARTED, _ENDED = "worker 0 started", "worker 0 ended"
+#: Each waits 30 s for a broker; the name resolves during the second one.
+_ATTEMPTS = 3
+_LOST_S = 20.0
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[KafkaProxy]:
+    """A broker with a name that only workers resolve."""
+    with KafkaProxy(cluster.bootstrap_servers, name=_NAME) as made:
+        yield made
+
+
+def _start(run: FaultRun, names: Names, proxy: KafkaProxy) -> None:
+    for name in "abc":
+        run.start(name, within=names.within, bootstrap_servers=proxy.bootstrap_servers)
+
+
+def _create(run: FaultRun) -> None:
+    run.cluster.create({run.source: PARTITIONS, run.sink: PARTITIONS})
+    run.feed.start()
+
+
+def _is_named(log: str) -> bool:
+    return any(_NAME in line and _UNRESOLVED in line for line in log.splitlines())
+
+
+def test_workers_wait_at_their_start_for_a_name_that_resolves_soon(
+    make_run: MakeRun, names: Names, proxy: KafkaProxy, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    _create(run)
+    _start(run, names, proxy)
+    workers = run.workers.values()
+    until(lambda: all(_is_named(worker.log) for worker in workers), "all logs name the host")
+    assert not any(worker.has_ended or worker.is_running for worker in workers)
+    names.know(_NAME)
+    known_s = time.monotonic()
+    run.until_shared()
+    record_property("recovery_s", time.monotonic() - known_s)
+    run.until_progress()
+    run.verify()
+
+
+def test_lost_name_pauses_workers_until_it_resolves_again(
+    make_run: MakeRun, names: Names, proxy: KafkaProxy, record_property: Callable[..., None]
+) -> None:
+    names.know(_NAME)
+    run = make_run()
+    _create(run)
+    _start(run, names, proxy)
+    run.until_shared()
+    run.until_progress()
+    names.forget()
+    proxy.cut()
+    time.sleep(_LOST_S)
+    assert all(_is_named(worker.log) for worker in run.workers.values())
+    names.know(_NAME)
+    known_s = time.monotonic()
+    run.until_shared()
+    run.until_progress()
+    record_property("recovery_s", time.monotonic() - known_s)
+    record_property("lives", sum(len(incarnations(each)) for each in run.workers.values()))
+    assert not run.dead
+    run.verify()
+
+
+def test_command_tries_again_until_the_name_resolves(
+    make_run: MakeRun,
+    names: Names,
+    proxy: KafkaProxy,
+    tmp_path: Path,
+    record_property: Callable[..., None],
+) -> None:
+    run = make_run()
+    _create(run)
+    log = tmp_path / "command.log"
+    with _command(run, names, proxy, log) as process:
+        until(lambda: log.read_text().count(_STARTED) > 1, "a second attempt")
+        (ended,) = (line for line in log.read_text().splitlines() if _ENDED in line)
+        assert _is_named(ended)
+        names.know(_NAME)
+        known_s = time.monotonic()
+        run.until_progress()
+        record_property("recovery_s", time.monotonic() - known_s)
+        assert log.read_text().count(_STARTED) <= _ATTEMPTS
+        run.feed.stop()
+        run.cluster.wait_until_consumed(run.application_id, run.source)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0, log.read_text()[-4000:]
+    acknowledged = Counter(key for key, _ in run.feed.records)
+    verdict = verify(run.cluster, run.application_id, run.source, run.sink, acknowledged)
+    assert verdict.is_clean, verdict
+
+
+@contextmanager
+def _command(
+    run: FaultRun, names: Names, proxy: KafkaProxy, log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    program = log.with_name("counts.py")
+    program.write_text(
+        "from tests.integration.programs.jobs import count_by_key\n"
+        f"topology = count_by_key({run.source!r}, {run.sink!r})\n"
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *names.within, sys.executable, "-m", "tidewheel", "run", f"{program}:topology",
+                "--application-id", run.application_id,
+                "--bootstrap-servers", proxy.bootstrap_servers,
+                "--state-dir", str(log.with_name("state")),
+                "--set", "statestore_cache_max_bytes=0", "--log-level", "info",
+            ],
+            cwd=log.parent,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            stdout=output,
+            stderr=output,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
