@@ -191,7 +191,7 @@ class LineReader:
 class LineWriter:
     """Sends lines over a non-blocking socket from any thread; buffers bytes it can't send yet.
 
-    Ignores socket errors: the code that reads the same connection detects its end.
+    Ignores socket errors: the reader detects the end.
 
     Args:
         unsent_bytes_max: Drop new lines while more bytes than this wait; None: no limit.
@@ -242,7 +242,7 @@ class LineWriter:
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Drop waiting bytes and close the socket; a later `send` has no effect."""
+        """Drop waiting bytes and close the socket."""
         with self._lock:
             self._unsent.clear()
             self._socket.close()

@@ -1,7 +1,7 @@
 """A worker's connection to its watchdog: the port `tidewheel.tasks.loop.worker_ports.Membership`.
 
-A dead watchdog is replaced. The worker sends the new one the same `Hello`, then the last report of
-each `LASTING` kind; the new watchdog sends its orders again.
+A dead watchdog is replaced, a hung one killed. The worker sends the new one the same `Hello`, then
+the last report of each `LASTING` kind; the new watchdog sends its orders again.
 
     started ──▶ connected ──watchdog dies──▶ waiting (back-off) ──▶ connected
                     └──────── close ──────────────┴──▶ closed
@@ -10,7 +10,9 @@ each `LASTING` kind; the new watchdog sends its orders again.
 import contextlib
 import logging
 import math
+import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -30,7 +32,7 @@ from tidewheel.rebalance.protocol.orders import (
 )
 from tidewheel.streams.processes.child import LineReader, LineWriter, WakePipe
 from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
-from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.streams.processes.watchdog.shared_memory import TURN_S, SharedMemory
 from tidewheel.streams.processes.watchdog.watchdog_process import WATCHDOG_COMMAND, WatchdogProcess
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
@@ -39,6 +41,8 @@ _log: Final = logging.getLogger("tidewheel.watchdog")
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MAX_S: Final = 5.0
 _HEALTHY_S: Final = 10.0
+#: Session timeouts without a turn of a hung watchdog.
+_HUNG_SESSIONS: Final = 3
 #: Time to send waiting reports when the link is closed.
 _LAST_SEND_S: Final = 1.0
 
@@ -73,6 +77,9 @@ class WatchdogLink:
         self._closed = False
         self._connected_s = time.monotonic()
         self._back_off_s = _BACK_OFF_S
+        self._turns, self._turned_s, self._checked_s = 0, 0.0, 0.0
+        self._dead_pid = 0
+        self._hung_s = _HUNG_SESSIONS * hello.join.session_timeout_ms / 1000
         self._wake = WakePipe()
         with self._lock:
             self._use(connection)
@@ -187,6 +194,7 @@ class WatchdogLink:
             self._receive()
             if self._closed:
                 return
+            self._dead_pid, _ = self._memory.watchdog
             _log.warning("the watchdog is gone; connecting to another")
             self._reconnect()
 
@@ -198,7 +206,8 @@ class WatchdogLink:
             while not self._closed:
                 write = selectors.EVENT_WRITE if self._writer.has_unsent else 0
                 selector.modify(self._connection, selectors.EVENT_READ | write)
-                ready = {key.fileobj: events for key, events in selector.select()}
+                ready = {key.fileobj: events for key, events in selector.select(TURN_S)}
+                self._kill_hung_watchdog()
                 if self._wake in ready:
                     self._wake.drain()
                 events = ready.get(self._connection, 0)
@@ -209,6 +218,19 @@ class WatchdogLink:
                     self._accept_orders(lines)
                     if ended:
                         return
+
+    def _kill_hung_watchdog(self) -> None:
+        now_s = time.monotonic()
+        pid, turns = self._memory.watchdog
+        was_paused = now_s - self._checked_s > 2 * TURN_S  # perhaps both
+        if turns != self._turns or was_paused:
+            self._turns, self._turned_s = turns, now_s
+        elif now_s - self._turned_s > self._hung_s and pid != self._dead_pid:
+            _log.error("the watchdog has not run for %.0f s; killing it", now_s - self._turned_s)
+            self._dead_pid = pid
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._checked_s = now_s
 
     def _accept_orders(self, lines: list[bytes]) -> None:
         for line in lines:

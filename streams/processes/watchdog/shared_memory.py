@@ -1,9 +1,8 @@
 """Memory of 64 bytes shared by worker and watchdog.
 
-Its fields: progress, lease (time until which the worker may begin work), present call of user code.
-Each has one writer and is 8 aligned bytes, which CPUs write atomically. The memory has no
-name: the worker creates it and sends its descriptor over the socket. The system frees it when both
-processes have ended.
+Its fields: progress, lease (time until which the worker may begin work), present call of user code,
+turns of the watchdog. Each has one writer and is 8 aligned bytes, which CPUs write atomically. The
+memory has no name: the worker creates it and sends its descriptor over the socket.
 """
 
 import mmap
@@ -15,6 +14,11 @@ _PROGRESS: Final = 0
 _LEASE_NS: Final = 1
 _PULSE_NS: Final = 2
 _CALL_NS: Final = 3
+_WATCHDOG_PID: Final = 4
+_WATCHDOG_TURNS: Final = 5
+
+#: A working watchdog counts a turn at least this often.
+TURN_S: Final = 1.0
 
 
 class SharedMemory:
@@ -51,7 +55,7 @@ class SharedMemory:
         return self._words[_PROGRESS]
 
     def bump(self) -> None:
-        """Count a turn of the worker's loop, as proof of progress; for the loop thread only."""
+        """Count a turn of the worker's loop; for the loop thread only."""
         self._words[_PROGRESS] += 1
 
     @property
@@ -76,6 +80,15 @@ class SharedMemory:
     def show_call(self, since_ns: int, now_ns: int) -> None:
         self._words[_CALL_NS] = since_ns
         self._words[_PULSE_NS] = now_ns
+
+    @property
+    def watchdog(self) -> tuple[int, int]:
+        """Process id and turns; zeros before the first."""
+        return self._words[_WATCHDOG_PID], self._words[_WATCHDOG_TURNS]
+
+    def count_turn(self, pid: int) -> None:
+        self._words[_WATCHDOG_PID] = pid
+        self._words[_WATCHDOG_TURNS] += 1
 
     def close(self) -> None:
         """Free the memory. Idempotent."""

@@ -25,13 +25,13 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.processes.child import WakePipe
 from tidewheel.streams.processes.watchdog.assignor_process import Assignors
 from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.processes.watchdog.shared_memory import TURN_S
 from tidewheel.streams.processes.watchdog.worker_socket import WorkerSocket
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
 #: Time for the group runtime to send the workers' last messages after the program has ended.
 _GOODBYE_MS: Final = 3_000
-#: Further time for the runtime's thread to end.
 _GOODBYE_GRACE_S: Final = 3.0
 _FENCE_THREADS: Final = 16
 
@@ -67,9 +67,10 @@ class Watchdog:
             if self._thread is not None and not self._thread.is_alive():
                 return False
             for worker in self._workers:
+                worker.count_turn()
                 write = selectors.EVENT_WRITE if worker.has_unsent else 0
                 self._selector.modify(worker, selectors.EVENT_READ | write, worker)
-            for key, events in self._selector.select():
+            for key, events in self._selector.select(TURN_S):
                 self._serve(key, events)
         return self._finish()
 

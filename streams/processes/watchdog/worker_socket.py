@@ -24,8 +24,7 @@ from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Bytes of orders that may wait for a worker that does not read. Beyond, new orders are dropped;
-#: the worker gets them when it reconnects.
+#: Bytes that may wait for a worker that does not read; it gets dropped orders when it reconnects.
 _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -101,6 +100,10 @@ class WorkerSocket:
 
     def flush(self) -> None:
         self._writer.flush()
+
+    def count_turn(self) -> None:
+        if self._memory is not None:
+            self._memory.count_turn(os.getpid())
 
     def receive(self) -> tuple[list[AnyReport], bool]:
         """Return reports, and True if the connection has ended; the first line sets `hello`."""

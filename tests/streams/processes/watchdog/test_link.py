@@ -2,10 +2,14 @@
 
 import math
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,6 +28,7 @@ from tidewheel.rebalance.protocol.orders import (
     decode_report,
     encode_line,
 )
+from tidewheel.streams.processes.watchdog import link as link_module
 from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello
 from tidewheel.streams.processes.watchdog.link import WatchdogLink
 from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
@@ -31,7 +36,7 @@ from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 PATIENCE_S = 10.0
 
 
-def _hello() -> Hello:
+def _hello(session_timeout_ms: int = 3_000) -> Hello:
     return Hello(
         join=JoinGroup(
             app="app",
@@ -41,6 +46,7 @@ def _hello() -> Hello:
             host="h",
             pid=os.getpid(),
             process_id="p",
+            session_timeout_ms=session_timeout_ms,
         ),
         bootstrap_servers="none:1",
         consumer={"sasl.password": "secret"},
@@ -194,6 +200,44 @@ def test_a_new_watchdog_receives_hello_and_the_valid_reports(
     assert second.heard() == WorkerStatus()
     memory.close()
     same.close()
+
+
+@contextmanager
+def _sleeping() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _run_until(end_s: float, memory: SharedMemory, pid: int) -> None:
+    while time.monotonic() < end_s:
+        memory.count_turn(pid)
+        time.sleep(0.01)
+
+
+def test_a_watchdog_that_does_not_run_is_killed_and_no_dead_one(
+    watchdogs: _Watchdogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "TURN_S", 0.1)
+    link = WatchdogLink.start(
+        _hello(session_timeout_ms=333), fd=watchdogs, woken=threading.Event().set
+    )
+    first = watchdogs.wait_for(1)
+    _, memory = first.meet()
+    with _sleeping() as reused, _sleeping() as hung:
+        _run_until(time.monotonic() + 0.2, memory, reused.pid)
+        first.die()
+        _, same = watchdogs.wait_for(2).meet()
+        time.sleep(2.0)  # another process may have the number of the dead one
+        assert reused.poll() is None
+        _run_until(time.monotonic() + 2.0, same, hung.pid)
+        assert hung.poll() is None
+        assert hung.wait(PATIENCE_S) == -signal.SIGKILL
+    link.close()
+    for each in (memory, same):
+        each.close()
 
 
 def test_invalid_orders_are_ignored(link: WatchdogLink, watchdogs: _Watchdogs) -> None:

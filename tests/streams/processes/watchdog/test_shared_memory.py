@@ -13,6 +13,9 @@ def test_both_ends_read_values_of_the_other_end() -> None:
     watchdog.lease_ns = 2**62
     assert (watchdog.progress, watchdog.lease_ns) == (3, 2**62)
     assert (worker.progress, worker.lease_ns) == (3, 2**62)
+    watchdog.count_turn(7)
+    watchdog.count_turn(7)
+    assert worker.watchdog == (7, 2)
     worker.close()
     assert watchdog.progress == 3
     watchdog.close()
