@@ -125,7 +125,8 @@ def plan_application(
     if missing:
         raise MissingSourceTopicError(
             f"source topic{'s' if len(missing) > 1 else ''} {', '.join(missing)} not found; create "
-            f"{'them' if len(missing) > 1 else 'it'}, or start with --wait-for-topics or --create-topics"
+            f"{'them' if len(missing) > 1 else 'it'}, or start with --wait-for-topics or --create-topics; "
+            "brokers also hide topics without a grant of READ"
         )
     repartition = _repartition_counts(spec, topics, matchable)
     subtopologies: dict[int, SubtopologyPlan] = {}

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.open_transactions import BrokerAddress, with_producers
-from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, next_step
+from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, missing_right, next_step
 from tidewheel.streams.kafka.client.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
 from tidewheel.streams.kafka.client.codes import (
     AWAY,
@@ -47,7 +47,7 @@ from tidewheel.streams.kafka.client.codes import (
 )
 from tidewheel.streams.kafka.client.failures import Outcome, outcome_of
 from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
-from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders
+from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders, own_partition
 from tidewheel.streams.kafka.producers.producer import ProducerClient
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import (
@@ -144,6 +144,7 @@ class KafkaAdmin:
             lambda left: self._client.describe_topics(
                 TopicCollection(unique_names), request_timeout=left
             ),
+            needs="DESCRIBE",
             fine=NO_TOPIC,
         )
         settings = (
@@ -174,6 +175,7 @@ class KafkaAdmin:
             lambda left: self._client.create_topics(
                 orders, operation_timeout=left, request_timeout=left
             ),
+            needs="CREATE",
             fine=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}),
         )
         self._wait_until_usable([topic.name for topic in topics])
@@ -190,6 +192,7 @@ class KafkaAdmin:
         self._each(
             f"change the settings of topic {name}",
             lambda left: self._client.incremental_alter_configs([change], request_timeout=left),
+            needs="ALTER_CONFIGS",
         )
 
     def delete_topics(self, names: Sequence[str]) -> None:
@@ -200,6 +203,7 @@ class KafkaAdmin:
             lambda left: self._client.delete_topics(
                 list(dict.fromkeys(names)), operation_timeout=left, request_timeout=left
             ),
+            needs="DELETE",
             fine=NO_TOPIC,
         )
         for deadline_s in self._until(f"delete topics {_names(names)}", "it is still listed"):
@@ -216,6 +220,7 @@ class KafkaAdmin:
             lambda left: self._client.delete_records(
                 partitions, operation_timeout=left, request_timeout=left
             ),
+            needs="DELETE",
         )
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -254,6 +259,7 @@ class KafkaAdmin:
                     TopicCollection(sorted({partition.topic for partition in transactions})),
                     request_timeout=left,
                 ),
+                needs="DESCRIBE",
                 fine=NO_TOPIC,
             )
             cluster = self._ask(
@@ -297,16 +303,17 @@ class KafkaAdmin:
         if not partitions:
             return {}
         requested = [KafkaPartition(*partition) for partition in partitions]
+        what = f"read the committed offsets of group {group_id}"
 
         def read(left: float) -> list[Any]:
             with self._readers.lent(group_id, stable=stable) as reader:
                 offsets: list[Any] = reader.committed(requested, timeout=min(left, _READER_S))
             for partition in offsets:
                 if partition.error is not None:
+                    self._check_permitted(what, partition, "READ")
                     raise KafkaException(partition.error)
             return offsets
 
-        what = f"read the committed offsets of group {group_id}"
         try:
             return {
                 TopicPartition(offset.topic, offset.partition): CommittedOffset(
@@ -325,7 +332,7 @@ class KafkaAdmin:
     def reach_group(self, group_id: str) -> None:
         def ask(left: float) -> None:
             with self._readers.lent(group_id, stable=True) as reader:
-                reader.committed([KafkaPartition(group_id, 0)], timeout=min(left, _READER_S))
+                reader.committed([own_partition(group_id)], timeout=min(left, _READER_S))
 
         self._ask(f"find the coordinator of group {group_id}", ask)
 
@@ -350,6 +357,7 @@ class KafkaAdmin:
         groups = self._each(
             f"describe group {group_id}",
             lambda left: self._client.describe_consumer_groups([group_id], request_timeout=left),
+            needs="DESCRIBE",
             fine=NO_GROUP,
         )
         return [member for group in groups.values() for member in group.members]
@@ -361,7 +369,9 @@ class KafkaAdmin:
         )
         broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.controller.id))
         configs = self._each(
-            what, lambda left: self._client.describe_configs([broker], request_timeout=left)
+            what,
+            lambda left: self._client.describe_configs([broker], request_timeout=left),
+            needs="DESCRIBE_CONFIGS",
         )
         setting = configs[broker].get(_RETENTION)
         # Managed services hide some settings.
@@ -384,18 +394,19 @@ class KafkaAdmin:
         altered = self._each(
             f"overwrite the committed offsets of group {group_id}",
             lambda left: self._client.alter_consumer_group_offsets(request, request_timeout=left),
+            needs="READ",
         )
         for partition in altered[group_id].topic_partitions:
             if partition.error is not None:
-                raise self._failed(
-                    f"overwrite the committed offset of {partition.topic}-{partition.partition}",
-                    partition.error,
-                )
+                what = f"overwrite the committed offset of {partition.topic}-{partition.partition}"
+                self._check_permitted(what, partition, "READ")
+                raise self._failed(what, partition.error)
 
     def delete_group(self, group_id: str) -> None:
         self._each(
             f"delete group {group_id}",
             lambda left: self._client.delete_consumer_groups([group_id], request_timeout=left),
+            needs="DELETE",
             fine=NO_GROUP,
         )
 
@@ -441,6 +452,7 @@ class KafkaAdmin:
         configs = self._each(
             f"read the settings of topics {_names(names)}",
             lambda left: self._client.describe_configs(resources, request_timeout=left),
+            needs="DESCRIBE_CONFIGS",
             fine=NO_TOPIC,
         )
         return {
@@ -474,21 +486,24 @@ class KafkaAdmin:
             return {}
         request = {KafkaPartition(*partition): spec for partition, spec in specs.items()}
         topics = list(dict.fromkeys(partition.topic for partition in specs))
+        what = f"read offsets of topics {_names(topics)}"
 
         def read(left: float) -> dict[TopicPartition, int]:
             futures = self._client.list_offsets(
                 request, isolation_level=isolation, request_timeout=left
             )
+            offsets: dict[TopicPartition, int] = {}
+            topic = ""
             try:
-                offsets = {
-                    TopicPartition(partition.topic, partition.partition): future.result(left).offset
-                    for partition, future in futures.items()
-                }
+                for partition, future in futures.items():
+                    topic = partition.topic
+                    offsets[TopicPartition(topic, partition.partition)] = future.result(left).offset
             except KafkaException as exception:
-                if error_of(exception).code() in NO_LEADER:
-                    self._check_exist(
-                        topics
-                    )  # Raises for a missing topic; otherwise a leader election is in progress.
+                error = error_of(exception)
+                if step := missing_right(error, "DESCRIBE", topic):
+                    raise self._failed(what, error, step) from exception
+                if error.code() in NO_LEADER:
+                    self._check_exist(topics)  # Raises for a missing topic.
                     raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
                 raise
             if OFFSET_INVALID in offsets.values():
@@ -496,10 +511,8 @@ class KafkaAdmin:
                 raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
             return offsets
 
-        offsets: dict[TopicPartition, int] = self._ask(
-            f"read offsets of topics {_names(topics)}", read
-        )
-        return offsets
+        answers: dict[TopicPartition, int] = self._ask(what, read)
+        return answers
 
     def _check_exist(self, topics: Sequence[str]) -> None:
         missing = sorted(set(topics) - set(self.describe_topics(topics)))
@@ -516,6 +529,7 @@ class KafkaAdmin:
                 lambda left: self._client.describe_topics(
                     TopicCollection(list(names)), request_timeout=left
                 ),
+                needs="DESCRIBE",
                 fine=NO_TOPIC,
             )
             led = [
@@ -533,6 +547,7 @@ class KafkaAdmin:
         what: str,
         call: Callable[[float], Mapping[Any, "Future[Any]"]],
         *,
+        needs: str,
         fine: frozenset[int] = frozenset(),
     ) -> dict[Any, Any]:
         def read(left: float) -> dict[Any, Any]:
@@ -541,7 +556,10 @@ class KafkaAdmin:
                 try:
                     answers[key] = future.result(left)
                 except KafkaException as exception:
-                    if error_of(exception).code() not in fine:
+                    error = error_of(exception)
+                    if step := missing_right(error, needs, _name(key)):
+                        raise self._failed(what, error, step) from exception
+                    if error.code() not in fine:
                         raise
             return answers
 
@@ -600,14 +618,19 @@ class KafkaAdmin:
     def _is_refused(self) -> bool:
         return not self._logged_in and self._log.refused_login != ""
 
-    def _failed(self, what: str, error: KafkaError) -> StreamsError:
+    def _check_permitted(self, what: str, partition: Any, operation: str) -> None:
+        if step := missing_right(partition.error, operation, partition.topic):
+            raise self._failed(what, partition.error, step)
+
+    def _failed(self, what: str, error: KafkaError, step: str = "") -> StreamsError:
         if is_transient(error) and self._is_refused:
             return StreamsError(
                 f"{what}: {self._log.refused_login} (cluster {self._settings.bootstrap_servers}); {LOGIN_ADVICE}"
             )
         kind = UnansweredError if is_transient(error) else StreamsError
         return kind(
-            f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); {next_step(error)}"
+            f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); "
+            f"{step or next_step(error)}"
         )
 
 
@@ -625,6 +648,10 @@ def metadata_text(partition: Any) -> str:
 
 def _pause(deadline_s: float) -> None:
     time.sleep(max(min(_ASK_AGAIN_S, deadline_s - time.monotonic()), 0))
+
+
+def _name(key: Any) -> str:
+    return str(getattr(key, "topic", None) or getattr(key, "name", key))
 
 
 def _uuid_bytes(uuid: Any) -> bytes:

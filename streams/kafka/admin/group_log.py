@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tidewheel.rebalance.model import TopicPartition, parse_position_key, position_key
 from tidewheel.rebalance.producer_ids import own_ids
@@ -28,6 +28,7 @@ from tidewheel.rebalance.runtime.ports import (
 from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.advice import missing_right
 from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
@@ -354,7 +355,8 @@ class LeaderProducer:
     def _error_text(self, exception: KafkaException) -> str:
         error = error_of(exception)
         cause = f"; {self._log.failure}" if self._log.failure else ""
-        return f"{error.name()}: {error.str()}{cause}"
+        step = missing_right(error, "WRITE", self._state.topic)
+        return f"{error.name()}: {error.str()}{cause}{step and f'; {step}'}"
 
 
 class _InboxProducer:
@@ -364,6 +366,7 @@ class _InboxProducer:
         self._settings = settings
         self._inbox = inbox
         self._producer: ProducerClient | None = None
+        self._is_warned = False
 
     def prepare(self) -> None:
         if self._producer is None:
@@ -383,7 +386,9 @@ class _InboxProducer:
         values = list(map(encode_message, messages))
         try:
             # 1 is a placeholder: the broker replaces timestamps by its own time.
-            producer.send_columns(*self._inbox, keys, values, [1] * len(keys), stop=len(keys))
+            producer.send_columns(
+                *self._inbox, keys, values, [1] * len(keys), stop=len(keys), callback=self._warn
+            )
         except StalledError:
             return
         except RefusedError as refused:
@@ -391,6 +396,14 @@ class _InboxProducer:
                 self._producer = None
                 return
         producer.serve()
+
+    def _warn(self, error: KafkaError | None, _: Message) -> None:
+        step = "" if error is None else missing_right(error, "WRITE", self._inbox.topic)
+        if step and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "no message reaches topic %s, and its sender no group; %s", self._inbox.topic, step
+            )
 
     def close(self) -> None:
         producer, self._producer = self._producer, None

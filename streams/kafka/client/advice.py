@@ -11,18 +11,12 @@ AWAY_ADVICE: Final = (
 )
 
 _NEXT_STEPS: Final = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
-        "grant this principal DESCRIBE, CREATE, READ and WRITE on topics that begin with the application id"
-    ),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: (
-        "grant this principal READ, DESCRIBE and DELETE on groups that begin with the application id"
-    ),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this principal READ or WRITE on the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this principal READ on the group",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "grant this principal WRITE and DESCRIBE on transactional ids that begin with the application id"
+        "grant this principal WRITE on transactional ids that begin with the application id and a hyphen"
     ),
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
-        "grant this principal IDEMPOTENT_WRITE, and for administration the operation, on the cluster"
-    ),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant this principal IDEMPOTENT_WRITE on the cluster",
     KafkaError.INVALID_REPLICATION_FACTOR: (
         "lower replication_factor to the number of brokers, or start more"
     ),
@@ -39,6 +33,23 @@ _NEXT_STEPS: Final = {
     ),
     KafkaError.OFFSET_OUT_OF_RANGE: "ask for an offset that is not past the end",
 }
+
+
+_FORBIDDEN: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the cluster; asked of broker",
+}
+
+
+def missing_right(error: KafkaError, operation: str, name: str) -> str:
+    """Return a next step, "" without a refusal.
+
+    >>> missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", "orders")
+    'grant this principal READ on topic orders'
+    """
+    kind = _FORBIDDEN.get(error.code())
+    return "" if kind is None else f"grant this principal {operation} on {kind} {name}"
 
 
 def next_step(error: KafkaError) -> str:

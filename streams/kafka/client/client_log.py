@@ -97,19 +97,19 @@ class TransactionLog(ClientLog):
     Attributes:
         doubt: The line that makes the open transaction's outcome unknown, or "".
         failure: The client's reason to abort the open transaction, or "".
+        forbidden: The topic that the open transaction may not write, or "".
     """
 
-    __slots__ = ("_offsets_sent", "doubt", "failure")
+    __slots__ = ("_offsets_sent", "doubt", "failure", "forbidden")
 
     def __init__(self, name: str, *, with_debug: bool = False) -> None:
         super().__init__(name, with_debug=with_debug)
-        self.doubt = ""
-        self.failure = ""
-        self._offsets_sent = False
+        self.transaction_begins()
 
     def transaction_begins(self) -> None:
         self.doubt = ""
         self.failure = ""
+        self.forbidden = ""
         self._offsets_sent = False
 
     def offsets_are_sent(self) -> None:
@@ -127,6 +127,8 @@ class TransactionLog(ClientLog):
                 self.doubt = self.doubt or text
             elif facility == "TXNERR":
                 self.failure = text
+            elif facility == "ADDPARTS" and "authorization" in text:
+                self.forbidden = text.split('"')[1]
         super().log(level, template, *parts)
 
 

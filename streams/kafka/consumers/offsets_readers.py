@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_client
-from tidewheel.streams.kafka.client.codes import TIMED_OUT
+from tidewheel.streams.kafka.client.codes import READ_FORBIDDEN, TIMED_OUT
 from tidewheel.streams.kafka.client.settings import ClientSettings
 
 
@@ -28,7 +29,7 @@ class OffsetsReaders:
     def lent(self, group_id: str, *, stable: bool) -> Iterator[Any]:
         """Lend a reader of the group's offsets; raise StreamsError once closed.
 
-        A reader that timed out is dropped: its connection may be dead.
+        A reader that timed out is dropped.
         """
         which = (group_id, stable)
         reader = self._borrow(which)
@@ -37,6 +38,7 @@ class OffsetsReaders:
         except KafkaException as exception:
             if error_of(exception).code() == TIMED_OUT:
                 self._forget(which, reader)
+                _raise_refusal(reader)
             raise
         finally:
             reader.poll(0)  # Delivers log lines, which would otherwise pile up.
@@ -75,3 +77,14 @@ class OffsetsReaders:
             idle = [reader for reader in readers.values() if reader not in self._lent]
         for reader in idle:
             reader.close()
+
+
+def own_partition(application_id: str) -> KafkaPartition:
+    return KafkaPartition(f"{application_id}-group-state", 0)
+
+
+def _raise_refusal(reader: Any) -> None:
+    message = reader.poll(0)
+    error = None if message is None else message.error()
+    if error is not None and error.code() in READ_FORBIDDEN:
+        raise KafkaException(error)

@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -24,7 +25,7 @@ from tidewheel.streams.kafka.client.client_log import (
     error_of,
     make_client,
 )
-from tidewheel.streams.kafka.client.codes import TIMED_OUT, TOO_LARGE, is_transient
+from tidewheel.streams.kafka.client.codes import READ_FORBIDDEN, TIMED_OUT, TOO_LARGE, is_transient
 from tidewheel.streams.kafka.client.failures import (
     Outcome,
     is_record_refused,
@@ -32,6 +33,7 @@ from tidewheel.streams.kafka.client.failures import (
     refusal_in,
 )
 from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.offsets_readers import own_partition
 from tidewheel.streams.kafka.producers.producer import (
     GuardedCall,
     ProducerClient,
@@ -342,7 +344,7 @@ class KafkaTransactionalProducer:
             )
 
     def _group(self, group_id: str, deadline_s: float) -> Any:
-        """Return group metadata, made by a consumer.
+        """Return group metadata.
 
         The consumer also waits for the group coordinator: without it `send_offsets` gets stuck.
         """
@@ -351,7 +353,7 @@ class KafkaTransactionalProducer:
             config = self._settings.group(group_id)
             consumer = make_client(Consumer, "consumer", config, ClientLog(config["client.id"]))
             try:
-                anything = [KafkaPartition(self._settings.application_id, 0)]
+                anything = [own_partition(self._settings.application_id)]
                 self._producer.call(
                     consumer.committed, anything, deadline_s=deadline_s, is_later=is_transient
                 )
@@ -390,11 +392,20 @@ class KafkaTransactionalProducer:
             case Outcome.UNKNOWN:
                 self._end(CommitOutcomeUnknownError(message))
             case Outcome.ABORT:
-                refused = is_record_refused(error, self._log.failure)
                 cause = refusal_in(self._log.failure) or error
+                if cause.code() in READ_FORBIDDEN:
+                    self._forbidden(message)
+                refused = is_record_refused(error, self._log.failure)
                 self._batch_was_too_large = cause.code() in TOO_LARGE
                 self.abort()
                 raise TransactionAbortedError(message, record_refused=refused)
+
+    def _forbidden(self, message: str) -> NoReturn:
+        topic, group = self._log.forbidden, self._settings.application_id
+        with suppress(CommitOutcomeUnknownError):
+            self.abort()
+        right = f"WRITE on topic {topic}" if topic else f"READ on these inputs and on group {group}"
+        raise StreamsError(f"{message}; grant this principal {right}")
 
     def _end(self, reason: FencedError | CommitOutcomeUnknownError) -> NoReturn:
         self._open = False

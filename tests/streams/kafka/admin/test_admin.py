@@ -48,7 +48,7 @@ def test_brokers_without_a_retention_setting_are_an_error_with_the_cause(
     cluster = SimpleNamespace(controller=SimpleNamespace(id=1))
     settings = {name: SimpleNamespace(value=value) for name, value in told.items()}
     monkeypatch.setattr(admin, "_ask", lambda *_: cluster)
-    monkeypatch.setattr(admin, "_each", lambda *_: defaultdict(lambda: settings))
+    monkeypatch.setattr(admin, "_each", lambda *_, **__: defaultdict(lambda: settings))
     with pytest.raises(
         StreamsError, match=r"offsets\.retention\.minutes of a broker: the broker hides"
     ):

@@ -84,3 +84,16 @@ def test_a_failed_login_is_logged_with_the_settings_to_check(
 
 def _write(log: ClientLog, level: int, facility: str, text: str) -> None:
     log.log(level, "%s [%s] %s", facility, "client#1", text)
+
+
+def test_the_topic_that_a_transaction_may_not_write_is_kept_until_the_next_one() -> None:
+    log = TransactionLog("t")
+    refusal = (
+        '[thrd:main]: TxnCoordinator/1: Failed to add partition "{}" [0] to transaction: Broker: {}'
+    )
+    log.log(3, "%s", "ADDPARTS", refusal.format("changelog", "Operation not attempted"))
+    assert log.forbidden == ""
+    log.log(3, "%s", "ADDPARTS", refusal.format("orders", "Topic authorization failed"))
+    assert log.forbidden == "orders"
+    log.transaction_begins()
+    assert log.forbidden == ""
