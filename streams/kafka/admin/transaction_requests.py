@@ -20,6 +20,9 @@ _SASL_HANDSHAKE: Final = (17, 1)
 _SASL_AUTHENTICATE: Final = (36, 1)
 _CLIENT_ID: Final = b"tidewheel-transactions"
 _ANSWER_BYTES_MAX: Final = 8 << 20
+#: Kafka's brokers ask for 4,096 to 16,384.
+_ROUNDS_MIN: Final = 4_096
+_ROUNDS_MAX: Final = 1_000_000
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: Client settings of TLS that this connection does not support.
 _OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
@@ -172,7 +175,7 @@ class BrokerConnection:
             self._authenticate(f"\0{user}\0{password}".encode())
             return
         scram = _Scram(_SCRAM[mechanism], user, password)
-        self._authenticate(scram.last(self._authenticate(scram.first())))
+        scram.check(self._authenticate(scram.last(self._authenticate(scram.first()))))
 
     def _authenticate(self, data: bytes) -> bytes:
         response = self._exchange(_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
@@ -233,6 +236,7 @@ class _Scram:
         name = user.replace("=", "=3D").replace(",", "=2C")
         self._nonce = base64.urlsafe_b64encode(os.urandom(18)).decode()
         self._bare = f"n={name},r={self._nonce}"
+        self._signature = b""
 
     def first(self) -> bytes:
         return f"n,,{self._bare}".encode()
@@ -242,13 +246,22 @@ class _Scram:
         if not parts["r"].startswith(self._nonce):
             raise ValueError("another nonce")
         salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
+        if not _ROUNDS_MIN <= rounds <= _ROUNDS_MAX:
+            raise ValueError("a number of rounds that no broker asks for")
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, rounds)
         key = hmac.digest(salted, b"Client Key", self._digest)
         without_proof = f"c=biws,r={parts['r']}"
         signed = f"{self._bare},{challenge.decode()},{without_proof}".encode()
         mask = hmac.digest(hashlib.new(self._digest, key).digest(), signed, self._digest)
+        server_key = hmac.digest(salted, b"Server Key", self._digest)
+        self._signature = hmac.digest(server_key, signed, self._digest)
         proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, mask, strict=True))).decode()
         return f"{without_proof},p={proof}".encode()
+
+    def check(self, answer: bytes) -> None:
+        parts = dict(part.split("=", 1) for part in answer.decode().split(","))
+        if not hmac.compare_digest(base64.b64decode(parts["v"]), self._signature):
+            raise ValueError("another signature")
 
 
 def _context(config: Mapping[str, Any]) -> ssl.SSLContext:
