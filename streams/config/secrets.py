@@ -173,9 +173,10 @@ def _secret_of_file(path: Path, where: str) -> str:
             f"{where}: secret file {str(path)!r} is larger than {_SECRET_MAX_BYTES} bytes; name the right file"
         )
     try:
-        # Editors and `echo` append a newline that is not part of the secret.
-        return content.decode().removesuffix("\n").removesuffix("\r")
+        text = content.decode()
     except UnicodeDecodeError:
         raise ConfigError(
             f"{where}: secret file {str(path)!r} is not UTF-8 text; librdkafka takes text"
         ) from None
+    # Editors and `echo` append one line end that is not part of the secret.
+    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")

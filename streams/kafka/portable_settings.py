@@ -122,8 +122,8 @@ class Keeper:
         self._secret_count += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            # `resolve_secrets` removes a final newline: this one, not the secret's own last one.
-            file.write(f"{text}\n")
+            # `resolve_secrets` removes this line end.
+            file.write(f"{text}\r\n")
         return path
 
 

@@ -146,6 +146,30 @@ def test_references_are_resolved_late(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert config.consumer["sasl.password"] == f"file:{file}"
 
 
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"pw", "pw"),
+        (b"pw\n", "pw"),
+        (b"pw\r\n", "pw"),
+        (b"pw\r", "pw\r"),
+        (b"pw\n\n", "pw\n"),
+        (b"pw\r\r\n", "pw\r"),
+        (b" pw ", " pw "),
+        (b"\n", ""),
+        (b"", ""),
+    ],
+)
+def test_one_line_end_of_a_file_is_no_part_of_the_secret(
+    content: bytes, secret: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    assert resolve_secrets({"sasl.password": f"file:{file}"}, "consumer") == {
+        "sasl.password": secret
+    }
+
+
 def test_missing_references_name_the_property_and_the_place(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     for value, message in (

@@ -35,6 +35,15 @@ def test_secrets_stay_on_this_machine_and_are_resolved_from_a_file() -> None:
     assert not path.parent.exists()
 
 
+@pytest.mark.parametrize("secret", ["pw\n", "pw\r", "pw\r\n", "\n", "", " pw "])
+def test_a_secret_reaches_the_other_process_unchanged(secret: str) -> None:
+    settings = ClientSettings(
+        bootstrap_servers="broker:9092", application_id="app", consumer={"sasl.password": secret}
+    )
+    with portable_settings(settings, same_machine=True) as travelling:
+        assert resolve_secrets(travelling.consumer, "consumer") == {"sasl.password": secret}
+
+
 def test_a_secret_is_not_sent_to_other_machines_unencrypted() -> None:
     with Keeper(same_machine=False) as keeper:
         with pytest.raises(ConfigError, match=r"consumer\['sasl.password'\].*env:NAME") as failure:
