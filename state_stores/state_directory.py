@@ -27,6 +27,7 @@ from typing import Any, Final, Self, cast
 
 from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
 from tidewheel.state_stores.names import check_application_id
+from tidewheel.state_stores.private_files import make_private_directory
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -101,7 +102,7 @@ class StateDirectory:
         with _explained(state_dir):
             root = state_dir.resolve()
             application = root / application_id
-            root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_private_directory(root)
             _make_directory(application)
             if slot is None and exclusive:
                 _reject_other_holders(application)

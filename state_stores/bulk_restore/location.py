@@ -27,6 +27,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
 from tidewheel.state_stores.bulk_restore.storage import open_storage
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.names import check_application_id, check_store_name
+from tidewheel.state_stores.private_files import make_private_directory
 from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
 
 _log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class SnapshotLocation:
         Raises:
             SnapshotRefused: The file is missing, or differs from the manifest.
         """
-        to_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(to_dir)
         path = to_dir / f"{run.partition}-{run.file.rpartition('/')[2]}"
         try:
             self._fetch(run, path)

@@ -14,7 +14,7 @@ from tidewheel.state_stores.errors import StateStoreError, StreamsError
 from tidewheel.state_stores.layout import versions
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.private_files import create_private
+from tidewheel.state_stores.private_files import create_private, make_private_directory
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.state_stores.stores.custom_store import (
     ChangelogRecord,
@@ -26,7 +26,6 @@ from tidewheel.state_stores.stores.custom_store import (
 #: time, which the offset saved by the user's store object lacks.
 _POSITION_INTERVAL_MS: Final = 60_000
 
-_DIRECTORY_MODE: Final = 0o700
 
 _ENTRY_OVERHEAD_BYTES: Final = 200
 
@@ -202,7 +201,7 @@ class CustomStoreHost:
 
     def place(self) -> Path:
         path = self._root / "data"
-        path.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private_directory(path)
         return path
 
     def log(self, key: object, value: object, timestamp: int | None) -> None:
@@ -258,7 +257,7 @@ class CustomStoreHost:
         ):
             return
         with self._translated("noting its position"):
-            self._root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_private_directory(self._root)
             fresh = self._position_path.with_suffix(".new")
             fresh.unlink(missing_ok=True)
             with create_private(fresh) as file:

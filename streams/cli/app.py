@@ -1,5 +1,6 @@
 """The command line: its commands, and errors as messages with exit codes."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -90,6 +91,8 @@ def build_app(*, whole: bool = True) -> App:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        os.umask(0o077)  # RocksDB's files are readable by all
     try:
         app = build_app(whole=_asks_for_list(argv))
         result = app(argv, exit_on_error=False, print_error=False)

@@ -291,6 +291,17 @@ def test_refusals_of_the_system_have_a_next_step(
         StateDirectory.acquire(tmp_path, "app")
 
 
+def test_missing_parents_are_private_too(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        directory = StateDirectory.acquire(tmp_path / "a" / "b" / "state", "app")
+    finally:
+        os.umask(before)
+    directory.close()
+    made = [path for path in (tmp_path / "a").rglob("*") if path.is_dir()]
+    assert {mode(path) for path in (tmp_path / "a", *made)} == {0o700}
+
+
 def test_a_file_system_without_flock_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
