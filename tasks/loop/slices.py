@@ -31,7 +31,7 @@ class Slices:
         on_record: Receives each record before its processing, if the previous process died.
 
     Attributes:
-        records: Size of the next slice of a task without functions that take a batch.
+        records: Size of a task's first slice.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class Slices:
         self._is_restoring = is_restoring
         self._on_record = on_record
         self._careful_until_s: float | None = None
-        #: Slice sizes of tasks whose functions take batches.
+        #: Sizes of next slices.
+        self._sizes: WeakKeyDictionary[Task, int] = WeakKeyDictionary()
+        #: The same for tasks whose functions take batches.
         self._batch_sizes: WeakKeyDictionary[Task, BatchUnitSize] = WeakKeyDictionary()
 
     def process(self, task: Task) -> int:
@@ -55,12 +57,15 @@ class Slices:
             elif task.calls_batches:
                 return self._process_batches(task, begin_s, late)
             else:
-                done = task.process(self.records, late)
+                done = task.process(self._size(task), late)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
         # Grow at most twofold, shrink immediately: the next records may be slower.
         fitting = int(done / elapsed_s * _SLICE_S) + 1
-        self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
+        self._sizes[task] = max(1, min(fitting, self._size(task) * 2, _SLICE_RECORDS_MAX))
         return done
+
+    def _size(self, task: Task) -> int:
+        return self._sizes.get(task, self.records)
 
     def _process_batches(self, task: Task, begin_s: float, late: Callable[[], bool]) -> int:
         batch_size = self._batch_sizes.setdefault(task, BatchUnitSize())
@@ -88,7 +93,7 @@ class Slices:
         # no record before, or the previous one gets the blame.
         merges = len(task.inputs) > 1
         try:
-            while done < self.records and task.ready(self._clock.now_ms()):
+            while done < self._size(task) and task.ready(self._clock.now_ms()):
                 if merges and done:
                     report(None, -1)
                 records = task.group.pop(1)

@@ -246,6 +246,7 @@ class Source(FakeReader):
             hook(worker, self)
         if self._bench.slice_records is not None:
             worker._slices.records = self._bench.slice_records
+            worker._slices._sizes.clear()
         if self.idle > self._bench.idle_polls:
             worker.stop()
         return runs

@@ -87,6 +87,32 @@ def test_key_ranges_report_no_single_records() -> None:
     assert steps == ["a"]
 
 
+def test_a_slow_task_leaves_the_slices_of_other_tasks_long() -> None:
+    steps: list[str] = []
+
+    def slow(value: str) -> str:
+        bench.clock.advance(10)
+        steps.append("slow")
+        return value
+
+    def fast(value: str) -> str:
+        steps.append("fast")
+        return value
+
+    builder = StreamsBuilder()
+    for name, step in (("a", slow), ("b", fast)):
+        read = builder.stream(f"in-{name}", key_serde=STRING, value_serde=STRING)
+        read.map_values(step).to(f"out-{name}", key_serde=STRING, value_serde=STRING)
+    topics = {f"{kind}-{name}": 1 for kind in ("in", "out") for name in "ab"}
+    bench = Bench(builder.build(), topics)
+    for number in range(2_000):
+        bench.send("in-a", "k", str(number))
+        bench.send("in-b", "k", str(number))
+    assert bench.live()
+    until_fast_ends = steps[: len(steps) - steps[::-1].index("fast")]
+    assert until_fast_ends.count("slow") < 300
+
+
 def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
     sizes: list[int] = []
 
