@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,8 @@ import psutil
 
 from tests.faults.group_trace import GroupTrace, read_trace
 from tests.faults.verdict import verify
-from tests.integration.cluster import Cluster, SteadyFeed, until
-from tests.integration.processes import WorkerProcess, owned
+from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
+from tests.integration.processes import WorkerProcess, numbered, owned
 
 _log: Final = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ PARTITIONS: Final = 4
 KEYS: Final = 20_000
 RECORDS_PER_S: Final = 2_000
 WORKERS: Final = ("a", "b", "c")
+#: Time-outs for a busy machine.
+PATIENT: Final = {"session_timeout_ms": 12_000, "heartbeat_interval_ms": 2_000}
 #: A worker logs this at each join.
 _INCARNATION: Final = re.compile(r"member \S+, incarnation ([0-9a-f]+)")
 
@@ -34,6 +36,7 @@ class FaultRun:
     """Workers of one application, by name, and their feed.
 
     Attributes:
+        job: Name of the workers' job, which counts by key.
         config: Settings of all workers; their state is in `folder`.
         record: Receives figures for a report.
         resumes: From now on, processes that failpoints stop are continued at the next look.
@@ -43,6 +46,7 @@ class FaultRun:
     cluster: Cluster
     folder: Path
     application_id: str
+    job: str = "count_by_key"
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     record: Callable[[str, object], None] = lambda name, value: None
     resumes: bool = False
@@ -78,6 +82,7 @@ class FaultRun:
         self,
         name: str,
         *,
+        job: str = "",
         failpoints: str = "",
         runs_from: int | None = None,
         within: Sequence[str] = (),
@@ -97,7 +102,7 @@ class FaultRun:
         }
         self.workers[name] = worker
         worker.go(
-            "count_by_key",
+            job or self.job,
             self.source,
             self.sink,
             config,
@@ -116,6 +121,10 @@ class FaultRun:
                 for partition in owned(worker):
                     owners[partition].append(name)
         return owners
+
+    def position(self, partition: int) -> int:
+        """Return the highest next offset of a partition that a worker has processed."""
+        return max(numbered(each, "position").get(partition, 0) for each in self.workers.values())
 
     def _resume(self) -> None:
         if self.resumes:
@@ -152,15 +161,16 @@ class FaultRun:
         until(self.stopped, "a failpoint stops a worker or its watchdog")
         return self.stopped()[0]
 
-    def until_progress(self) -> None:
-        """Wait until everything fed so far is committed."""
-        target = self.cluster.log_ends(self.source)
+    def until_progress(self, partitions: Container[int] = range(PARTITIONS)) -> float:
+        """Wait until everything fed so far is committed; return the seconds that took."""
+        ends = self.cluster.log_ends(self.source)
+        target = {each: end for each, end in ends.items() if each.partition in partitions}
 
         def is_reached() -> bool:
             committed = self.cluster.committed(self.application_id)
             return all(committed.get(each, 0) >= end for each, end in target.items())
 
-        until(is_reached, f"everything up to {target} is committed")
+        return eventually(is_reached, f"everything up to {target} is committed")
 
     def kill(self, name: str) -> None:
         """Kill a worker with all its helpers, as the loss of a machine would."""
@@ -226,10 +236,10 @@ def _is_stopped(worker: WorkerProcess) -> bool:
     return False
 
 
-def eventually(condition: Callable[[], object], what: str) -> float:
+def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> float:
     """Wait for a condition; return the seconds that took."""
     begun_s = time.monotonic()
-    until(condition, what)
+    until(condition, what, timeout_s)
     return time.monotonic() - begun_s
 
 

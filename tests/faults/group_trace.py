@@ -58,12 +58,26 @@ class GroupTrace:
                 owner = law.granted.get((message.task, message.task_epoch), message.incarnation)
                 assert message.incarnation == owner, f"5: {message}, granted to {owner}"
 
+    def member_of(self, incarnation: str) -> str:
+        """Return the lasting name of an incarnation's member."""
+        records = (each for each in self.records if isinstance(each, MemberRecord))
+        return next(each.member for each in records if each.incarnation == incarnation)
+
+    def claim(self) -> LeaderClaim:
+        return [each for each in self.records if isinstance(each, LeaderClaim)][-1]
+
     def ended(self) -> set[str]:
         """Return the incarnations that can no longer commit."""
+        return self._in(*_OVER)
+
+    def fenced(self) -> set[str]:
+        return self._in("FENCED")
+
+    def _in(self, *phases: str) -> set[str]:
         return {
             each.incarnation
             for each in self.records
-            if isinstance(each, MemberRecord) and each.phase in _OVER
+            if isinstance(each, MemberRecord) and each.phase in phases
         }
 
 

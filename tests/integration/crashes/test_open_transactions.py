@@ -91,6 +91,8 @@ def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProces
     return foreign.transactional_id in log and f"abort --topic {counting.changelog}" in log
 
 
+@pytest.mark.fault("47")
+@pytest.mark.fault("54")
 @pytest.mark.parametrize("disk", ["kept", "lost"])
 def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker, disk: str
@@ -123,6 +125,7 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     assert second.stop() == 0, second.log[-4000:]
 
 
+@pytest.mark.fault("47")
 def test_F1_a_standby_becomes_owner_behind_a_foreign_transaction_without_loss(
     counting: Counting, start_worker: StartWorker
 ) -> None:
@@ -156,6 +159,7 @@ def test_F1_a_standby_becomes_owner_behind_a_foreign_transaction_without_loss(
     assert second.stop() == 0, second.log[-4000:]
 
 
+@pytest.mark.fault("47")
 def test_F1_global_stores_wait_for_open_transactions(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:

@@ -22,6 +22,19 @@ def count_by_key(source: str, sink: str) -> StreamsBuilder:
     return builder
 
 
+def hold_and_count_by_key(source: str, sink: str) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .map_values(slow_calls.hold_once)
+        .group_by_key(key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .count(store=STORE)
+        .to_stream()
+        .to(sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    )
+    return builder
+
+
 def word_count(source: str, sink: str) -> StreamsBuilder:
     builder = StreamsBuilder()
     (
@@ -61,6 +74,7 @@ JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
     job.__name__: job
     for job in (
         count_by_key,
+        hold_and_count_by_key,
         word_count,
         count_in_memory,
         copy,

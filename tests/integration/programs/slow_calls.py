@@ -2,7 +2,10 @@
 
 import asyncio
 import ctypes
+import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tidewheel import (
@@ -38,6 +41,20 @@ def hold(value: bytes) -> bytes:
     _HOLDING.usleep(int(float(value) * 1_000_000))
     if float(value) > 1:
         time.sleep(1)
+    return value
+
+
+def hold_once(value: bytes) -> bytes:
+    """Keep the lock of the interpreter for "SECONDS FILE", unless the file exists already.
+
+    The file receives the process id.
+    """
+    seconds, _, path = value.partition(b" ")
+    if path:
+        with suppress(FileExistsError), Path(path.decode()).open("x") as file:
+            file.write(str(os.getpid()))
+            file.close()
+            _HOLDING.usleep(int(float(seconds) * 1_000_000))
     return value
 
 

@@ -136,6 +136,7 @@ def test_internal_topics_are_those_of_kafka_streams(
     }
 
 
+@pytest.mark.fault("53")
 def test_internal_topics_accept_records_as_large_and_old_as_their_inputs(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
