@@ -4,6 +4,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -67,7 +68,7 @@ def test_replies_to_one_worker_are_lost_or_late(
     record_property: Callable[..., None],
 ) -> None:
     run = make_run()
-    behind = {"bootstrap_servers": proxy.bootstrap_servers}
+    behind: dict[str, Any] = {"bootstrap_servers": proxy.bootstrap_servers}
     run.begin(order[0], **(behind if order[0] == "a" else {}))
     for name in order[1:]:
         run.start(name, **(behind if name == "a" else {}))
