@@ -1,6 +1,7 @@
 """`tidewheel` as a process, with its output."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -61,6 +62,10 @@ class Command:
     def signal(self, number: int) -> None:
         """Send a signal to the command only."""
         self._process.send_signal(number)
+
+    def kill_worker(self, pid: int) -> None:
+        assert pid in self.workers
+        os.kill(pid, signal.SIGKILL)
 
     def wait(self) -> int:
         code = self._process.wait(PATIENCE_S)
