@@ -4,7 +4,8 @@ A claim is safe at any time: it fences the earlier leader's transactional id (H1
 answers a suspicion, so one lost beat deposes no leader (H2). All times are of the local clock.
 
 After 2 heartbeats without the leader's beat, plus its rank delay, a candidate sends SUSPECT; after
-one more it claims. Without a leader, or after it resigned, only the rank delay remains.
+one more it claims. Without a leader, or after it resigned, only the rank delay remains. Repeated
+claims wait longer: slow ones must end before others fence them.
 """
 
 from typing import Final
@@ -19,11 +20,15 @@ QUIET_HEARTBEATS: Final = 2
 
 CLAIM_HEARTBEATS: Final = 4
 
+DOUBLINGS_MAX: Final = 3
+
+SETTLED_HEARTBEATS: Final = 10
+
 RANK_DELAY_HEARTBEATS_MAX: Final = 1.0
 
 
 class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages to send; with `claim`, the process claims the leadership now."""
+    """Messages to send; with `claim`, claim the leadership now."""
 
     messages: tuple[AnyMessage, ...] = ()
     claim: bool = False
@@ -31,7 +36,7 @@ class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election:
-    """A process's candidacy for the leadership; its own beats keep it idle while it leads."""
+    """Candidacy of a process; its own beats keep it idle while it leads."""
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class Election:
         heartbeat_interval_ms: int,
         now_ms: int,
     ) -> None:
-        """Create a candidate; `jitter_seed` differs per process and spreads claims in time."""
+        """Create a candidate; `jitter_seed` differs per process and spreads claims."""
         self._process_id = process_id
         self._app = app
         self._seed = jitter_seed
@@ -55,7 +60,9 @@ class Election:
         self._quiet_since_ms = now_ms
         self._resigned = False
         self._suspected_ms: int | None = None
-        self._claimed_ms: int | None = None
+        self._led_since_ms = now_ms
+        self._claims = 0
+        self._again_ms = now_ms
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:
         if not isinstance(message, LeaderBeat) or message.app != self._app:
@@ -65,6 +72,8 @@ class Election:
         self._has_leader = True
         self._heard(now_ms)
         self._resigned = message.resigns
+        if now_ms >= self._led_since_ms + SETTLED_HEARTBEATS * self._heartbeat_ms:
+            self._claims, self._again_ms = 0, now_ms
 
     def follow(self, group: Group, now_ms: int) -> None:
         self._group, self._delay = group, None
@@ -72,13 +81,11 @@ class Election:
             self._leader_epoch = group.leader_epoch
             self._has_leader = True
             self._heard(now_ms)
+            self._led_since_ms = now_ms
 
     def decide(self, now_ms: int) -> ElectionDecision:
-        if self._claimed_ms is not None:
-            again_ms = self._claimed_ms + CLAIM_HEARTBEATS * self._heartbeat_ms
-            if now_ms < again_ms:
-                return ElectionDecision(wake_ms=again_ms)
-            self._claimed_ms = None
+        if now_ms < self._again_ms:
+            return ElectionDecision(wake_ms=self._again_ms)
         if not self._has_leader or self._resigned:
             return self._claim_at(self._quiet_since_ms + self._delay_ms(), now_ms)
         if self._suspected_ms is not None:
@@ -99,14 +106,15 @@ class Election:
         self._quiet_since_ms = now_ms
         self._resigned = False
         self._suspected_ms = None
-        self._claimed_ms = None
 
     def _claim_at(self, claim_ms: int, now_ms: int) -> ElectionDecision:
         if now_ms < claim_ms:
             return ElectionDecision(wake_ms=claim_ms)
         self._suspected_ms = None
-        self._claimed_ms = now_ms
-        return ElectionDecision(claim=True, wake_ms=now_ms + CLAIM_HEARTBEATS * self._heartbeat_ms)
+        heartbeats = CLAIM_HEARTBEATS << min(self._claims, DOUBLINGS_MAX)
+        self._claims += 1
+        self._again_ms = now_ms + heartbeats * self._heartbeat_ms
+        return ElectionDecision(claim=True, wake_ms=self._again_ms)
 
     def _delay_ms(self) -> int:
         if self._delay is None or self._delay[0] != self._leader_epoch:
@@ -114,9 +122,9 @@ class Election:
         return self._delay[1]
 
     def _rank_delay_ms(self) -> int:
-        """Return the time (ms) for which this candidate waits for those of better rank.
+        """Return the wait (ms) for candidates of better rank.
 
-        Ranks rotate with the leader epoch: an unreachable process is not first forever.
+        Ranks rotate with the leader epoch: no unreachable process stays first.
         """
         processes = {record.process_id for record in self._group.live().values()}
         candidates = sorted(processes - {self._group.leader})

@@ -1,6 +1,7 @@
 """Election: suspicion and claim by the local clock (H1, H2, H22)."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +32,9 @@ def candidate(name: str = "p1", seed: int = 0, group: Group | None = None) -> El
     return election
 
 
-def beat(epoch: int, *, resigns: bool = False) -> LeaderBeat:
+def beat(epoch: int, leader: str = "p0", *, resigns: bool = False) -> LeaderBeat:
     return LeaderBeat(
-        app="shop", member="p0", incarnation="p0", leader_epoch=epoch, seq=1, resigns=resigns
+        app="shop", member=leader, incarnation=leader, leader_epoch=epoch, seq=1, resigns=resigns
     )
 
 
@@ -119,6 +120,38 @@ def test_a_claim_without_effect_is_tried_again() -> None:
     again_ms = at_ms + CLAIM_HEARTBEATS * HEARTBEAT_MS
     assert election.decide(again_ms).messages
     assert election.decide(again_ms + HEARTBEAT_MS).claim
+
+
+@pytest.mark.parametrize("heartbeats", [1, 4, 8, 16, 24])
+def test_claims_that_take_long_end_with_one_lasting_leader(heartbeats: int) -> None:
+    elections = {name: candidate(name) for name in ("p1", "p2", "p3")}
+    claiming, ends_ms, leader, epoch, led_ms = "", 0, "", 0, 0
+    for now_ms in range(0, 120_000, 50):
+        if claiming and now_ms >= ends_ms:
+            epoch, leader, claiming, led_ms = epoch + 1, claiming, "", now_ms
+            for election in elections.values():
+                election.follow(group_of(leader, epoch, *elections), now_ms)
+        for name, election in elections.items():
+            if leader and now_ms % HEARTBEAT_MS == 0:
+                election.receive(beat(epoch, leader), now_ms)
+            if election.decide(now_ms).claim:  # fences the leader, or another claim
+                claiming, ends_ms, leader = name, now_ms + heartbeats * HEARTBEAT_MS, ""
+    assert leader
+    assert led_ms < 60_000
+
+
+def test_a_settled_leader_ends_the_wait_after_claims() -> None:
+    election = candidate(group=group_of("p0", 1, "p0", "p1"))
+    first_ms, _ = claims_at(election)
+    assert first_ms is not None
+    election.follow(group_of("p2", 2, "p0", "p1", "p2"), first_ms)
+    for now_ms in range(first_ms, first_ms + 6_000, 500):
+        election.receive(beat(2, "p2"), now_ms)
+        assert not election.decide(now_ms).claim
+    quiet_ms = next(
+        at_ms for at_ms in range(now_ms, now_ms + 9_000, 50) if election.decide(at_ms).claim
+    )
+    assert quiet_ms - now_ms <= 2_500
 
 
 def test_a_process_missing_in_the_log_waits_longest() -> None:
