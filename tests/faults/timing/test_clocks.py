@@ -1,0 +1,104 @@
+"""Wall clocks of members jump or differ by years; monotonic clocks have different origins."""
+
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.faults.conftest import MakeRun
+from tests.faults.fault_run import PATIENT, FaultRun
+from tidewheel.rebalance.protocol.records import LeaderClaim, TaskRecord
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
+]
+
+_HOUR_S: Final = 3_600
+_YEARS_S: Final = 10 * 365 * 24 * _HOUR_S
+_SOURCE: Final = Path(__file__).with_name("wall_clock.c")
+#: Origin of another monotonic clock, in seconds.
+_ORIGIN_S: Final = 1_000_000
+
+
+class WallClock:
+    """The wall clock of processes that start `within` it, as an offset from the machine's."""
+
+    def __init__(self, library: Path, path: Path, offset_s: int) -> None:
+        self._path = path
+        path.write_bytes(bytes(8))
+        self.jump(offset_s)
+        self.within = ("env", f"LD_PRELOAD={library}", f"WALL_CLOCK={path}")
+
+    def jump(self, offset_s: int) -> None:
+        with self._path.open("r+b") as file:  # processes have mapped it
+            file.write(struct.pack("=q", offset_s * 10**9))
+
+
+MakeClock = Callable[[str, int], WallClock]
+
+
+@pytest.fixture
+def make_clock(tmp_path: Path) -> MakeClock:
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("wall clocks of processes need Linux and a C compiler")
+    library = tmp_path / "wall_clock.so"
+    subprocess.run(
+        [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"], check=True
+    )
+    return lambda name, offset_s: WallClock(library, tmp_path / f"{name}.clock", offset_s)
+
+
+@pytest.fixture
+def other_origin() -> tuple[str, ...]:
+    """Return a command's prefix that moves the origin of its monotonic clock."""
+    prefix = ("unshare", "--time", "--monotonic", str(_ORIGIN_S))
+    asked = [*prefix, sys.executable, "-c", "import time; print(time.monotonic())"]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        answer = process.communicate()[0]
+    if process.returncode or float(answer) < _ORIGIN_S:
+        pytest.skip(f"this kernel, or this user, can't start a time namespace: {answer!r}")
+    return prefix
+
+
+@pytest.mark.fault("31")
+def test_jumps_of_wall_clocks_move_no_task(
+    make_run: MakeRun,
+    make_clock: MakeClock,
+    other_origin: tuple[str, ...],
+    record_property: Callable[..., None],
+) -> None:
+    """Nobody dies, no task moves, and the results are exact."""
+    run = make_run(config={**PATIENT, "session_timeout_ms": 15_000})
+    clocks = {"a": make_clock("a", _HOUR_S), "b": make_clock("b", -_YEARS_S)}
+    run.begin("a", within=clocks["a"].within)
+    run.start("b", within=(*other_origin, *clocks["b"].within))
+    run.start("c")
+    run.until_shared()
+    run.until_progress()
+    before = _owned(run)
+    jumps = (-_HOUR_S, _HOUR_S, -_YEARS_S, _YEARS_S, 0)
+    slowest_s = 0.0
+    for offset_s in jumps:
+        for clock in clocks.values():
+            clock.jump(offset_s)
+        slowest_s = max(slowest_s, run.until_progress())
+    record_property("recovery_s", slowest_s)
+    record_property("times", len(jumps) * len(clocks))
+    assert _owned(run) == before
+    run.verify()
+
+
+def _owned(run: FaultRun) -> tuple[list[LeaderClaim], dict[str, TaskRecord]]:
+    """Return all claims of leadership, and the last record of each task."""
+    records = run.trace().records
+    claims = [each for each in records if isinstance(each, LeaderClaim)]
+    return claims, {each.task: each for each in records if isinstance(each, TaskRecord)}
