@@ -46,6 +46,15 @@ class StoreLockedError(StateStoreError):
     """
 
 
+class DiskFullError(StateStoreError):
+    """The disk of `state_dir` accepts no data; the worker tries again.
+
+    `task_id`: the running task that failed.
+    """
+
+    task_id: str = ""
+
+
 class InvalidStateStoreError(StateStoreError):
     """The store is not readable here: closed, moved away, or not open yet.
 

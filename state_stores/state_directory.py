@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
+from tidewheel.state_stores.errors import DiskFullError, StateStoreError, StoreLockedError
 from tidewheel.state_stores.names import check_application_id
 from tidewheel.state_stores.private_files import make_private_directory
 
@@ -352,8 +352,10 @@ def _explained(path: Path) -> Generator[None]:
     except OSError as error:
         where = Path(error.filename or path)
         if error.errno in _FULL:
-            text = f"the disk of {where} is full; free space, or move state_dir"
-        elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise DiskFullError(
+                f"state directory {path}: the disk of {where} is full; free space, or move state_dir"
+            ) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             text = (
                 f"{where} is not writable for user {os.getuid()} ({error.strerror}); change its owner or mode, "
                 "or choose another state_dir"

@@ -89,7 +89,7 @@ class End(NamedTuple):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive failures of a member to open a task; it gets no grant before `until_ms`."""
+    """Close failures of a member to run a task; it gets no grant before `until_ms`."""
 
     count: int
     until_ms: int
@@ -317,7 +317,6 @@ class Observations(msgspec.Struct, kw_only=True):
                 lag=before.lag,
             )
         copies[message.incarnation] = announced
-        self.failures.pop((task, message.member), None)
         return not continues or announced.lag > self.ready_lag_max
 
     def _task(self, message: Revoked | GrantedOk, group: Group) -> bool:
@@ -334,7 +333,6 @@ class Observations(msgspec.Struct, kw_only=True):
             return True
         changed = self.running.get(task) != message.task_epoch
         self.running[task] = message.task_epoch
-        self.failures.pop((task, message.member), None)
         return changed
 
     def _failed(self, message: TaskFailed, group: Group, now_ms: int) -> bool:
@@ -357,7 +355,9 @@ class Observations(msgspec.Struct, kw_only=True):
                 return False
             self.failed_copies[key] = message.epoch
             self.announced.get(task, {}).pop(message.incarnation, None)
-        count = self.failures[task, member].count + 1 if (task, member) in self.failures else 1
+        before = self.failures.get((task, member))
+        is_close = before is not None and now_ms - before.until_ms < FAILURE_BACK_OFF_MS_MAX
+        count = before.count + 1 if before is not None and is_close else 1
         pause_ms = min(FAILURE_BACK_OFF_MS << min(count - 1, 10), FAILURE_BACK_OFF_MS_MAX)
         self.failures[task, member] = Failure(count=count, until_ms=now_ms + pause_ms)
         return True

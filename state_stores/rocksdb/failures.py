@@ -6,7 +6,12 @@ The texts are those of RocksDB's `Status::ToString` (rocksdict 0.3.29).
 from pathlib import Path
 from typing import Final
 
-from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
+from tidewheel.state_stores.errors import (
+    DiskFullError,
+    StateStoreError,
+    StoreCorruptedError,
+    StoreLockedError,
+)
 
 #: Error of a write with `no_slowdown`, when flushes can't keep up.
 _STALL: Final = "Write stall"
@@ -30,7 +35,7 @@ def failure(error: BaseException, path: Path, doing: str) -> StateStoreError:
         )
     # Before corruption: on a full disk one message can contain both texts.
     if any(mark in text for mark in _FULL):
-        return StateStoreError(
+        return DiskFullError(
             f"{message}; free disk space or move state_dir, the task is then restored from its changelog"
         )
     if any(mark in text for mark in _UNWRITABLE):

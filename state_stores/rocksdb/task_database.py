@@ -39,7 +39,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
+from tidewheel.state_stores.errors import DiskFullError, InvalidStateStoreError, StateStoreError
 from tidewheel.state_stores.rocksdb.changes import Piece, Rows, split_writes
 from tidewheel.state_stores.rocksdb.failures import failure, is_stall
 from tidewheel.state_stores.rocksdb.gate import Gate
@@ -244,7 +244,7 @@ class TaskDatabase:
                 if not is_stall(error):
                     raise
                 if time.monotonic() >= deadline:
-                    raise StateStoreError(
+                    raise DiskFullError(
                         f"could not write to {_stores(stores)} in {self.path} for "
                         f"{self._stall_s:g} s, flushes don't keep up; is the disk full or slow? See the file LOG there, "
                         "or raise the rocksdb option family_write_buffers"

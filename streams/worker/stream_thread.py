@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import Final, Literal, Protocol
 
+from tidewheel.state_stores.errors import DiskFullError
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.errors import ApplicationShutdownError, FencedError, StreamsError
 from tidewheel.streams.gc_tuning import collect_by_batches
@@ -186,6 +187,11 @@ class StreamThread:
         """Log the error that ended a life, and wait; return True if another life follows."""
         if isinstance(error, FencedError) and not (self._application.is_fixed or error.final):
             return self._rejoins(error, lived_s)
+        if isinstance(error, DiskFullError) and not self._ending.is_set():
+            wait_s = self._next_wait_s(lived_s)
+            _log.warning("%s; the worker starts again in %.2f s", error, wait_s)
+            self._report_running(False)
+            return not self._ending.wait(wait_s)
         _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
         if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
             _log.warning("wiping the global stores and restoring them from their topics")
@@ -199,8 +205,8 @@ class StreamThread:
 
     def _ends_all(self, error: BaseException) -> bool:
         """Return True if this error must end the whole application, on all members."""
-        if isinstance(error, GlobalStoreDamagedError):
-            return False  # the next life rebuilds the stores without asking the user
+        if isinstance(error, GlobalStoreDamagedError | DiskFullError):
+            return False  # another life follows
         return self._answer_to(error) == "shutdown_application"
 
     def _answer_to(self, error: BaseException) -> Answer:
@@ -234,10 +240,7 @@ class StreamThread:
 
     def _rejoins(self, error: BaseException, lived_s: float) -> bool:
         """Wait before rejoining; return False if the thread is to end."""
-        if lived_s >= _REJOIN_HEALTHY_S:
-            self._rejoin_wait_s = _REJOIN_WAIT_S
-        wait_s = self._rejoin_wait_s
-        self._rejoin_wait_s = min(wait_s * 2, _REJOIN_WAIT_MAX_S)
+        wait_s = self._next_wait_s(lived_s)
         if self._ending.is_set():
             _log.info("%s, while the worker was leaving the group", error)
             return False
@@ -245,8 +248,15 @@ class StreamThread:
         self._report_running(False)
         return not self._ending.wait(wait_s)
 
+    def _next_wait_s(self, lived_s: float) -> float:
+        if lived_s >= _REJOIN_HEALTHY_S:
+            self._rejoin_wait_s = _REJOIN_WAIT_S
+        wait_s = self._rejoin_wait_s
+        self._rejoin_wait_s = min(wait_s * 2, _REJOIN_WAIT_MAX_S)
+        return wait_s
+
     def _may_wipe_globals(self) -> bool:
-        """Return True if a rebuild may help; False soon after another: the disk may be broken."""
+        """Return False soon after another rebuild: the disk may be broken."""
         now_s = self._application.clock.monotonic_s()
         again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
         self._wiped_globals_s = now_s

@@ -347,7 +347,8 @@ class CommitRound:
         if start_s >= self._next_refresh_s:
             self._next_refresh_s = start_s + _REFRESH_S
             for task in tasks:
-                task.stores.refresh_positions(now_ms=self._clock.now_ms())
+                with task.stores.trusted():
+                    task.stores.refresh_positions(now_ms=self._clock.now_ms())
 
     # -- a clean stop ----------------------------------------------------------------------------
 

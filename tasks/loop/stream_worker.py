@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import WorkerClosed
+from tidewheel.state_stores.errors import DiskFullError
 from tidewheel.tasks.calls.call_watch import CallWatch, Limits, watching
 from tidewheel.tasks.commit.commit_round import CommitRound, CommitSequence
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, early_start_s
@@ -165,6 +166,11 @@ class StreamWorker:
                 raise
             _log.warning("wiping the task's state and restoring it from the changelog: %s", error)
             self._hooks.wipe(task)
+            self._assigned.wiped |= {task.task_id}
+        except DiskFullError as error:
+            if self._orders.membership is None or not error.task_id:
+                raise
+            self._loop.manager.drop_task(TaskId.parse(error.task_id), error)
         except FencedError as error:
             if self._orders.membership is not None or not self._restarts.may_fence_back():
                 raise

@@ -60,6 +60,7 @@ class AssignedTasks(msgspec.Struct):
     Attributes:
         owned: Tasks that it may commit for.
         released: Answers to finished release orders, which may be repeated.
+        wiped: Damaged tasks, to restore without a snapshot.
         erased: Answers to erasure orders by request, for repeated orders.
     """
 
@@ -67,6 +68,7 @@ class AssignedTasks(msgspec.Struct):
     copies: dict[TaskId, KeepCopy] = msgspec.field(default_factory=dict[TaskId, KeepCopy])
     releasing: dict[TaskId, ReleaseTask] = msgspec.field(default_factory=dict[TaskId, ReleaseTask])
     released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
+    wiped: frozenset[TaskId] = frozenset()
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def drop_missing_inputs(self, plan: ApplicationPlan) -> None:
@@ -129,7 +131,6 @@ class TaskManager:
 
     @property
     def is_restoring(self) -> bool:
-        """Return True if an owned task does not process records yet."""
         return len(self.running) < len(self.tasks)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -151,7 +152,8 @@ class TaskManager:
         self.tasks.update({task_id: task for task_id, (task, _) in created.items()})
         self._report_running()
         if created:
-            self._updater.restore(created, starts, topic_ids)
+            wiped, self._assigned.wiped = self._assigned.wiped, frozenset()
+            self._updater.restore(created, starts, topic_ids, wiped=wiped)
         self._follow(
             [
                 (self._create(task_id), order)
@@ -198,7 +200,8 @@ class TaskManager:
                 task.life.close()
                 task.stores.close()
             except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
-                _log.exception("task %s could not be closed in order", task.task_id)
+                expected = isinstance(error, StreamsError)
+                _log.error("task %s: %s", task.task_id, error, exc_info=not expected)
                 failed = failed or error
         if failed is not None and kind is None:
             raise failed
@@ -228,8 +231,8 @@ class TaskManager:
     def admit(self) -> list[Task]:
         """Start the restored tasks, and return them.
 
-        Raises if the worker cannot continue. A task that may not start is reported to the group; it
-        ends a worker that has no other task and never ran one.
+        A task that may not start is reported to the group; it ends a worker that has no other task
+        and never ran one.
         """
         admitted: list[Task] = []
         refusal: StreamsError | None = None
@@ -328,6 +331,18 @@ class TaskManager:
         self._updater.remove(task)
         self._report_running()
         return None if isinstance(result.error, OutdatedGrantError) else result.error
+
+    def drop_task(self, task_id: TaskId, error: StreamsError) -> None:
+        """Return a failed task to the group, after `close`."""
+        self._assigned.releasing.pop(task_id, None)
+        grant = self._assigned.owned.pop(task_id)
+        self._assigned.released[task_id] = TaskReleased(
+            task=str(task_id),
+            task_epoch=grant.task_epoch,
+            input=_keyed(grant.input),
+            changelog_end=_keyed(grant.changelog_end),
+        )
+        self._send_broken(task_id, grant.task_epoch, "active", error)
 
     def _send_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
         _log.error("task %s (%s) can't be had here: %s", task_id, role, error)

@@ -22,7 +22,9 @@ from tidewheel.state_stores.bulk_restore.plan import (
     RestorePlan,
     plan_restore,
 )
+from tidewheel.state_stores.errors import DiskFullError, StateStoreError
 from tidewheel.state_stores.spec import StoreKind
+from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.restore.run_ports import (
     RunMaker,
@@ -98,6 +100,7 @@ class RunRestores:
             return
         entry.awaits_runs = True
         build = self._builds[entry] = _RunBuild(restoring, entry, facts)
+        build.without_snapshot = restoring.wiped  # its files may be damaged
         self._find_snapshot(settings.maker, build)
 
     def _is_worthwhile(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
@@ -244,14 +247,19 @@ class RunRestores:
         caught_up_at_ms = facts.now_ms
         if order.snapshot is not None and order.to_offset == order.snapshot.to_offset:
             caught_up_at_ms = order.snapshot.caught_up_at_ms
-        with entry.task.stores.trusted():
-            entry.task.stores.ingest(
-                entry.store,
-                report.runs,
-                offset=order.to_offset,
-                caught_up_at_ms=caught_up_at_ms,
-                from_nothing=order.complete_from_zero or order.snapshot is not None,
-            )
+        try:
+            with entry.task.stores.trusted():
+                entry.task.stores.ingest(
+                    entry.store,
+                    report.runs,
+                    offset=order.to_offset,
+                    caught_up_at_ms=caught_up_at_ms,
+                    from_nothing=order.complete_from_zero or order.snapshot is not None,
+                )
+        except StateStoreError as error:
+            if isinstance(error, DiskFullError):
+                raise
+            raise TaskCorruptedError(str(error), task_id=str(entry.task.task_id)) from error
         self._count(build, order.to_offset, report.records)
         self._end(build)
         entry.finish_runs(order.to_offset)

@@ -8,7 +8,7 @@ task restores, copies get a fifth of the reading time.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -135,11 +135,19 @@ class StateUpdater:
         tasks: Mapping[TaskId, tuple[Task, Grant]],
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
+        *,
+        wiped: Container[TaskId] = (),
     ) -> None:
         """Restore tasks in state RESTORING; find start offsets unless `starts` is given."""
         restoring_tasks = [
-            RestoringTask(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
-            for task, grant in tasks.values()
+            RestoringTask(
+                task,
+                grant=grant,
+                starts=starts,
+                topic_ids=topic_ids or {},
+                wiped=task_id in wiped,
+            )
+            for task_id, (task, grant) in tasks.items()
         ]
         self._order(partial(self._start_restores, restoring_tasks))
 

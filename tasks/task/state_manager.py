@@ -22,7 +22,7 @@ from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
-from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.errors import DiskFullError, StoreCorruptedError
 from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
 from tidewheel.state_stores.layout.position import Position, store_time_name
@@ -244,6 +244,9 @@ class StateManager:
             raise TaskCorruptedError(
                 f"task {self.task_id}: {error}", task_id=str(self.task_id)
             ) from error
+        except DiskFullError as error:
+            error.task_id = str(self.task_id)
+            raise
 
     def database(self, store: str) -> Database:
         return self._databases[self.specs[store].persistent]

@@ -189,7 +189,14 @@ def test_repeated_failures_back_off_longer() -> None:
     assert pauses[:3] == [FAILURE_BACK_OFF_MS, 2 * FAILURE_BACK_OFF_MS, 4 * FAILURE_BACK_OFF_MS]
     assert pauses[-1] == FAILURE_BACK_OFF_MS_MAX
     seen.process(READY, group(), 9_000)
-    assert (TaskId(0, 2), "a") not in seen.failures
+    seen.failed_copies.clear()
+    seen.process(FAILED_COPY, group(), 70_000)
+    failure = seen.failures[TaskId(0, 2), "a"]
+    assert failure.until_ms == 70_000 + FAILURE_BACK_OFF_MS_MAX, "it was ready for a moment only"
+    late_ms = failure.until_ms + FAILURE_BACK_OFF_MS_MAX
+    seen.failed_copies.clear()
+    seen.process(FAILED_COPY, group(), late_ms)
+    assert seen.failures[TaskId(0, 2), "a"].until_ms == late_ms + FAILURE_BACK_OFF_MS
 
 
 def test_a_withdrawn_join_is_forgotten() -> None:

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
+from tidewheel.state_stores.errors import (
+    DiskFullError,
+    StateStoreError,
+    StoreCorruptedError,
+    StoreLockedError,
+)
 from tidewheel.state_stores.rocksdb.changes import Piece, split_writes
 from tidewheel.state_stores.rocksdb.failures import failure, is_stall
 from tidewheel.state_stores.rocksdb.gate import Gate
@@ -79,8 +84,8 @@ def test_rows_within_the_limit_are_one_write(listed: list[tuple[bytes, bytes | N
     ("text", "kind", "step"),
     [
         ("Corruption: block checksum mismatch", StoreCorruptedError, "delete this directory"),
-        ("IO error: No space left on device: While appending", StateStoreError, "free disk space"),
-        ("Corruption: IO error: No space left on device", StateStoreError, "free disk space"),
+        ("IO error: No space left on device: While appending", DiskFullError, "free disk space"),
+        ("Corruption: IO error: No space left on device", DiskFullError, "free disk space"),
         ("IO error: Permission denied", StateStoreError, "writable"),
         ("Corruption: IO error: Too many open files", StateStoreError, "ulimit -n"),
         ("IO error: While lock file: /x/LOCK: Resource", StoreLockedError, "open elsewhere"),

@@ -17,6 +17,7 @@ from tidewheel import (
     StreamsBuilder,
     StreamsConfig,
 )
+from tidewheel.state_stores.errors import DiskFullError
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.worker import stream_thread
 from tidewheel.streams.worker.application.application import Application
@@ -184,6 +185,18 @@ def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatc
     stage = Stage(monkeypatch, ends_by(FencedError("a newer producer")), fixed=True)
     stage.answer = lambda: "replace_thread"
     assert isinstance(stage.live().error, FencedError)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_full_disk_is_waited_for_without_asking_the_user(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    full = ends_by(DiskFullError("full"))
+    stage = Stage(monkeypatch, full, full, full, clean, fixed=fixed)
+    assert stage.live().error is None
+    assert len(stage.lived) == 4
+    assert not stage.errors
+    assert stage.thread._next_wait_s(0.0) == 8 * stream_thread._REJOIN_WAIT_S
 
 
 def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from tidewheel.rebalance.protocol.orders import (
     WantTransactionalId,
     WorkerStatus,
 )
-from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
+from tidewheel.state_stores.errors import DiskFullError, StateStoreError, StoreCorruptedError
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
 from tidewheel.streams.worker.application.wiring import shared_options
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
@@ -136,12 +136,14 @@ class HostDisk(Disk):
 
     Attributes:
         damaged: Tasks whose database is damaged at the next write, until it is wiped.
+        full: Tasks whose database accepts no write.
         broken: Tasks whose database cannot be opened.
     """
 
     def __init__(self, fuse: Fuse) -> None:
         super().__init__(fuse)
         self.damaged: set[str] = set()
+        self.full: set[str] = set()
         self.broken: set[str] = set()
 
     def open(self, path: Path, families: list[str]) -> DiskDatabase:
@@ -153,6 +155,8 @@ class HostDisk(Disk):
     def write(self, name: str, version: dict[str, dict[Any, bytes]]) -> None:
         if name in self.damaged:
             raise StoreCorruptedError(f"{name} is damaged")
+        if name in self.full:
+            raise DiskFullError(f"the disk of {name} is full")
         super().write(name, version)
 
     def wipe(self, task: Task) -> None:

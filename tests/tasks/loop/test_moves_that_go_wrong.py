@@ -7,7 +7,7 @@ from tests.tasks.loop.group_bench import APP, GroupBench, granted
 from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
 from tests.tasks.loop.test_stream_worker import counting
 from tidewheel import FencedError, StreamsError
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import (
     CopyNotReady,
     CopyReady,
@@ -182,6 +182,29 @@ def test_a_disk_that_fails_repeatedly_is_reported() -> None:
         processed(group, host, 1)
         host.disk.broken.clear()
         host.run_task("0_0", 5)
+
+
+def test_a_running_task_whose_disk_is_full_is_given_back() -> None:
+    with bench(partitions=2) as group:
+        host = group.host("a")
+        host.run_task("0_0", 1)
+        host.run_task("0_1", 1)
+        fill(group, "ab")
+        processed(group, host)
+        host.disk.full.add("0_0")
+        fill(group, "abc")
+        assert host.said(TaskBroken, task="0_0", role="active").epoch == 1
+        assert not host.worker.tasks.keys() - {TaskId(0, 1)}
+        fill(group, "d", 1)
+        processed(group, host, 1)
+        released = host.release("0_0", 1)
+        assert released.input == {"in-0": 5}, "its last transaction was committed"
+        assert released.changelog_end == {f"{CHANGELOG}-0": group.end(0, CHANGELOG) - 1}, "a marker"
+        host.disk.full.clear()
+        host.run_task("0_0", 2, released)
+        fill(group, "c")
+        processed(group, host)
+        assert group.outputs() == {"a": [1, 2], "b": [1, 2], "c": [1, 2], "d": [1]}
 
 
 def test_a_task_of_another_program_is_refused() -> None:

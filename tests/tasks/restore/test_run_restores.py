@@ -23,9 +23,11 @@ from tests.tasks.restore.test_state_updater import (
 )
 from tests.tasks.task.snapshots import take_snapshot
 from tidewheel import Serdes, StreamsBuilder, TimeWindows, Topology
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.tasks.restore.run_ports import RunSettings, RunsFailed
+from tidewheel.tasks.task.state_manager import StateManager
 
 STRING = Serdes.string()
 
@@ -221,6 +223,47 @@ def test_a_broken_snapshot_is_refused_and_the_changelog_used(
     assert content(bench) == {"a": "1", "b": "1", "c": "1"}
     assert [text for each in caplog.records if "not used" in (text := each.getMessage())]
     assert not maker.open
+
+
+def test_snapshot_that_the_database_refuses_is_not_tried_again(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = filled()
+    snapshot(bench, places)
+    bench.disk.versions.clear()
+    maker = use_runs(bench, places, snapshots=True, over=100)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StateStoreError("Invalid argument: not an external file")
+
+    monkeypatch.setattr(StateManager, "ingest", refuse)
+    assert bench.live()
+    assert content(bench) == {"a": "1", "b": "1", "c": "1"}
+    assert [order.snapshot is None for order in maker.orders] == [False]
+
+
+def test_store_found_damaged_while_it_runs_is_restored_without_a_snapshot(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = filled()
+    snapshot(bench, places)
+    bench.disk.versions.clear()
+    maker = use_runs(bench, places, snapshots=True, over=100)
+    apply = StateManager.apply
+    applied: list[int] = []
+
+    def damaged_once(self: StateManager, *arguments: Any, **more: Any) -> None:
+        applied.append(1)
+        if len(applied) == 1:
+            raise StoreCorruptedError("Corruption: block checksum mismatch")
+        apply(self, *arguments, **more)
+
+    monkeypatch.setattr(StateManager, "apply", damaged_once)
+    bench.send("in", "d", "1")
+    assert bench.live()
+    assert content(bench) == {"a": "1", "b": "1", "c": "1", "d": "1"}
+    assert len(applied) > 1
+    assert [order.snapshot is None for order in maker.orders] == [False]
 
 
 def test_a_helper_that_dies_once_gets_the_order_again(places: Path) -> None:
