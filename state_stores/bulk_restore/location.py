@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,8 +40,7 @@ _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 DAY_MS: Final = 86_400_000
-#: Age (ms) at which snapshots are deleted if the newest snapshot has another topic id, because the
-#: changelog topic was deleted and recreated.
+#: Age (ms) at which snapshots are deleted if the newest has another topic id.
 _OTHER_TOPICS_MS: Final = 30 * DAY_MS
 
 
@@ -132,6 +132,11 @@ class SnapshotLocation:
         return path
 
     def _fetch(self, run: Run, path: Path) -> None:
+        free_bytes = shutil.disk_usage(path.parent).free
+        if run.file_bytes > free_bytes:
+            raise SnapshotRefused(
+                f"it has {run.file_bytes} bytes, but the disk of {path.parent} only {free_bytes}"
+            )
         digest = hashlib.sha256()
         size = 0
         try:

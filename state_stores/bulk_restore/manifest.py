@@ -356,6 +356,7 @@ def _check_partition(partition: PartitionRuns, folder: str) -> None:
         partition.to_offset,
     ]
     _demand(bounds == sorted(bounds), f"{which}: its runs are not in order")
+    _demand(len({run.file for run in runs}) == len(runs), f"{which} has a run twice")
     for run in runs:
         name = run.file.removeprefix(folder)
         _demand(run.partition == partition.partition, f"{which} has a run of {run.partition}")

@@ -4,6 +4,7 @@ import importlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -71,7 +72,7 @@ def open_storage(url: str) -> Storage:
 
 
 class Directory:
-    """Local or mounted directory. It contains state, so only its user can read new files."""
+    """Local or mounted directory; only its user can read new files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser()
@@ -88,7 +89,10 @@ class Directory:
             return file.read(most + 1)
 
     def open(self, name: str) -> Opened:
-        return (self._root / name).open("rb")
+        path = self._root / name
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise SnapshotRefused("it is a link or no regular file")
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
 
     def write(self, name: str, data: bytes) -> None:
         aside = self._aside(name)

@@ -70,6 +70,9 @@ def test_random_bytes_are_refused_as_manifest(data: bytes) -> None:
         decode_manifest(data)
 
 
+_OTHER_FILE = "app/store/runs/0/50-100-bbbbbbbbbbbbbbbb.sst"
+
+
 def tampered(**changes: Any) -> bytes:
     body = json.loads(msgspec.json.encode(snapshot()))
     content = json.dumps({**body, **changes})
@@ -130,8 +133,14 @@ def test_the_error_of_a_manifest_is_reported(data: bytes, reason: str) -> None:
         pytest.param({"runs": (run(deletes=1),)}, id="deletes without rows"),
         pytest.param({"runs": (run(first_key=b"b", last_key=b"a"),)}, id="unsorted keys"),
         pytest.param({"runs": (run(sha256="x"),)}, id="no checksum"),
-        pytest.param({"runs": (run(from_offset=50), run(to_offset=50))}, id="unsorted runs"),
-        pytest.param({"runs": (run(to_offset=60), run(from_offset=50))}, id="overlapping runs"),
+        pytest.param(
+            {"runs": (run(from_offset=50), run(to_offset=50, file=_OTHER_FILE))}, id="unsorted runs"
+        ),
+        pytest.param(
+            {"runs": (run(to_offset=60), run(from_offset=50, file=_OTHER_FILE))},
+            id="overlapping runs",
+        ),
+        pytest.param({"runs": (run(to_offset=50), run(from_offset=50))}, id="a run twice"),
     ],
 )
 def test_inconsistent_numbers_are_not_written(changes: dict[str, Any]) -> None:
