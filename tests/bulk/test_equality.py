@@ -71,6 +71,7 @@ def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) 
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
+@pytest.mark.fault("45")
 def test_R2_spark_restores_the_same_state_as_replay(
     cluster: Cluster,
     spark: SparkSession,

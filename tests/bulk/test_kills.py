@@ -79,6 +79,7 @@ def _changelogs(cluster: Cluster, config: StreamsConfig) -> Changelogs:
     return changelogs
 
 
+@pytest.mark.fault("45")
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_driver_killed_anywhere(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path, stage: str
@@ -100,6 +101,7 @@ def test_a_driver_killed_anywhere(
     assert_restored(changelogs, config)
 
 
+@pytest.mark.fault("45")
 def test_a_driver_killed_while_its_executors_read(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -120,6 +122,8 @@ def test_a_driver_killed_while_its_executors_read(
     assert_restored(changelogs, config)
 
 
+@pytest.mark.fault("45")
+@pytest.mark.fault("58")
 def test_an_executor_killed_after_its_upload(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -132,6 +136,8 @@ def test_an_executor_killed_after_its_upload(
     assert_restored(changelogs, config)
 
 
+@pytest.mark.fault("45")
+@pytest.mark.fault("58")
 def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:

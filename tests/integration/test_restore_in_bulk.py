@@ -108,6 +108,7 @@ def take_snapshot(
         admin.close()
 
 
+@pytest.mark.fault("6")
 def test_runs_and_snapshots_restore_every_key_after_kills(
     cluster: Cluster,
     run: Callable[..., Content],
@@ -176,6 +177,7 @@ def test_runs_and_snapshots_restore_every_key_after_kills(
     assert "continuing without the snapshot" in caplog.text
 
 
+@pytest.mark.fault("58")
 def test_a_helper_that_is_killed_is_replaced(
     cluster: Cluster,
     run: Callable[..., Content],

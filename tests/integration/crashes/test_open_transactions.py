@@ -93,6 +93,7 @@ def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProces
 
 @pytest.mark.fault("47")
 @pytest.mark.fault("54")
+@pytest.mark.fault("29")
 @pytest.mark.parametrize("disk", ["kept", "lost"])
 def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker, disk: str

@@ -121,6 +121,7 @@ def test_store_in_memory_is_restored_at_every_start(
     assert run("count_in_memory") == before == _expected(_RECORDS)
 
 
+@pytest.mark.fault("27")
 def test_truncated_file_is_wiped_and_restored(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     config: dict[str, Any],
@@ -139,6 +140,7 @@ def test_truncated_file_is_wiped_and_restored(
     assert "wiping it and restoring from the changelog" in caplog.text
 
 
+@pytest.mark.fault("26")
 def test_block_found_damaged_while_running_is_restored(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     config: dict[str, Any],
@@ -219,6 +221,7 @@ def test_deleted_changelog_stops_the_start(
     assert changelog not in cluster.admin.list_topics()
 
 
+@pytest.mark.fault("29")
 def test_recreated_changelog_overrides_local_state(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     cluster: Cluster,

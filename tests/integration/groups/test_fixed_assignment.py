@@ -178,6 +178,7 @@ def test_N13_second_worker_of_a_slot_on_one_machine_is_refused(
     assert first.stop() == 0
 
 
+@pytest.mark.fault("39")
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_two_programs_on_one_state_directory_never_share_files(
     cluster: Cluster,

@@ -61,6 +61,7 @@ def test_rocksdb_reads_the_same_rows(tmp_path: Path, open_database: OpenDatabase
     assert database.get_many("counts", wanted) == [value for _, value in rows[::7]]
 
 
+@pytest.mark.fault("45")
 @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]], ids=["falling", "twice"])
 def test_rows_out_of_order_are_refused(tmp_path: Path, keys: list[bytes]) -> None:
     with pytest.raises(StateStoreError, match="row 2 does not follow the one before"):

@@ -102,6 +102,7 @@ def test_R1_two_worker_processes_share_the_tasks_and_survive_kill_9(shouting: Sh
         assert '"slot":1' in command.said
 
 
+@pytest.mark.fault("58")
 def test_workers_stop_cleanly_when_their_supervisor_is_killed(shouting: Shouting) -> None:
     shouting.create()
     with Command(*shouting.arguments()) as command:
