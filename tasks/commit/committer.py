@@ -33,14 +33,12 @@ from tidewheel.tasks.kafka.ports import (
     ProducerFactory,
     TransactionAbortedError,
     TransactionalProducer,
-    UnansweredError,
 )
+from tidewheel.tasks.kafka.unanswered import LIMIT_S, retry_unanswered
 from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for retries of an aborted or unknown transaction: Kafka Streams' `task.timeout.ms`.
-_RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
 
 #: Seconds between calls of `on_wait` while a commit waits for brokers.
@@ -201,7 +199,7 @@ class Committer:
         answered "fail") or `StreamsError`; then no commit is in progress.
         """
         assert self._in_flight is None, "complete the commit in progress first"
-        in_flight = _InFlight(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
+        in_flight = _InFlight(commit, self._clock.monotonic_s() + LIMIT_S, is_open=opens)
         if self._collector.sink_producer is not None:
             commit.meanwhile()
         # Before the transaction: sink retries may outlast its time-out.
@@ -336,7 +334,7 @@ class Committer:
         if self._clock.monotonic_s() > until_s:
             raise StreamsError(
                 f"a transaction of {self.producer.transactional_id} was aborted repeatedly for "
-                f"{_RETRY_LIMIT_S:.0f} s: {error}; check the brokers' health and logs"
+                f"{LIMIT_S:.0f} s: {error}; check the brokers' health and logs"
             ) from error
 
     def _transact(self, commit: Commit) -> Positions:
@@ -461,15 +459,7 @@ class Committer:
         }
 
     def _retry_unanswered(self, request: Callable[[], Answer], until_s: float) -> Answer:
-        """Retry `request` until brokers answer; after `until_s`, raise their error."""
-        while True:
-            try:
-                return request()
-            except UnansweredError as error:
-                if self._clock.monotonic_s() > until_s:
-                    raise
-                _log.warning("asking again: %s", error)
-                self._wait(_PAUSE_S)
+        return retry_unanswered(request, clock=self._clock, until_s=until_s, wait=self._wait)
 
     def _flush_sinks(self, until_s: float) -> None:
         """Wait for all sink records; records that timed out are sent again until `until_s`."""

@@ -18,6 +18,7 @@ from tidewheel.rebalance.protocol.orders import AnyReport
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
 from tidewheel.tasks.errors import StartRefusedError, TaskCorruptedError
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.unanswered import LIMIT_S, Answer, retry_unanswered
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
 from tidewheel.tasks.restore.run_ports import RunSettings
@@ -64,8 +65,8 @@ _LOG_EVERY_S: Final = 5.0
 class StateUpdater:
     """Restoring thread of one worker.
 
-    The worker's loop gives orders, which the thread executes in sequence. `take` returns results.
-    An error that concerns more than one task's disk ends the thread; `take` raises it.
+    The worker's loop gives orders, which the thread executes in sequence. `pop_results` raises an
+    error that concerns more than one task's disk, which ends the thread.
 
     Args:
         running: Tasks that process records; a restore must not slow them down.
@@ -245,16 +246,21 @@ class StateUpdater:
             if self._guarded(restoring, partial(self._open, restoring)):
                 opened.append(restoring)
         opened = self._find_starts(opened)
-        self._planner.refresh_slowest_positions(
-            item.task for item in opened if item.copy is not None
+        copies = [restoring.task for restoring in opened if restoring.copy is not None]
+        self._ask(lambda: self._planner.refresh_slowest_positions(copies))
+        facts = self._ask(
+            lambda: self._planner.read_log_facts([restoring.task for restoring in opened])
         )
-        facts = self._planner.read_log_facts([restoring.task for restoring in opened])
         # Check all tasks before one may process records: without a group, one failed check ends the
         # worker.
         ends = {item: about.end for item, about in facts.items()}
         opened = [restoring for restoring in opened if self._may_start(restoring, ends)]
         for restoring in opened:
             self._guarded(restoring, partial(self._start_restore, restoring, facts))
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        until_s = self._clock.monotonic_s() + LIMIT_S
+        return retry_unanswered(question, clock=self._clock, until_s=until_s, wait=self._stop.wait)
 
     def _open(self, restoring: RestoringTask) -> None:
         if not restoring.task.stores.is_open:
@@ -268,7 +274,7 @@ class StateUpdater:
         }
         if not grants:
             return list(restoring_tasks)
-        starts, topic_ids, refused = self._planner.find_starts(grants)
+        starts, topic_ids, refused = self._ask(lambda: self._planner.find_starts(grants))
         for task_id, grant in grants.items():
             restoring = self._restoring[task_id]
             if task_id in refused:
@@ -298,12 +304,14 @@ class StateUpdater:
     def _start_restore(
         self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
     ) -> None:
-        entries = self._planner.restores(
-            restoring.task,
-            facts,
-            starts=restoring.starts,
-            grant=restoring.grant,
-            complete=restoring.complete,
+        entries = self._ask(
+            lambda: self._planner.restores(
+                restoring.task,
+                facts,
+                starts=restoring.starts,
+                grant=restoring.grant,
+                complete=restoring.complete,
+            )
         )
         restoring.complete = False
         restoring.entries = {entry.partition: entry for entry in entries}
@@ -382,7 +390,8 @@ class StateUpdater:
         positions = {changelog: entry.position for changelog, entry in restoring.entries.items()}
         if not self._may_start(restoring, positions):
             return
-        self._planner.fix_ends(task, restoring.entries.values(), restoring.starts, grant)
+        starts, entries = restoring.starts, restoring.entries.values()
+        self._ask(lambda: self._planner.fix_ends(task, entries, starts, grant))
         for entry in restoring.entries.values():
             entry.start, entry.restored = entry.position, 0
         self._guarded(restoring, partial(self._resume_promoted, restoring))

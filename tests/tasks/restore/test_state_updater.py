@@ -1,5 +1,6 @@
 """Restoring by position to a fixed end; lost records force a rebuild."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -7,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidewheel.tasks.restore.state_updater
-from tests.fakes.clients import FakeChangelogReader
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.tasks.loop.bench import Bench, Source
 from tidewheel import Processor, Serdes, Stores, StreamsError, Topology
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.kafka.ports import UnansweredError
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 
 STRING = Serdes.string()
@@ -239,3 +241,23 @@ def test_a_restore_error_stops_the_worker() -> None:
     bench.broker.delete_topic(CHANGELOG)
     with pytest.raises((StreamsError, KeyError)):
         bench.live()
+
+
+@pytest.mark.parametrize("name", ["describe_topics", "stable_offsets", "end_offsets"])
+def test_a_restore_waits_for_brokers_that_are_away(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = filled()
+    bench.disk.versions.clear()
+    answer, failures = getattr(FakeAdmin, name), [UnansweredError("no broker is there")] * 3
+
+    def answer_later(self: FakeAdmin, *arguments: Any, **options: Any) -> Any:
+        # Only the restore is asked for: elsewhere a start waits, too, but in its own way.
+        if failures and threading.current_thread().name == "tidewheel-state-updater":
+            raise failures.pop()
+        return answer(self, *arguments, **options)
+
+    monkeypatch.setattr(FakeAdmin, name, answer_later)
+    assert bench.live()
+    assert not failures
+    assert content(bench) == {"a": "1", "b": "1", "c": "1"}
