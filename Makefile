@@ -9,7 +9,7 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time
-.PHONY: help env demo test faults simulate check lint format types imports duplicates docs repository bench map lock clean
+.PHONY: help env demo test faults soak simulate check lint format types imports duplicates docs repository bench map lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## run all tests, also those
 
 faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## nightly: survive every fault, and write docs/reliability.md (make faults ARGS="-k disk")
 	$(PYTHON) -m tests.faults $(ARGS)
+
+soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, with three brokers (make soak ARGS="--minutes 5 --seed 42")
+	$(PYTHON) -m tests.faults.soak --results tests/faults/soaks.jsonl $(ARGS)
 
 simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly

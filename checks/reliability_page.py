@@ -107,7 +107,7 @@ def _soak_row(soak: dict[str, Any]) -> list[str]:
     return [
         soak["date"],
         str(soak["seed"]),
-        f"{soak['minutes']:g}",
+        f"{soak['minutes']:g}" + ("" if soak["passed"] else ", failed"),
         f"{sum(soak['faults'].values())}: {counts}",
         f"{soak['records']:,}",
         str(soak["lost"]),
