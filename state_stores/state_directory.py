@@ -313,7 +313,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = file.read(4096)
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 

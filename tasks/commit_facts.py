@@ -37,12 +37,12 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the facts in `data`; default facts if it is empty or unreadable."""
+        """Return the facts in `data`; defaults if unreadable."""
         if not data:
             return cls()
         try:
             return msgspec.msgpack.decode(data, type=cls)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return cls()
 
 

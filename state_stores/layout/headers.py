@@ -21,12 +21,14 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Final = b"\x00"
 
+_SHIFT_MAX: Final = 63
+
 #: Longest varint accepted: Kafka's have at most 32 bits.
 _VARINT_BYTES: Final = 5
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a varint and the position after it; raise `IndexError` at the end of the data.
+    """Return a varint and the position after it; raise `IndexError` if it has no end.
 
     >>> read_varint(bytes((0xAC, 0x02, 7)), 0)
     (300, 2)
@@ -39,6 +41,8 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < CONTINUATION_BIT:
             return value, position
         shift += 7
+        if shift > _SHIFT_MAX:
+            raise IndexError(shift)
 
 
 def varint(number: int) -> bytes:

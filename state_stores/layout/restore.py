@@ -1,9 +1,10 @@
 """Restore rules: fold changelog records into rows, and choose the start position. Pure."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import Final, cast
 
 from tidewheel.state_stores.layout import versions
 from tidewheel.state_stores.layout.envelope import wrap_batch, wrap_value, wrap_with_headers
@@ -12,6 +13,8 @@ from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+
+_log: Final = logging.getLogger(__name__)
 
 #: A restore continues at a stored position only if its age is below `delete.retention.ms` minus
 #: this margin (ms). Compaction may have removed the tombstones after an older position, so keys
@@ -40,7 +43,7 @@ def fold(
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
             return _fold_key_values(spec, keys, values, timestamps)
         case StoreKind.VERSIONED:
-            return _fold_versions(keys, values, timestamps)
+            return _fold_versions(spec, keys, values, timestamps)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
             return _fold_segments(spec, keys, values, timestamps, slowest_ms)
         case StoreKind.CUSTOM:
@@ -82,14 +85,19 @@ def _fold_key_values(
 
 
 def _fold_versions(
-    keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
+    spec: StoreSpec,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int],
 ) -> list[tuple[bytes, bytes | None]]:
     # Expired versions stay: a batch has only some of a key's versions, too few to judge.
-    last = {
-        version_key(key, timestamp): (value, timestamp)
+    rows = [
+        (version_key(key, timestamp), (value, timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
-        if key is not None
-    }
+        if key is not None and timestamp >= 0
+    ]
+    _warn_of_foreign(spec, keys, len(rows))
+    last = dict(rows)
     return [
         (key, wrap_value(versions.payload(value), timestamp))
         for key, (value, timestamp) in last.items()
@@ -115,17 +123,29 @@ def _fold_segments(
     slowest_ms: int | None,
 ) -> list[tuple[bytes, bytes | None]]:
     layout = SegmentLayout.of(spec)
-    last = {
-        layout.disk_key(key): (value, timestamp)
+    valid = [
+        (layout.disk_key(key), (value, timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
         if key is not None and layout.is_row(key)
-    }
+    ]
+    _warn_of_foreign(spec, keys, len(valid))
+    last = dict(valid)
     observed_ms = max(map(layout.time_of, last), default=-1)
     first_live_segment = layout.first_restored(observed_ms, slowest_ms)
     rows = {key: row for key, row in last.items() if layout.segment_of(key) >= first_live_segment}
     wrap_all = wrap_with_headers if spec.keeps_headers else wrap_batch
     wrapped = wrap_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
     return list(zip(rows, wrapped, strict=True))
+
+
+def _warn_of_foreign(spec: StoreSpec, keys: Sequence[bytes | None], valid: int) -> None:
+    foreign = len(keys) - keys.count(None) - valid
+    if foreign:
+        _log.warning(
+            "store %s: %d records of its changelog have no valid time and were skipped; another program writes there",
+            spec.name,
+            foreign,
+        )
 
 
 @dataclass(frozen=True, slots=True)

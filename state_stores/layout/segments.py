@@ -22,6 +22,8 @@ _TIME: Final = struct.Struct(">Q")
 _WINDOW_TAIL: Final = struct.Struct(">QI")
 _SESSION_TAIL: Final = struct.Struct(">QQ")
 
+_NEGATIVE: Final = 0x80
+
 SEGMENT_BYTES: Final = _SEGMENT.size
 
 #: Largest time of a row: one below the 64-bit maximum, because range ends encode time + 1.
@@ -88,7 +90,10 @@ class SegmentLayout:
         return _SEGMENT.pack(time // self.interval_ms) + changelog_key
 
     def is_row(self, changelog_key: bytes) -> bool:
-        return len(changelog_key) >= self.tail
+        tail = self.tail
+        if len(changelog_key) < tail or changelog_key[-tail] >= _NEGATIVE:
+            return False
+        return tail == _WINDOW_TAIL.size or changelog_key[-8:] <= changelog_key[-16:-8]
 
     def key_of(self, disk_key: bytes) -> bytes:
         return disk_key[SEGMENT_BYTES : -self.tail]

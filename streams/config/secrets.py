@@ -134,9 +134,9 @@ def _check_readable(path: Path, where: str) -> None:
         else:
             with path.open("rb"):
                 pass
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{where}: can't read {str(path)!r} ({error.strerror}); check the path and its permissions"
+            f"{where}: can't read {str(path)!r} ({_reason(error)}); check the path and its permissions"
         ) from error
 
 
@@ -148,7 +148,10 @@ def _resolved(key: str, value: Any, where: str) -> Any:
     scheme, _, rest = value.partition(":")
     match scheme:
         case "env":
-            secret = os.environ.get(rest)
+            try:
+                secret = os.environ.get(rest)
+            except UnicodeEncodeError:
+                secret = None
             if secret is None:
                 raise ConfigError(
                     f"{where}: environment variable {rest!r} is not set; set it where this process starts"
@@ -164,9 +167,9 @@ def _secret_of_file(path: Path, where: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_SECRET_MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{where}: can't read secret file {str(path)!r} ({error.strerror}); check the path and its permissions"
+            f"{where}: can't read secret file {str(path)!r} ({_reason(error)}); check the path and its permissions"
         ) from error
     if len(content) > _SECRET_MAX_BYTES:
         raise ConfigError(
@@ -180,3 +183,7 @@ def _secret_of_file(path: Path, where: str) -> str:
         ) from None
     # Editors and `echo` append one line end that is not part of the secret.
     return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror or "") if isinstance(error, OSError) else str(error)

@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
 #: Tables with dotted keys; in names of environment variables underscores replace the dots.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
+_TABLES_DEEP_MAX: Final = 20
 TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
 KEYWORD: Final = "keyword"
@@ -90,9 +91,18 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
     """Return the file named by the environment, else the working directory's, else None."""
     named = environ.get(FILE_VARIABLE)
     if named:
-        return Path(named).expanduser()
+        return expanded(named)
     path = Path(FILE_NAME)
     return path if path.is_file() else None
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"settings file {str(path)!r}: no home directory is known for the user after '~'; write the whole path"
+        ) from None
 
 
 def _add(settings: Settings, option: str, key: str | None, value: Any, origin: str) -> None:
@@ -159,20 +169,25 @@ def _from_file(options: Collection[str], file: Path) -> Iterator[_Setting]:
     try:
         with file.open("rb") as stream:
             content = tomllib.load(stream)
+        dotted = {
+            option: dict(_flat(cast("dict[str, Any]", value)))
+            for option, value in content.items()
+            if isinstance(value, dict)
+        }
     except OSError as error:
         raise ConfigError(
             f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path, which --config or {FILE_VARIABLE} gives"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         # Shows no secrets: the error quotes at most one character.
         raise ConfigError(f"settings file {str(file)!r} is not TOML: {error}; correct it") from None
     for option, value in content.items():
         origin = f"{file}, key {option}"
         if option not in options:
             raise _unknown(option, origin, options)
-        if option in _DOTTED and isinstance(value, dict):
-            value = dict(_flat(cast("dict[str, Any]", value)))  # noqa: PLW2901 - the same table, spelled with dots
-        yield from _spread(option, value, origin)
+        yield from _spread(
+            option, dotted.get(option, value) if option in _DOTTED else value, origin
+        )
 
 
 def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
@@ -188,6 +203,8 @@ def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield nested tables as dotted names: TOML reads `security.protocol = "SSL"` as a nested table."""
+    if prefix.count(".") > _TABLES_DEEP_MAX:
+        raise ValueError(f"more than {_TABLES_DEEP_MAX} tables are nested")
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")

@@ -24,7 +24,7 @@ from tidewheel.streams.config.checks import cautions, contradictions
 from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
 from tidewheel.streams.config.options import StreamsOptions
-from tidewheel.streams.config.sources import DEFAULT, Settings, collect, settings_file
+from tidewheel.streams.config.sources import DEFAULT, Settings, collect, expanded, settings_file
 from tidewheel.streams.errors import ConfigError
 
 _MIB: Final = 1024 * 1024
@@ -354,7 +354,7 @@ class StreamsConfig(BaseModel, frozen=True):
         >>> config.application_id, config.commit_interval_ms, config.source_of("application_id")
         ('shop-2', 500, 'keyword')
         """
-        return cls(collect(cls.model_fields, options, Path(path).expanduser()))
+        return cls(collect(cls.model_fields, options, expanded(path)))
 
     def replace(self, **changes: Unpack[StreamsOptions]) -> Self:
         """Return a checked copy with changed options.

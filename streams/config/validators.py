@@ -213,10 +213,19 @@ def check_endpoint(value: object) -> str:
     raise ValueError("must be the 'host:port' at which other members reach this process")
 
 
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(
+            "must be a path; no home directory is known for the user after '~', so write the whole path"
+        ) from None
+
+
 def check_directory(value: object) -> Path:
     if isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
         # Absolute, so helper processes and later `chdir` calls don't change the directory.
-        return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+        return _absolute(value)  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     raise ValueError("must be the path of a directory")
 
 
@@ -234,7 +243,7 @@ def check_location(value: object) -> str:
             "must have three slashes if it is a file URL, as 'file:///snapshots': the part after two slashes is a host"
         )
     # Absolute: Spark executors read and write snapshots here from other working directories.
-    return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
+    return text if ":" in text.partition("/")[0] else str(_absolute(text))
 
 
 def check_replicas(value: object) -> int:

@@ -62,6 +62,7 @@ class RecoveryFacts:
     live_members: tuple[str, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict[str, int])
     named: frozenset[str] = frozenset()
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     program: GroupProgram
 
 
@@ -255,7 +256,14 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
         and progress.task_epoch
         > (expected := group.states[task].task_epoch if task in group.states else 0)
     ]
-    return tuple(reasons + ahead)
+    beyond = [
+        f"task {task} may not start below offset {floor} of {partition}, which ends at {facts.ends[partition]}"
+        for partition, task in sorted(facts.inputs.items())
+        if partition in facts.ends
+        and task in group.states
+        and (floor := group.states[task].input.get(str(partition), 0)) > facts.ends[partition]
+    ]
+    return tuple(reasons + ahead + beyond)
 
 
 def _progress_of(committed: CommittedOffset | None) -> Progress | None:

@@ -16,7 +16,12 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 _READ_BYTES: Final = 256 * 1024
+
+#: Decoding errors of a line.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ChildProcess:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, settings_file
+from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, expanded, settings_file
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -113,7 +113,7 @@ def named(
     """Return True if `config`, command line, environment or file sets `application_id`."""
     if isinstance(defaults, StreamsConfig):
         return True
-    file = settings_file(os.environ) if config_file is None else Path(config_file).expanduser()
+    file = settings_file(os.environ) if config_file is None else expanded(config_file)
     options = _merged(defaults, overrides)
     return "application_id" in collect(StreamsConfig.model_fields, options, file).values
 

@@ -115,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             or hashes != sorted(set(hashes))
             or hashes[-1] >= HASH_END
             or self.highest_offset >= _OFFSETS_END
+            or max(self.sequence, self.stream_time_ms, *self.operator_times_ms) >= _OFFSETS_END
         )
 
     def encode(self) -> str:

@@ -1,6 +1,6 @@
 """`tidewheel group`: a group's history, and its recovery."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -104,7 +104,7 @@ def recover(
             topology_hash=topology.hash(),
             assignor=config.task_assignor,
         )
-        facts = _facts(access, ran, runs)
+        facts = _facts(access, ran, runs, topics)
         plan = plan_recovery(facts)
         done = execute and bool(plan.needed) and not plan.refusals
         if done:
@@ -126,7 +126,9 @@ def recover(
     return ExitCode.REFUSED if plan.refusals else ExitCode.OK
 
 
-def _facts(access: GroupAccess, ran: ApplicationPlan, program: GroupProgram) -> RecoveryFacts:
+def _facts(
+    access: GroupAccess, ran: ApplicationPlan, program: GroupProgram, topics: Container[str]
+) -> RecoveryFacts:
     ids = access.read_existing_topics(whole=True)
     inputs = {
         TopicPartition(topic, number): TaskId(subtopology.spec.id, number)
@@ -147,6 +149,9 @@ def _facts(access: GroupAccess, ran: ApplicationPlan, program: GroupProgram) -> 
         live_members=access.inbox.live_members(access.group, access.now_ms()),
         named=frozenset(access.inbox.transactional_ids),
         partitions=partition_counts(ran),
+        ends=access.connection.admin.end_offsets(
+            sorted(partition for partition in inputs if partition.topic in topics)
+        ),
         program=program,
     )
 

@@ -1,7 +1,7 @@
 """DescribeProducers and ListTransactions: requests about open transactions that librdkafka lacks.
 
-They use a socket with the TLS and password login (PLAIN, SCRAM) of the client settings. The
-answers only explain why readers are blocked, so every failure is a `NotAskedError`.
+They use a socket with the client settings' TLS and login (PLAIN, SCRAM). Every failure is a
+`NotAskedError`: the answers only explain why readers are blocked.
 """
 
 import base64
@@ -11,7 +11,8 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
 _DESCRIBE_PRODUCERS: Final = (61, 0)
@@ -23,6 +24,8 @@ _ANSWER_BYTES_MAX: Final = 8 << 20
 #: Kafka's brokers ask for 4,096 to 16,384.
 _ROUNDS_MIN: Final = 4_096
 _ROUNDS_MAX: Final = 1_000_000
+_VARINT_SHIFT_MAX: Final = 63
+_FAILURES: Final = (OSError, ValueError, ArithmeticError, LookupError, struct.error)
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: Client settings of TLS that this connection does not support.
 _OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
@@ -61,9 +64,9 @@ class BrokerConnection:
                 self._socket = _context(config).wrap_socket(plain, server_hostname=host)
             if protocol.startswith("sasl"):
                 self._log_in(config)
-        except (OSError, ValueError, LookupError, struct.error) as error:
+        except _FAILURES as error:
             self.close()
-            raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
+            raise self._not_asked(error) from error
         except NotAskedError:
             self.close()
             raise
@@ -90,7 +93,10 @@ class BrokerConnection:
             + b"".join(struct.pack(">i", number) for number in numbers)
             + b"\0\0"
         )
-        response = self._ask(_DESCRIBE_PRODUCERS, body)
+        with self._answered():
+            return self._producers(topic, self._ask(_DESCRIBE_PRODUCERS, body))
+
+    def _producers(self, topic: str, response: "_Response") -> dict[int, list[ProducerState]]:
         response.skip(4)
         producers: dict[int, list[ProducerState]] = {}
         for _ in range(response.count()):
@@ -121,7 +127,10 @@ class BrokerConnection:
             + b"".join(struct.pack(">q", producer_id) for producer_id in ids)
             + b"\0"
         )
-        response = self._ask(_LIST_TRANSACTIONS, body)
+        with self._answered():
+            return self._coordinators(self._ask(_LIST_TRANSACTIONS, body))
+
+    def _coordinators(self, response: "_Response") -> dict[int, CoordinatorState]:
         _, code = response.unpack(">ih")
         if code:
             raise NotAskedError(f"broker {self._name} answers ListTransactions with error {code}")
@@ -136,12 +145,19 @@ class BrokerConnection:
         return coordinators
 
     def _ask(self, api: tuple[int, int], body: bytes) -> "_Response":
-        try:
-            response = self._exchange(api, b"\0" + body)
-            response.tags()
-        except (OSError, ValueError, LookupError, struct.error) as error:
-            raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
+        response = self._exchange(api, b"\0" + body)
+        response.tags()
         return response
+
+    @contextmanager
+    def _answered(self) -> Generator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            raise self._not_asked(error) from error
+
+    def _not_asked(self, error: Exception) -> NotAskedError:
+        return NotAskedError(f"broker {self._name}: {type(error).__name__}")
 
     def _exchange(self, api: tuple[int, int], body: bytes) -> "_Response":
         assert self._socket is not None, "asked while open"
@@ -214,6 +230,8 @@ class _Response:
             shift += 7
             if not byte & 0x80:
                 return value
+            if shift > _VARINT_SHIFT_MAX:
+                raise ValueError("no number of Kafka's")
 
     def count(self) -> int:
         return max(self._varint() - 1, 0)

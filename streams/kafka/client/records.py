@@ -1,8 +1,9 @@
 """Conversion between librdkafka's messages and columns.
 
-No Python code runs per record: every column is a `map` over a C function.
+No Python code runs per record: every column is a C function's `map`.
 """
 
+import logging
 from collections.abc import Sequence
 from itertools import accumulate, chain, compress, islice
 from operator import itemgetter, ne
@@ -13,6 +14,9 @@ from confluent_kafka import Message
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+
+_log: Final = logging.getLogger(__name__)
+_warned: Final[set[tuple[Any, Any]]] = set()
 
 #: Milliseconds of `Message.timestamp()`, which returns (type, ms); -1 without a timestamp.
 _TIMESTAMP_MS = itemgetter(1)
@@ -101,10 +105,29 @@ def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
 
 
 def _headers(messages: Sequence[Message]) -> list[Headers] | None:
-    if not any(map(Message.headers, messages)):
-        return None
-    columns: list[Any] = list(map(Message.headers, messages))
+    try:
+        if not any(map(Message.headers, messages)):
+            return None
+        columns: list[Any] = list(map(Message.headers, messages))
+    except SystemError:
+        columns = list(map(_readable_headers, messages))
     return [tuple(headers) if headers else () for headers in columns]
+
+
+def _readable_headers(message: Message) -> Any:
+    try:
+        return message.headers()
+    except SystemError:  # a name that is not UTF-8
+        place = message.topic(), message.partition()
+        if place not in _warned:
+            _warned.add(place)
+            _log.warning(
+                "%s-%s offset %s has a header whose name is not UTF-8: this record, and later ones like it, are read "
+                "without headers; correct their producer",
+                *place,
+                message.offset(),
+            )
+        return None
 
 
 def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:

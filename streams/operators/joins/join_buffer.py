@@ -10,7 +10,7 @@ import struct
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
-from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.layout.stored_values import read_row, unreadable
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
 from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
@@ -70,14 +70,19 @@ class JoinBuffer:
         self._queue, self._fresh, self._removed = [], {}, []
         if last_due_ms >= self._earliest_ms:
             rows = self._rows.iterate(None, _lower(last_due_ms + 1))
-            self._queue = [(key, None) for key, _, _ in rows]
+            self._queue = [(self._checked(key), None) for key, _, _ in rows]
             self._earliest_ms = last_due_ms + 1
 
     def _recover(self) -> None:
         """Compute stream time and the last row's number from the rows if no commit stored them."""
-        for key, _, _ in self._rows.iterate(None, None):
+        for key in map(self._checked, (row[0] for row in self._rows.iterate(None, None))):
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])
+
+    def _checked(self, key: bytes) -> bytes:
+        if len(key) < _KEY_BEGIN + _INT.size:
+            raise unreadable(self._rows.spec.name, ValueError(), key)
+        return key
 
     def put(self, record: BufferedRecord, metadata: RecordMetadata | None) -> bool:
         """Buffer a record; return False if stream time has passed its grace period."""
@@ -119,11 +124,15 @@ class JoinBuffer:
 
     def _stored(self, row: bytes) -> BufferedRecord:
         topic = self._rows.topic
-        buffered = decode_buffered(self._rows.get(row))
         store, data = self._rows.spec.name, row[_KEY_BEGIN : -_INT.size]
+        buffered = read_row(store, _decoded, topic, self._rows.get(row), data)
         key = read_row(store, self._key_serde.deserialize, topic, data, data)
         value = read_row(store, self._value_serde.deserialize, topic, buffered.new or b"", data)
         return BufferedRecord(key, value, buffered.context.timestamp, buffered.context.headers)
+
+
+def _decoded(_topic: str, data: bytes) -> Buffered:
+    return decode_buffered(data)
 
 
 def _lower(time_ms: int) -> bytes:

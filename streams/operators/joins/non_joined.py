@@ -2,8 +2,8 @@
 
 Bytes are Kafka Streams': a row's key is TimestampedKeyAndJoinSide, `time(8) side(1) key`. Its value
 is a list of LeftOrRightValue, each `side(1) value`. Rules are those of KStreamKStreamJoin,
-including the moment of each scan for due rows: a scan may stop before rows that are due, and the
-next scan finds them.
+including the moment of each scan for due rows: a scan may stop before due rows, and the next one
+finds them.
 """
 
 import struct
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
-from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.layout.stored_values import read_row, unreadable
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 
@@ -102,7 +102,7 @@ class NonJoinedStore:
     def begin(self) -> None:
         if self.tracker.earliest_ms < 0:
             row = next(self._buffer.iterate(None, None), None)
-            self.tracker.earliest_ms = EMPTY if row is None else _time_of(row[0])
+            self.tracker.earliest_ms = EMPTY if row is None else self._place(row[0])[0]
 
     def prefetch(self, others: Iterable[tuple[bytes, int]]) -> None:
         self._buffer.fetch([self._row(*other, left=not self._is_left) for other in others])
@@ -120,7 +120,7 @@ class NonJoinedStore:
                 f"the value serde of store {self._settings.store_name} made None of a value"
             )
         row = self._row(key_bytes, timestamp, left=self._is_left)
-        entries = (*_entries(self._buffer.get(row)), _SIDE.pack(self._is_left) + data)
+        entries = (*self._entries(row, self._buffer.get(row)), _SIDE.pack(self._is_left) + data)
         self._buffer.put(row, _listed(entries), timestamp)
         self.tracker.earliest_ms = min(self.tracker.earliest_ms, timestamp)
 
@@ -142,11 +142,11 @@ class NonJoinedStore:
         upper = _KEY.pack(max(last_left, last_right, -1) + 1, False)
         self.tracker.earliest_ms = self._end_of_scan(last_left, last_right)
         for row, data, _ in list(self._buffer.iterate(None, upper)):
-            timestamp, is_left = _KEY.unpack_from(row)
+            timestamp, is_left = self._place(row)
             if timestamp <= (last_left if is_left else last_right):
                 # Deleted first: a record is emitted once, even if the joiner fails.
                 self._buffer.put(row, None, now_ms)
-                for entry in _entries(data):
+                for entry in self._entries(row, data):
                     yield self._decoded(row, timestamp, entry)
 
     def _end_of_scan(self, last_left: int, last_right: int) -> int:
@@ -157,16 +157,16 @@ class NonJoinedStore:
         """
         if not self._settings.is_outer:
             last = next(self._buffer.iterate(None, None, reverse=True), None)
-            return EMPTY if last is None else _time_of(last[0])
+            return EMPTY if last is None else self._place(last[0])[0]
         left_waits = right_waits = False
         timestamp = EMPTY
         for row, data, _ in self._buffer.iterate(None, None):
-            timestamp, is_left = _KEY.unpack_from(row)
+            timestamp, is_left = self._place(row)
             if left_waits and right_waits:
                 break
             if timestamp > (last_left if is_left else last_right):
                 left_waits, right_waits = left_waits or is_left, right_waits or not is_left
-                if left_waits and right_waits and len(_entries(data)) > 1:
+                if left_waits and right_waits and len(self._entries(row, data)) > 1:
                     break
         return timestamp
 
@@ -187,14 +187,22 @@ class NonJoinedStore:
     def _value_serde(self, *, is_left: bool) -> SerdePort:
         return self._serdes[1] if is_left else self._serdes[2]
 
+    def _place(self, row: bytes) -> tuple[int, bool]:
+        try:
+            timestamp, is_left = _KEY.unpack_from(row)
+        except struct.error as error:
+            raise unreadable(self._settings.store_name, error, row) from error
+        return timestamp, is_left
+
+    def _entries(self, row: bytes, data: bytes | None) -> list[bytes]:
+        try:
+            return _entries(data)
+        except (struct.error, ValueError) as error:
+            raise unreadable(self._settings.store_name, error, row) from error
+
     @staticmethod
     def _row(key_bytes: bytes, timestamp: int, *, left: bool) -> bytes:
         return _KEY.pack(timestamp, left) + key_bytes
-
-
-def _time_of(row: bytes) -> int:
-    timestamp: int = _KEY.unpack_from(row)[0]
-    return timestamp
 
 
 def _listed(entries: tuple[bytes, ...]) -> bytes:
@@ -212,6 +220,8 @@ def _entries(data: bytes | None) -> list[bytes]:
     while position < len(data):
         (size,) = _SIZE.unpack_from(data, position)
         position += _SIZE.size
+        if not _SIDE.size <= size <= len(data) - position:
+            raise ValueError("no list of values")
         entries.append(data[position : position + size])
         position += size
     return entries

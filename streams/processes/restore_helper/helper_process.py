@@ -9,9 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
-from tidewheel.streams.processes.child import ChildProcess, LineBuffer, new_connection
+from tidewheel.streams.processes.child import UNREADABLE, ChildProcess, LineBuffer, new_connection
 from tidewheel.streams.processes.restore_helper.helper_messages import (
     Begin,
     Order,
@@ -94,7 +92,7 @@ class HelperProcess:
     def _handle_report(self, line: bytes) -> None:
         try:
             report = decode_report(line)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             _log.error("a message of the restore helper can't be read and is skipped: %s", error)
             return
         self._on_report(report)

@@ -11,9 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
-from tidewheel.streams.processes.child import ChildProcess, LineReader, open_pid_fd
+from tidewheel.streams.processes.child import UNREADABLE, ChildProcess, LineReader, open_pid_fd
 from tidewheel.streams.processes.supervisor.worker_messages import (
     LINE_BYTES_MAX,
     Order,
@@ -73,7 +71,7 @@ class WorkerProcess:
         lines, ended = self._lines.read()
         for line in lines:
             # Ignore other lines: user code may write to the pipe.
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*UNREADABLE):
                 reports.append(decode_report(line))
         return reports, ended
 

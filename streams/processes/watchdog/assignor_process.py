@@ -24,6 +24,7 @@ from tidewheel.rebalance.assignors.task_assignor import (
 from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.processes.child import UNREADABLE
 
 _COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog.assignor_process")
 
@@ -111,7 +112,7 @@ class Assignors:
             ) from None
         try:
             answer = msgspec.json.decode(child.stdout, type=_ChildOutput)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             raise AssignorFailedError(
                 f"task_assignor {request.assignor}: its process ended with code {child.returncode} and no answer"
             ) from None

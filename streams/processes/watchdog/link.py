@@ -30,7 +30,7 @@ from tidewheel.rebalance.protocol.orders import (
     decode_order,
     encode_line,
 )
-from tidewheel.streams.processes.child import LineReader, LineWriter, WakePipe
+from tidewheel.streams.processes.child import UNREADABLE, LineReader, LineWriter, WakePipe
 from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
 from tidewheel.streams.processes.watchdog.shared_memory import TURN_S, SharedMemory
 from tidewheel.streams.processes.watchdog.watchdog_process import WATCHDOG_COMMAND, WatchdogProcess
@@ -236,7 +236,7 @@ class WatchdogLink:
         for line in lines:
             try:
                 order = decode_order(line)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 _log.error("a message of the watchdog is not an order and is skipped: %s", error)
                 continue
             if isinstance(order, Welcome):

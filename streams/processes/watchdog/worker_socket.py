@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
@@ -18,7 +16,7 @@ from tidewheel.rebalance.protocol.orders import (
     decode_report,
     encode_line,
 )
-from tidewheel.streams.processes.child import LineReader, LineWriter, open_pid_fd
+from tidewheel.streams.processes.child import UNREADABLE, LineReader, LineWriter, open_pid_fd
 from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello
 from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
@@ -117,13 +115,13 @@ class WorkerSocket:
         lines, ended = self._reader.read()
         reports: list[AnyReport] = []
         for line in lines:
-            if self.hello is None:
-                self.hello = decode_hello(line)
-                self.pid_fd = open_pid_fd(self.hello.join.pid)
-                continue
             try:
+                if self.hello is None:
+                    self.hello = decode_hello(line)
+                    self.pid_fd = open_pid_fd(self.hello.join.pid)
+                    continue
                 report = decode_report(line)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 _log.error(
                     "a message of worker %s is not a report and is skipped: %s",
                     self.incarnation,

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,3 +200,28 @@ def test_recovery_is_needed_if_the_log_contradicts_itself(row: dict[str, Any], n
     plan = plan_recovery(replace(facts, group=apply(facts.group, forged)))
     assert any(named in reason for reason in plan.needed)
     assert plan.epoch > facts.group.leader_epoch
+
+
+def test_recovery_is_needed_if_a_task_may_only_start_beyond_the_end_of_its_input() -> None:
+    group = settled_table(RoundTable).group
+    task, orders = TaskId(0, 0), TopicPartition("orders", 0)
+    facts = RecoveryFacts(
+        application_id=APP,
+        tasks={task: TaskShape(stateful=True)},
+        inputs={orders: task},
+        committed={},
+        group=group,
+        topic_ids={state_topic(APP): "1", inbox_topic(APP): "2"},
+        ends={orders: 50},
+        program=GroupProgram(topology_hash="h", assignor="sticky"),
+    )
+    assert not plan_recovery(facts).needed
+    state = group.states[task]
+    for floor in (50, 51):
+        raised = msgspec.structs.replace(
+            state, leader_epoch=group.leader_epoch, input={"orders-0": floor}
+        )
+        plan = plan_recovery(replace(facts, group=apply(group, raised)))
+        assert bool(plan.needed) is (floor > 50)
+    log = recovered_log(facts, plan.epoch, {})
+    assert not replay(log).states[task].input
