@@ -7,6 +7,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.kafka.ports import ChangelogReader, OffsetOutOfRangeError
 
 
+@pytest.mark.fault("38")
 def test_a_changelog_is_read_to_the_position_of_its_writer(cluster: Cluster) -> None:
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
@@ -27,6 +28,7 @@ def test_a_changelog_is_read_to_the_position_of_its_writer(cluster: Cluster) -> 
     assert [run.headers for run in runs] == [None] * len(runs)
 
 
+@pytest.mark.fault("38")
 def test_an_empty_changelog_is_at_its_end_immediately(cluster: Cluster) -> None:
     """An empty changelog is restored without a record (H29)."""
     topic = cluster.topic()
@@ -36,6 +38,7 @@ def test_an_empty_changelog_is_at_its_end_immediately(cluster: Cluster) -> None:
     assert reader.positions() == cluster.admin().end_offsets([part]) == {part: 0}
 
 
+@pytest.mark.fault("38")
 def test_a_tail_of_aborted_records_is_skipped(cluster: Cluster) -> None:
     """Restoring ends although the last visible record is far before the end (H29)."""
     topic = cluster.topic()
@@ -52,6 +55,7 @@ def test_a_tail_of_aborted_records_is_skipped(cluster: Cluster) -> None:
     assert [value for run in runs for value in run.raw_values] == [b"kept"]
 
 
+@pytest.mark.fault("38")
 def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
     """State older than the log can't catch up (H27)."""
     topic = cluster.topic()

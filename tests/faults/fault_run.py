@@ -46,6 +46,7 @@ class FaultRun:
         job: Name of the workers' job, which counts by key.
         config: Settings of all workers; their state is in `folder`.
         record: Receives figures for a report.
+        forged: Values that the test itself wrote into the group's topics; its trace lacks them.
         rate: Records per second of the feed.
         is_static: Workers are static members.
         runs_from: Restore gaps above this many records go to a restore helper.
@@ -66,6 +67,7 @@ class FaultRun:
     resumes: bool = False
     supervised: bool = False
     crashes: Counter[str] = field(default_factory=Counter[str])
+    forged: set[bytes] = field(default_factory=set[bytes])
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
     feed: SteadyFeed = field(init=False)
@@ -274,7 +276,7 @@ class FaultRun:
         return {int(task.rpartition("_")[2]): each.task_epoch for task, each in tasks.items()}
 
     def trace(self) -> GroupTrace:
-        return read_trace(self.cluster, self.application_id)
+        return read_trace(self.cluster, self.application_id, self.forged)
 
     def close(self) -> None:
         if self.feed.is_alive():

@@ -3,6 +3,7 @@
 They are written from the protocol's text, and use no code of the leader or the members.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from tests.integration.cluster import Cluster
@@ -134,8 +135,12 @@ class _Law:
         return "unknown" if member is None else member.phase
 
 
-def read_trace(cluster: Cluster, application_id: str) -> GroupTrace:
-    records = (decode_record(each.value) for each in cluster.read(state_topic(application_id)))
+def read_trace(cluster: Cluster, application_id: str, forged: Container[bytes] = ()) -> GroupTrace:
+    records = (
+        decode_record(each.value)
+        for each in cluster.read(state_topic(application_id))
+        if each.value not in forged
+    )
     messages = (
         decode_message(each.value)
         for each in cluster.read(inbox_topic(application_id))

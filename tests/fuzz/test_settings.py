@@ -93,7 +93,7 @@ def test_environment_variables_are_read_or_refused(texts: dict[str, str]) -> Non
 def test_the_name_of_a_settings_file_is_a_path_or_refused(name: str) -> None:
     with bounded(), contextlib.suppress(ConfigError):
         path = settings_file({FILE_VARIABLE: name})
-        assert path is None or StreamsConfig.from_toml(path)
+        assert path is None or StreamsConfig.from_toml(path).application_id
 
 
 @given(

@@ -105,29 +105,27 @@ def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
 
 
 def _headers(messages: Sequence[Message]) -> list[Headers] | None:
-    try:
-        if not any(map(Message.headers, messages)):
-            return None
-        columns: list[Any] = list(map(Message.headers, messages))
-    except SystemError:
-        columns = list(map(_readable_headers, messages))
-    return [tuple(headers) if headers else () for headers in columns]
+    columns: list[Any] = []
+    read = map(Message.headers, messages)
+    while len(columns) < len(messages):
+        try:
+            columns.extend(read)
+        except SystemError:  # a name that is not UTF-8; a second call would return a broken list
+            _warn_of_headers(messages[len(columns)])
+            columns.append(None)
+    return [tuple(headers) if headers else () for headers in columns] if any(columns) else None
 
 
-def _readable_headers(message: Message) -> Any:
-    try:
-        return message.headers()
-    except SystemError:  # a name that is not UTF-8
-        place = message.topic(), message.partition()
-        if place not in _warned:
-            _warned.add(place)
-            _log.warning(
-                "%s-%s offset %s has a header whose name is not UTF-8: this record, and later ones like it, are read "
-                "without headers; correct their producer",
-                *place,
-                message.offset(),
-            )
-        return None
+def _warn_of_headers(message: Message) -> None:
+    place = message.topic(), message.partition()
+    if place not in _warned:
+        _warned.add(place)
+        _log.warning(
+            "%s-%s offset %s has a header whose name is not UTF-8: this record, and later ones "
+            "like it, are read without headers; correct their producer",
+            *place,
+            message.offset(),
+        )
 
 
 def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:

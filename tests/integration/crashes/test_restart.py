@@ -200,6 +200,7 @@ def test_damage_is_no_processing_error(
     until(lambda: dict(app.store("own").all()) == counts, "the store has what was committed")
 
 
+@pytest.mark.fault("36")
 def test_deleted_changelog_stops_the_start(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     cluster: Cluster,
@@ -249,6 +250,7 @@ def test_recreated_changelog_overrides_local_state(
     assert "the changelog topic was recreated" in caplog.text
 
 
+@pytest.mark.fault("36")
 def test_deletion_of_a_changelog_ends_the_running_application(
     cluster: Cluster,
     start_app: StartApp,

@@ -29,6 +29,7 @@ def _values(cluster: Cluster, sink: str) -> list[bytes]:
     return sorted(record.value or b"" for record in cluster.read(sink))
 
 
+@pytest.mark.fault("52")
 @pytest.mark.parametrize(
     ("job", "named"),
     [
@@ -61,6 +62,7 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
     assert [word for word in named if word not in error] == []
 
 
+@pytest.mark.fault("52")
 def test_other_workers_continue_during_a_long_call(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> None:

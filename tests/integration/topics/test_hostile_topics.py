@@ -189,6 +189,8 @@ def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, ap
     attacker.close()
 
 
+@pytest.mark.fault("34")
+@pytest.mark.fault("50")
 def test_a_group_survives_any_record_in_its_topics(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_group_survives_any_record_in_its_topics(
     assert len(_state(group, app).members) == 0
 
 
+@pytest.mark.fault("50")
 def test_a_producer_that_metadata_names_is_fenced_only_if_it_is_the_applications(
     group: Group,
 ) -> None:

@@ -45,6 +45,7 @@ def _misplaced(cluster: Cluster, application_id: str) -> set[str]:
     }
 
 
+@pytest.mark.fault("57")
 def test_a_topic_of_another_partitioner_is_detected_and_its_partitioner_is_used(
     cluster: Cluster,
     config: dict[str, Any],

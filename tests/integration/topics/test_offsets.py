@@ -28,6 +28,7 @@ def _refused(app: KafkaStreams) -> str:
     return str(app.error)
 
 
+@pytest.mark.fault("49")
 @pytest.mark.parametrize(
     ("fixed", "guarantee"),
     [(True, "exactly_once"), (False, "at_least_once")],
@@ -73,6 +74,7 @@ def test_moved_and_deleted_offsets_are_refused(
     assert outputs == 2 * len(RECORDS) - len(accepted)
 
 
+@pytest.mark.fault("57")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
 def test_new_partitions_and_topics_are_read_from_their_beginning(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, fixed: bool

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fakes.record_batch import produce_raw
 from tests.integration.cluster import Cluster, Received, until
 from tests.integration.conftest import StartApp
 from tests.integration.outcome import wait_for_counts
@@ -85,6 +86,8 @@ def _assert_read(app: KafkaStreams, count: int) -> None:
     }
 
 
+@pytest.mark.fault("32")
+@pytest.mark.fault("33")
 @pytest.mark.parametrize(
     ("guarantee", "poison"),
     [
@@ -139,6 +142,8 @@ def test_fail_stops_at_the_record_and_a_restart_continues_there(
     assert cluster.read(f"default-{unique}") == []
 
 
+@pytest.mark.fault("32")
+@pytest.mark.fault("33")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_continue_with_dead_letters_passes_each_offset_once(
     cluster: Cluster,
@@ -193,10 +198,35 @@ def test_continue_with_dead_letters_passes_each_offset_once(
     assert b"_work" in (dict(letters[1].headers)["__streams.errors.stacktrace"] or b"")
 
 
+@pytest.mark.fault("32")
+def test_poison_of_one_task_holds_no_other_task_up(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    cluster.create({f"in-{unique}": 2, f"default-{unique}": 1, f"dead-{unique}": 1})
+    cluster.create({f"small-{unique}": 2})
+    config |= dict.fromkeys(_HANDLERS, "continue")
+    config |= {"dead_letter_queue_topic": f"dead-{unique}"}
+    poison = [_POISON["bad JSON"][0], _POISON["failing function"][0]]
+    app = start_app(_topology(unique), config)
+    for number in range(0, 50, 5):
+        bad = [(b"bad", data) for data in poison]
+        cluster.send(f"in-{unique}", bad, partition=0)
+        cluster.send(f"in-{unique}", _good(range(number, number + 5)), partition=1)
+    cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+    assert app.close(timeout=30_000)
+
+    assert _numbers(cluster, f"small-{unique}") == list(range(50))
+    letters = cluster.read(f"dead-{unique}")
+    assert [letter.key for letter in letters] == [b"bad"] * 20
+    assert sorted(map(_offset, letters)) == list(range(20))
+    assert cluster.committed(config["application_id"]) == cluster.ends(f"in-{unique}")
+
+
 def _offset(letter: Received) -> int:
     return int(dict(letter.headers)["__streams.errors.offset"] or b"")
 
 
+@pytest.mark.fault("32")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_own_handler_decides_record_by_record(
     cluster: Cluster,
@@ -229,6 +259,7 @@ def test_own_handler_decides_record_by_record(
     )
 
 
+@pytest.mark.fault("33")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_state_that_does_not_fit_its_changelog_is_never_skipped(
     cluster: Cluster,
@@ -266,6 +297,7 @@ def test_state_that_does_not_fit_its_changelog_is_never_skipped(
     assert {key: value for key, (value, _) in changelog.items()} == {b"key": b"x"}
 
 
+@pytest.mark.fault("33")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_topic_that_shrank_its_limit_loses_no_other_record(
     cluster: Cluster,
@@ -311,3 +343,34 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
     (letter,) = cluster.read(f"dead-{unique}")
     assert (_offset(letter), letter.key, letter.value) == (50, *large)
     _assert_read(app, 96)
+
+
+@pytest.mark.fault("32")
+def test_header_names_that_are_no_text_stop_nothing(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients in other languages may write any bytes as a header's name."""
+    cluster.send(source.topic, _good(range(2)), headers=(("trace", b"t-1"),))
+    values = [value for _, value in _good(range(2, 5))]
+    names = [b"trace", b"\xff\xfe", b"trace"]
+    produce_raw(
+        cluster.bootstrap_servers,
+        source,
+        [(b"key", value, [(name, b"t-2")]) for name, value in zip(names, values, strict=True)],
+    )
+    cluster.send(source.topic, _good(range(5, 7)), headers=(("trace", b"t-3"),))
+    app = start_app(_topology(unique), config)
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+
+    _assert_read(app, 7)
+    output = cluster.read(f"small-{unique}")
+    assert [json.loads(record.value or b"")["n"] for record in output] == list(range(7))
+    assert [dict(record.headers).get("trace") for record in output] == [
+        *(b"t-1", b"t-1", b"t-2", None, b"t-2", b"t-3", b"t-3")
+    ]
+    assert f"{source} offset 3" in caplog.text

@@ -78,6 +78,7 @@ def _in_order(cluster: Cluster, unique: str) -> bool:
     return True
 
 
+@pytest.mark.fault("48")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_only_the_refused_records_are_missing(
     cluster: Cluster,
@@ -130,6 +131,7 @@ def test_only_the_refused_records_are_missing(
     assert app.metrics()["tasks"]["0_0"]["skipped-records-total"] == len(refused)
 
 
+@pytest.mark.fault("48")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_the_handler_receives_only_refused_records_and_fail_names_the_first(
     cluster: Cluster,

@@ -204,6 +204,7 @@ def test_processed_records_of_repartition_topics_are_purged(
     assert sum(row.value for _, row in again.store(STORE).all()) == 3 * len(_RECORDS)
 
 
+@pytest.mark.fault("36")
 def test_deleted_source_topic_ends_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
@@ -257,6 +258,7 @@ def test_records_deleted_before_processing_are_not_skipped_silently(
     assert "300 to 400" in str(error)
 
 
+@pytest.mark.fault("41")
 def test_foreign_consumer_of_the_same_group_is_refused(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:

@@ -73,6 +73,7 @@ def test_N12_a_topic_that_matches_later_is_read_too(
     )
 
 
+@pytest.mark.fault("37")
 @pytest.mark.parametrize("place", PLACES)
 def test_N8_added_partitions_become_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
@@ -90,6 +91,7 @@ def test_N8_added_partitions_become_tasks(
     until(lambda: len(cluster.read(sink)) == 3, "all of them are processed")
 
 
+@pytest.mark.fault("37")
 @pytest.mark.parametrize("place", PLACES)
 def test_N8_partitions_that_do_not_fit_the_state_end_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
@@ -146,6 +148,7 @@ def _lose_control_topics(cluster: Cluster, app_id: str) -> None:
         future.result()
 
 
+@pytest.mark.fault("36")
 def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, tmp_path: Path
 ) -> None:
