@@ -1,8 +1,7 @@
 """Orders of a helper: turns, reports, and cleanup of cancelled ones."""
 
-import os
 from pathlib import Path
-from threading import Semaphore
+from threading import Event, Semaphore
 
 import pytest
 
@@ -263,19 +262,18 @@ def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None
 
 
 def test_a_location_that_does_not_answer_has_no_snapshot(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(tmp_path, find_s=0.1)
-    silent = tmp_path / "snapshots" / "app" / "s" / "manifests" / f"{1:010}-{'0' * 16}.json"
-    silent.parent.mkdir(parents=True)
-    os.mkfifo(silent)  # opening a FIFO waits for a writer
+    answers = Event()
+    monkeypatch.setattr(SnapshotLocation, "newest", lambda *_: answers.wait(60) and None)
     try:
         bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
         until(lambda: bench.said, "it is answered")
         assert bench.said == [SnapshotFound(number=7, snapshot=None)]
         assert "has not answered" in caplog.text
     finally:
-        silent.open("wb").close()
+        answers.set()
         bench.helper._searchers.shutdown(wait=True)
 
 
