@@ -2,8 +2,6 @@
 
 import logging
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +18,9 @@ from confluent_kafka.admin import (
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS, STORE
+from tests.integration.security.secured_broker import create_certificate, free_ports
 from tidewheel import StreamsError
 from tidewheel.streams.broker import KafkaBroker
-from tidewheel.streams.broker.java import find_java
 
 _PASSWORD = "open-sesame-7391"  # noqa: S105 - of a broker that lives as long as this test
 _USER = "counter"
@@ -35,43 +33,10 @@ class Secured:
     client: dict[str, Any]
 
 
-def _ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for socket_ in sockets:
-        socket_.bind(("127.0.0.1", 0))
-    ports = [int(socket_.getsockname()[1]) for socket_ in sockets]
-    for socket_ in sockets:
-        socket_.close()
-    return ports
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """Return key store and PEM of a certificate for 127.0.0.1, made by keytool."""
-    keytool = find_java().executable.with_name("keytool")
-    if not keytool.exists():
-        pytest.skip("this Java has no keytool to make a certificate with")
-    store, pem = folder / "broker.p12", folder / "broker.pem"
-    common = [
-        "-keystore",
-        str(store),
-        "-storetype",
-        "PKCS12",
-        "-storepass",
-        _PASSWORD,
-        "-alias",
-        "b",
-    ]
-    make = ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost"]
-    names = ["-ext", "SAN=ip:127.0.0.1", "-ext", "BC=ca:true", "-validity", "2"]
-    for command in ([*make, *names], ["-exportcert", "-rfc", "-file", str(pem)]):
-        subprocess.run([keytool, *command, *common], check=True, capture_output=True, timeout=60)
-    return store, pem
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    store, pem = _certificate(tmp_path_factory.mktemp("certificate"))
-    plain, secure, controller = _ports(3)
+    store, pem = create_certificate(tmp_path_factory.mktemp("certificate"), _PASSWORD)
+    plain, secure, controller = free_ports(3)
     doors = {"BROKER": plain, "SECURE": secure, "CONTROLLER": controller}
     broker = KafkaBroker(
         properties={

@@ -176,7 +176,7 @@ def _binding(user: User, right: Right) -> AclBinding:
     return AclBinding(*_fields(user, right))
 
 
-def _ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for socket_ in sockets:
         socket_.bind(("127.0.0.1", 0))
@@ -186,7 +186,7 @@ def _ports(count: int) -> list[int]:
     return ports
 
 
-def _certificate(folder: Path, password: str) -> tuple[Path, Path]:
+def create_certificate(folder: Path, password: str) -> tuple[Path, Path]:
     """Return key store and PEM of a certificate for 127.0.0.1, made by keytool."""
     keytool = find_java().executable.with_name("keytool")
     if not keytool.exists():
@@ -204,10 +204,10 @@ def _certificate(folder: Path, password: str) -> tuple[Path, Path]:
 @contextmanager
 def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     key_password = secrets.token_hex(8)
-    store, pem = _certificate(folder, key_password)
+    store, pem = create_certificate(folder, key_password)
     decisions, log4j = folder / "decisions.log", folder / "log4j2.properties"
     log4j.write_text(_LOG4J.format(decisions=decisions))
-    plain, secure, controller = _ports(3)
+    plain, secure, controller = free_ports(3)
     doors = {"BROKER": plain, "SECURE": secure, "CONTROLLER": controller}
     broker = KafkaBroker(
         jvm_options=[f"-Dlog4j2.configurationFile={log4j.as_uri()}"],
