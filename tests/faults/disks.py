@@ -1,4 +1,4 @@
-"""Small disks for a worker's state; tests that can't have them are skipped."""
+"""Disks for a worker's state that are small or slow; tests that can't have them are skipped."""
 
 import os
 import subprocess
@@ -11,6 +11,8 @@ import pytest
 
 _PIECE: Final = b"x" * (1 << 20)
 _PAUSE_S: Final = 0.02
+#: Control groups of version 1; the root group's limits hold for all processes.
+_LIMITS: Final = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
 
 
 class SmallDisk:
@@ -65,6 +67,33 @@ class SmallDisk:
     def unmount(self) -> None:
         with suppress(FileNotFoundError):
             self.free()
+        _run("umount", "-l", str(self.path))
+
+
+class SlowDisk:
+    """A file system in a file, whose writes the kernel slows down."""
+
+    def __init__(self, path: Path, megabytes: int) -> None:
+        self.path = path
+        path.mkdir(exist_ok=True)
+        image = path.with_suffix(".image")
+        with image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        _run("mkfs.ext4", "-q", str(image))
+        _run("mount", "-o", "loop", str(image), str(path))
+        device = path.stat().st_dev
+        self._device = f"{os.major(device)}:{os.minor(device)}"
+
+    def limit(self, bytes_per_s: int) -> None:
+        """Limit writes; 0 removes the limit."""
+        try:
+            _LIMITS.write_text(f"{self._device} {bytes_per_s}\n", encoding="ascii")
+        except OSError as error:
+            pytest.skip(f"the kernel can't slow down a disk here: {error}")
+
+    def unmount(self) -> None:
+        with suppress(OSError):
+            _LIMITS.write_text(f"{self._device} 0\n", encoding="ascii")
         _run("umount", "-l", str(self.path))
 
 

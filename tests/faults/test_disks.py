@@ -1,4 +1,4 @@
-"""The disk of a state directory is full: under running tasks, or in a restore."""
+"""The disk of a state directory is full (at the start, under tasks, in a restore), or slow."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.faults.conftest import MakeRun
-from tests.faults.disks import SmallDisk
+from tests.faults.disks import SlowDisk, SmallDisk
 from tests.faults.fault_run import FaultRun, eventually
 from tests.integration.cluster import Cluster, until
 from tests.integration.processes import WorkerProcess, owned
@@ -21,6 +21,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 _FULL_S: Final = float(os.environ.get("TIDEWHEEL_FULL_DISK_S", "60"))
 _SMALL_BUFFERS: Final = {"write_buffer_bytes": 1 << 20, "family_write_buffer_bytes": 1 << 16}
 _MEBIBYTE: Final = 1 << 20
+#: A disk whose flushes of a memtable take four seconds, and the time with it.
+_SLOW_BYTES_PER_S: Final = 16 << 10
+_SLOW_S: Final = 40.0
 #: About 5 MB of state.
 _MORE_KEYS: Final = 80_000
 _FULL_TEXT: Final = "No space left on device"
@@ -145,10 +148,12 @@ def test_worker_with_a_full_disk_leaves_its_tasks_to_the_others(
 
 @pytest.mark.fault("25")
 @pytest.mark.nightly("TIDEWHEEL_FAULTS")
+@pytest.mark.parametrize("runs_from", [None, 1_000], ids=["record by record", "in bulk"])
 def test_disk_fills_while_a_store_is_restored(
     make_run: MakeRun,
     make_disk: MakeDisk,
     cluster: Cluster,
+    runs_from: int | None,
     record_property: Callable[..., None],
 ) -> None:
     run = _run(make_run, cluster)
@@ -158,11 +163,60 @@ def test_disk_fills_while_a_store_is_restored(
     run.kill("a")
     disk = make_disk("b")
     disk.fill(leaving_bytes=2 * _MEBIBYTE)
-    full = run.start("b")
+    full = run.start("b", runs_from=runs_from)
     until(lambda: "can't be had here" in full.log and _FULL_TEXT in full.log, "b has no space")
+    if runs_from is not None:
+        assert "no runs of" in full.log
     disk.fill()  # nothing more can be deleted to make room
     assert not full.has_ended
     disk.free()
     record_property("recovery_s", run.until_owned())
     run.until_progress()
+    _verify(run)
+
+
+@pytest.mark.fault("25")
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
+def test_worker_that_starts_on_a_full_disk_waits_for_space(
+    make_run: MakeRun,
+    make_disk: MakeDisk,
+    cluster: Cluster,
+    record_property: Callable[..., None],
+) -> None:
+    run = _run(make_run, cluster)
+    run.begin("a")
+    disk = make_disk("b")
+    disk.fill()
+    late = run.start("b")
+    until(lambda: "is full; free space" in late.log, "b reports the full disk")
+    run.until_progress()
+    assert not late.has_ended
+    disk.free()
+    record_property("recovery_s", eventually(run.is_shared, "b has tasks"))
+    _verify(run)
+
+
+@pytest.fixture
+def slow_disk(tmp_path: Path) -> Iterator[SlowDisk]:
+    disk = SlowDisk(tmp_path / "state-c", megabytes=64)
+    yield disk
+    disk.unmount()
+
+
+@pytest.mark.fault("SLOW-DISK")
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
+def test_worker_with_a_slow_disk_lives(
+    make_run: MakeRun, slow_disk: SlowDisk, cluster: Cluster, record_property: Callable[..., None]
+) -> None:
+    run = _run(make_run, cluster)
+    run.config["session_timeout_ms"] = 15_000
+    run.begin()
+    slow = run.workers["c"]
+    slow_disk.limit(_SLOW_BYTES_PER_S)
+    time.sleep(_SLOW_S)
+    record_property("recovery_s", eventually(run.is_owned, "each partition has an owner"))
+    run.until_progress()
+    assert not slow.has_ended
+    assert slow.log.count("incarnation ") == 1, "it was never declared dead"
+    slow_disk.limit(0)
     _verify(run)

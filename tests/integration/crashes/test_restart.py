@@ -1,9 +1,11 @@
 """Restarts: after a clean stop, without local state, on damaged files, on changed changelogs."""
 
+import itertools
 import logging
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tidewheel import (
     ProcessorContext,
     Record,
     Serdes,
+    StateStoreError,
     StreamsBuilder,
     StreamsError,
     ValueAndTimestamp,
@@ -157,6 +160,40 @@ def test_block_found_damaged_while_running_is_restored(
 
     assert content == _expected(_RECORDS + more)
     assert any(event.kind == "end" for event in events), "a task was restored"
+
+
+@pytest.mark.fault("26")
+def test_scan_of_a_damaged_store_serves_no_part_of_it(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+    config: dict[str, Any],
+    cluster: Cluster,
+    start_app: StartApp,
+    source: str,
+    unique: str,
+) -> None:
+    run()
+    _damage_stores(config)
+    app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
+    for _ in range(2):
+        with pytest.raises(StateStoreError):
+            dict(app.store(STORE).all())
+    cluster.send(source, _RECORDS[:1_000], first_timestamp=1_000 + len(_RECORDS))
+    expected = _expected(_RECORDS + _RECORDS[:1_000])
+    partitions: defaultdict[int, set[str]] = defaultdict(set)
+    for record in cluster.read(source):
+        partitions[record.partition].add(record.key.decode())
+    scans: list[set[str]] = []
+
+    def is_restored() -> bool:
+        content: dict[str, ValueAndTimestamp[int]] = {}
+        with suppress(StateStoreError):
+            content = dict(app.store(STORE).all())
+            scans.append(set(content))
+        return content == expected
+
+    until(is_restored, "the store is restored")
+    for keys, scanned in itertools.product(partitions.values(), scans):
+        assert scanned >= keys or not scanned & keys, "a partition was served in part"
 
 
 class _Counting(Processor[str, bytes, str, int]):
