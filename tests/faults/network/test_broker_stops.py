@@ -1,0 +1,124 @@
+"""The only broker freezes, restarts or is killed while a group works. It belongs to these tests."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.conftest import MakeRun
+from tests.faults.fault_run import FaultRun, incarnations
+from tests.integration.cluster import Cluster, until
+from tidewheel.streams.broker import KafkaBroker
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
+]
+
+#: A worker may need several calls in a row after an outage, of 30 s each.
+_RECOVERY_S = 240.0
+_NTH = 5
+
+
+@pytest.fixture(scope="module")
+def kept_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    # Else its controller would take the leadership from this lone broker after a pause.
+    patient = {"broker.session.timeout.ms": 300_000}
+    folder = tmp_path_factory.mktemp("broker") / "data"
+    with KafkaBroker(data_dir=folder, properties=patient) as made:
+        yield made
+
+
+@pytest.fixture
+def broker(kept_broker: KafkaBroker) -> KafkaBroker:
+    return kept_broker if kept_broker.is_running else kept_broker.start()
+
+
+@pytest.fixture
+def cluster(broker: KafkaBroker) -> Iterator[Cluster]:
+    made = Cluster(broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.mark.fault("20")
+@pytest.mark.parametrize("frozen_s", [30.0, 70.0])
+def test_broker_freezes(
+    make_run: MakeRun, broker: KafkaBroker, frozen_s: float, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    run.begin()
+    run.until_progress()
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        time.sleep(frozen_s)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    _verify_recovery(run, record_property)
+
+
+@pytest.mark.fault("17")
+def test_broker_restarts_cleanly_under_load(
+    make_run: MakeRun, broker: KafkaBroker, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    run.begin()
+    run.until_progress()
+    owners = run.owners()
+    broker.stop()
+    broker.start()
+    _verify_recovery(run, record_property, lambda: _assert_stayed(run, owners))
+
+
+def _assert_stayed(run: FaultRun, owners: dict[int, list[str]]) -> None:
+    # A crashed worker's tasks do move.
+    assert run.dead or run.owners() == owners
+
+
+@pytest.mark.fault("18")
+@pytest.mark.parametrize("point", ["before_offsets", "before_commit"])
+def test_broker_dies_in_an_open_transaction(
+    make_run: MakeRun, broker: KafkaBroker, point: str, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    run.begin("ab")
+    run.start("c", failpoints=f"{point}:{_NTH}:stop")
+    assert run.until_one_stops() == "c"
+    broker.kill()
+    run.workers["c"].signal_all(signal.SIGCONT)
+    broker.start()
+    _verify_recovery(run, record_property)
+
+
+def _verify_recovery(
+    run: FaultRun, record_property: Callable[..., None], check: Callable[[], None] = lambda: None
+) -> None:
+    begun_s = time.monotonic()
+
+    def is_shared() -> bool:
+        _restart_crashed(run)
+        return run.is_shared()
+
+    until(is_shared, "all workers have a task", _RECOVERY_S)
+    run.until_progress()
+    record_property("recovery_s", time.monotonic() - begun_s)
+    record_property("crashes", len(run.dead))
+    record_property("lives", sum(len(incarnations(each)) for each in run.workers.values()))
+    check()
+    run.verify()
+
+
+def _restart_crashed(run: FaultRun) -> None:
+    """Restart workers after a crash of the Kafka client (confluentinc/librdkafka#5280)."""
+    for name, worker in list(run.workers.items()):
+        if worker.has_ended:
+            code = worker.wait()
+            assert code == -signal.SIGSEGV, (
+                f"{worker.name} ended with {code}:\n{worker.log[-4000:]}"
+            )
+            run.dead.append(run.workers.pop(name))
+            run.start(name)
