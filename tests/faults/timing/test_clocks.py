@@ -97,6 +97,29 @@ def test_jumps_of_wall_clocks_move_no_task(
     run.verify()
 
 
+@pytest.mark.fault("55")
+@pytest.mark.parametrize("offset_s", [2 * _HOUR_S, _YEARS_S, -_YEARS_S])
+def test_leader_with_a_wrong_clock_leads(
+    make_run: MakeRun,
+    make_clock: MakeClock,
+    offset_s: int,
+    record_property: Callable[..., None],
+) -> None:
+    run = make_run(config={**PATIENT, "session_timeout_ms": 15_000})
+    run.begin("a", within=make_clock("a", offset_s).within)  # it leads
+    claim = run.trace().claim()
+    for name in ("b", "c"):
+        run.start(name)
+    run.until_shared()
+    run.kill("c")
+    record_property("recovery_s", run.until_owned())
+    run.until_progress()
+    run.start("c")
+    run.until_shared()
+    assert run.trace().claim() == claim
+    run.verify()
+
+
 def _owned(run: FaultRun) -> tuple[list[LeaderClaim], dict[str, TaskRecord]]:
     """Return all claims of leadership, and the last record of each task."""
     records = run.trace().records
