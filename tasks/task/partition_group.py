@@ -201,10 +201,7 @@ class PartitionGroup:
             self.queue.offer(buffer)
 
     def pop(self, limit: int) -> SourceRecords | None:
-        """Remove and return the next run of at most `limit` records.
-
-        Of equal head timestamps, the lowest partition's is first: the order is deterministic.
-        """
+        """Remove and return the next run of at most `limit` records."""
         if self.queue is not None:
             return self._pop_by_arrival(self.queue, limit)
         if len(self.buffers) == 1:

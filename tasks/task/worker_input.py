@@ -22,6 +22,9 @@ _REQUEST_INTERVAL_S: Final = 1.0
 _GATHER_S: Final = 0.01
 _FEW_RECORDS: Final = 500
 
+#: Seconds until busy partitions pause: others may queue behind them.
+_POLL_INTERVAL_S: Final = 1.0
+
 
 class WorkerInput:
     """Input of a worker; only its loop's thread calls it.
@@ -47,7 +50,9 @@ class WorkerInput:
         self._gathers = gathers
         self._gather_until_s = 0.0
         self.keeps_up = False
-        self._throttled: set[TopicPartition] = set()
+        self._polled_s = 0.0
+        #: Paused partitions, and the records at which each resumes.
+        self._throttled: dict[TopicPartition, int] = {}
         source.assign({})
 
     def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
@@ -55,7 +60,6 @@ class WorkerInput:
         self.source.add(offsets)
 
     def findings(self, task: Task) -> str:
-        """Return a text about wrongly partitioned keys of a task's inputs."""
         if self.check is None:
             return ""
         return self.check.findings({partition.topic for partition in task.inputs})
@@ -71,7 +75,7 @@ class WorkerInput:
         dropped = sorted(partitions)
         for partition in dropped:
             del self.owners[partition]
-        self._throttled.difference_update(dropped)
+            self._throttled.pop(partition, None)
         self.source.remove(dropped)
 
     def gather_s(self, ready: Iterable[Task]) -> float:
@@ -79,16 +83,25 @@ class WorkerInput:
         left_s = self._gather_until_s - self._clock.monotonic_s()
         return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
 
-    def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
+    def fetch(self, ready: Collection[Task], idle_s: Callable[[], float]) -> int:
         """Move arrived records to the tasks' buffers; return their number.
 
         Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count:
         they may wait for records that this fetch reads.
         """
         buffered = sum(task.group.records for task in ready)
-        if buffered >= self._settings.max_poll_records:
+        unpaused = sum(
+            buffer.records
+            for task in ready
+            for partition, buffer in task.group.buffers.items()
+            if partition not in self._throttled
+        )
+        now_s = self._clock.monotonic_s()
+        if unpaused >= self._settings.max_poll_records:
             self.keeps_up = False
-            return 0
+            if now_s < self._polled_s + _POLL_INTERVAL_S or not self._pause_busy():
+                return 0
+        self._polled_s = now_s
         consumed = 0
         timeout_s = 0.0 if buffered else idle_s()
         for chunk in self.source.poll(self._settings.max_poll_records, timeout_s):
@@ -113,21 +126,36 @@ class WorkerInput:
             buffer.bytes >= self._settings.buffered_bytes_per_partition
             or buffer.records >= self._settings.buffered_records_per_partition
         )
-        if full and partition not in self._throttled:
-            self._throttled.add(partition)
-            self.source.pause([partition])
+        if full:
+            self._pause([partition], self._settings.buffered_records_per_partition)
+
+    def _pause(self, partitions: Iterable[TopicPartition], full: int) -> None:
+        paused = sorted(set(partitions) - self._throttled.keys())
+        if paused:
+            self._throttled |= dict.fromkeys(paused, full // 4)
+            self.source.pause(paused)
+
+    def _pause_busy(self) -> bool:
+        """Pause busy partitions; return False if none is idle."""
+        records = {each: task.group.buffers[each].records for each, task in self.owners.items()}
+        if all(records.values()):
+            return False
+        mean = sum(records.values()) / len(records)
+        busy = (partition for partition, count in records.items() if count > mean)
+        self._pause(busy, self._settings.max_poll_records)
+        return True
 
     def _release(self) -> None:
         drained = [
             partition
-            for partition in self._throttled
+            for partition, records in self._throttled.items()
             if self.owners[partition].group.buffers[partition].bytes
             <= self._settings.buffered_bytes_per_partition // 4
-            and self.owners[partition].group.buffers[partition].records
-            <= self._settings.buffered_records_per_partition // 4
+            and self.owners[partition].group.buffers[partition].records <= records
         ]
         if drained:
-            self._throttled.difference_update(drained)
+            for partition in drained:
+                del self._throttled[partition]
             self.source.resume(drained)
 
     def update_lags(self, tasks: Collection[Task]) -> None:
@@ -179,11 +207,8 @@ class DeletedTopics:
         self._deadline_s = 0.0
         self._next_request_s = 0.0
 
-    def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
-        """Call `WorkerInput.fetch`; stop reading a deleted topic that a pattern matched.
-
-        Raises `MissingSourceTopicError` for a deleted topic that the topology names.
-        """
+    def fetch(self, ready: Collection[Task], idle_s: Callable[[], float]) -> int:
+        """Call `WorkerInput.fetch`; stop reading a deleted topic that a pattern matched."""
         try:
             return self._work.fetch(ready, idle_s)
         except MissingSourceTopicError as error:
