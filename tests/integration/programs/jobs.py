@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.integration.programs import slow_calls
+from tests.integration.programs.large_jobs import LARGE_JOBS
 from tests.integration.programs.smoke import smoke
 from tidewheel import Materialized, Serdes, StreamsBuilder
 
@@ -79,6 +80,7 @@ JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
         count_in_memory,
         copy,
         smoke,
+        *LARGE_JOBS,
         slow_calls.slow_async,
         slow_calls.slow_call,
         slow_calls.slow_holding,

@@ -8,7 +8,7 @@ import mmap
 from pathlib import Path
 from typing import Final
 
-_CELLS: Final = 256
+_CELLS: Final = 4_096
 _NAME_BYTES: Final = 120
 _CELL_BYTES: Final = _NAME_BYTES + 8
 _CELL_WORDS: Final = _CELL_BYTES // 8
