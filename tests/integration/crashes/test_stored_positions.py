@@ -222,8 +222,9 @@ class _Rows:
         builder.stream(self._source, key_serde=text, value_serde=text).to_table(store="rows")
         app = self._start_app(builder, self._config)
         self._cluster.wait_until_consumed(self._config["application_id"], self._source)
-        content = {
-            key: getattr(row, "value", row) for key, row in dict(app.store("rows").all()).items()
+        content: dict[str, str] = {
+            key: getattr(row, "value", row)
+            for key, row in dict[str, Any](app.store("rows").all()).items()
         }
         assert app.close(timeout=60_000)
         assert app.error is None
