@@ -223,8 +223,7 @@ class _Rows:
         app = self._start_app(builder, self._config)
         self._cluster.wait_until_consumed(self._config["application_id"], self._source)
         content: dict[str, str] = {
-            key: getattr(row, "value", row)
-            for key, row in dict[str, Any](app.store("rows").all()).items()
+            key: str(getattr(row, "value", row)) for key, row in app.store("rows").all()
         }
         assert app.close(timeout=60_000)
         assert app.error is None

@@ -19,7 +19,7 @@ from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.worker.application import wiring
 
-pytestmark = pytest.mark.nightly("TIDEWHEEL_FAULTS")
+pytestmark = pytest.mark.timeout(600)
 
 #: Records from which a restore helper builds runs; the product's limit is far higher.
 _RUNS_FROM = 2_000
@@ -101,6 +101,7 @@ def test_a_restore_helper_logs_in(
     assert user.password not in caplog.text
 
 
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
 def test_requests_that_the_client_lacks_log_in(secured: SecuredBroker, unique: str) -> None:
     """They have a connection, a TLS context and a SCRAM login of their own."""
     user = secured.user(everything())
