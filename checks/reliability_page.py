@@ -50,7 +50,7 @@ def _fault_row(number: str, text: dict[str, str]) -> list[str]:
 
 def _happened(tests: dict[str, dict[str, Any]], expected: str) -> str:
     if not tests:
-        return "not tested yet"
+        return "not recorded yet"
     others = [
         f"`{name.rpartition('::')[2]}` {each['outcome']}"
         for name, each in tests.items()

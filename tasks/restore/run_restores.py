@@ -256,9 +256,9 @@ class RunRestores:
                     caught_up_at_ms=caught_up_at_ms,
                     from_nothing=order.complete_from_zero or order.snapshot is not None,
                 )
+        except DiskFullError:
+            raise
         except StateStoreError as error:
-            if isinstance(error, DiskFullError):
-                raise
             raise TaskCorruptedError(str(error), task_id=str(entry.task.task_id)) from error
         self._count(build, order.to_offset, report.records)
         self._end(build)

@@ -90,14 +90,9 @@ class WorkerInput:
         they may wait for records that this fetch reads.
         """
         buffered = sum(task.group.records for task in ready)
-        unpaused = sum(
-            buffer.records
-            for task in ready
-            for partition, buffer in task.group.buffers.items()
-            if partition not in self._throttled
-        )
         now_s = self._clock.monotonic_s()
-        if unpaused >= self._settings.max_poll_records:
+        most = self._settings.max_poll_records
+        if buffered >= most and self._unpaused(ready) >= most:
             self.keeps_up = False
             if now_s < self._polled_s + _POLL_INTERVAL_S or not self._pause_busy():
                 return 0
@@ -128,6 +123,14 @@ class WorkerInput:
         )
         if full:
             self._pause([partition], self._settings.buffered_records_per_partition)
+
+    def _unpaused(self, ready: Iterable[Task]) -> int:
+        return sum(
+            buffer.records
+            for task in ready
+            for partition, buffer in task.group.buffers.items()
+            if partition not in self._throttled
+        )
 
     def _pause(self, partitions: Iterable[TopicPartition], full: int) -> None:
         paused = sorted(set(partitions) - self._throttled.keys())

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.faults.bounds.resources import MIB, ResourceWatch
 from tests.integration.cluster import Cluster, Feed, until
 from tests.integration.outcome import number_of
@@ -27,9 +29,19 @@ BUDGET: Final[dict[str, int]] = {
     "buffered_bytes_per_partition": 1 * MIB,
 }
 _OF_ROCKSDB: Final = ("block_cache_bytes", "write_buffer_bytes")
+#: Memory of a worker besides its budget: Python, clients, and what the allocator keeps.
+OVERHEAD_MIB: Final = 160
 _BATCH: Final = 2_000
 #: A broker on a busy machine still takes this many bytes per second.
 _LEAST_BYTES_PER_S: Final = 200_000
+
+#: Marks of each test of bounds.
+MARKS: Final = [
+    pytest.mark.timeout(1_800),
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
+]
 
 
 def budget_mib(partitions: int) -> float:

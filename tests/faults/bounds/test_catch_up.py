@@ -8,7 +8,14 @@ from typing import Final
 import pytest
 
 from tests.faults.bounds.conftest import MakeLargeRun
-from tests.faults.bounds.large_run import LargeRun, budget_mib, key_of, patience_s
+from tests.faults.bounds.large_run import (
+    MARKS,
+    OVERHEAD_MIB,
+    LargeRun,
+    budget_mib,
+    key_of,
+    patience_s,
+)
 from tests.integration.cluster import Feed, until
 from tests.integration.programs.large_jobs import CATCH_UP_WINDOW_MS
 
@@ -16,14 +23,8 @@ _RECORDS: Final = int(os.environ.get("TIDEWHEEL_BOUNDS_BACKLOG", "500000"))
 #: The second input has one record in this many, spread over the same time.
 _ONE_IN: Final = 50
 _KEYS: Final = 20
-_OVERHEAD_MIB: Final = 160
 
-pytestmark = [
-    pytest.mark.timeout(1_800),
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.fault("BOUNDS")
@@ -45,7 +46,7 @@ def test_a_long_backlog_is_processed_in_the_order_of_time(
     record_property("records", _RECORDS + _RECORDS // _ONE_IN)
     record_property("peak_rss_mb", round(watch.peak_mib))
     assert run.results() == Counter(_expected())
-    assert watch.peak_mib < idle_mib + budget_mib(2 * run.partitions) + _OVERHEAD_MIB
+    assert watch.peak_mib < idle_mib + budget_mib(2 * run.partitions) + OVERHEAD_MIB
 
 
 def _seconds_of() -> Iterator[int]:

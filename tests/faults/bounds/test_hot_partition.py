@@ -7,20 +7,21 @@ from typing import Final
 import pytest
 
 from tests.faults.bounds.conftest import MakeLargeRun
-from tests.faults.bounds.large_run import budget_mib, key_of, patience_s, payload
+from tests.faults.bounds.large_run import (
+    MARKS,
+    OVERHEAD_MIB,
+    budget_mib,
+    key_of,
+    patience_s,
+    payload,
+)
 from tests.integration.cluster import until
 
 _RECORDS: Final = int(os.environ.get("TIDEWHEEL_BOUNDS_RECORDS", "1000000"))
 _PARTITIONS: Final = 8
 _QUIET: Final = 200
-_OVERHEAD_MIB: Final = 160
 
-pytestmark = [
-    pytest.mark.timeout(1_800),
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.fault("BOUNDS")
@@ -75,4 +76,4 @@ def test_a_hot_partition_does_not_delay_the_others(
         (key_of(key), n + 1): 1 for key in range(5_000) for n in range(len(range(key, hot, 5_000)))
     }
     assert counts == expected
-    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + _OVERHEAD_MIB
+    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + OVERHEAD_MIB

@@ -7,22 +7,24 @@ from typing import Any, Final
 import pytest
 
 from tests.faults.bounds.conftest import MakeLargeRun
-from tests.faults.bounds.large_run import LargeRun, budget_mib, key_of, patience_s, payload
+from tests.faults.bounds.large_run import (
+    MARKS,
+    OVERHEAD_MIB,
+    LargeRun,
+    budget_mib,
+    key_of,
+    patience_s,
+    payload,
+)
 from tests.faults.bounds.resources import MIB
 
 #: Times the budget that each store has at least.
 _TIMES: Final = float(os.environ.get("TIDEWHEEL_BOUNDS_TIMES", "10"))
 _VALUE_BYTES: Final = 1_000
 #: Memory that no setting limits: Kafka clients, the commit being written, the allocator's gaps.
-_OVERHEAD_MIB: Final = 160
 _CLOSING_MS: Final = 3 * 86_400_000
 
-pytestmark = [
-    pytest.mark.timeout(1_800),
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
-]
+pytestmark = MARKS
 
 
 def _records(run: LargeRun) -> int:
@@ -38,7 +40,7 @@ def _small(records: int) -> Any:
 
 
 def _check(run: LargeRun, idle_mib: float, peak_mib: float) -> None:
-    bound_mib = idle_mib + budget_mib(run.partitions) + _OVERHEAD_MIB
+    bound_mib = idle_mib + budget_mib(run.partitions) + OVERHEAD_MIB
     assert peak_mib < bound_mib, f"{run.job}: {peak_mib:.0f} of at most {bound_mib:.0f} MiB"
 
 

@@ -7,21 +7,15 @@ from typing import Final
 import pytest
 
 from tests.faults.bounds.conftest import MakeLargeRun
-from tests.faults.bounds.large_run import budget_mib, patience_s, payload
+from tests.faults.bounds.large_run import MARKS, OVERHEAD_MIB, budget_mib, patience_s, payload
 from tests.integration.cluster import until
 
 _RECORDS: Final = int(os.environ.get("TIDEWHEEL_BOUNDS_RECORDS", "1000000"))
 _ELEMENTS: Final = 200_000
-_OVERHEAD_MIB: Final = 160
 #: Memory of a result of a join until its commit.
 _PAIR_BYTES: Final = 400
 
-pytestmark = [
-    pytest.mark.timeout(1_800),
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.fault("BOUNDS")
@@ -40,7 +34,7 @@ def test_a_key_with_very_many_values_is_aggregated_in_bounded_memory(
     counts = [number for _, number in run.results()]
     assert len(set(counts)) == len(counts)
     assert max(counts) == (_RECORDS if job != "large_sessions" else 1)
-    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + _OVERHEAD_MIB
+    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + OVERHEAD_MIB
 
 
 @pytest.mark.fault("BOUNDS")
@@ -62,7 +56,7 @@ def test_a_key_with_very_many_partners_costs_memory_for_the_pairs_of_one_batch(
     record_property("records", partners * readers)
     record_property("peak_rss_mb", round(watch.peak_mib))
     assert run.results() == {(b"hot", each): readers for each in range(partners)}
-    bound_mib = idle_mib + budget_mib(run.partitions) + _OVERHEAD_MIB
+    bound_mib = idle_mib + budget_mib(run.partitions) + OVERHEAD_MIB
     assert filled_mib < bound_mib
     assert watch.peak_mib < bound_mib + partners * readers * _PAIR_BYTES / 2**20
 
@@ -86,7 +80,7 @@ def test_a_list_of_very_many_elements_is_updated_and_its_limit_is_named(
     record_property("peak_rss_mb", round(watch.peak_mib))
     lengths = sorted(length for _, length in run.results())
     assert lengths[-updates:] == list(range(_ELEMENTS + 1, _ELEMENTS + updates + 1))
-    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + _OVERHEAD_MIB
+    assert watch.peak_mib < idle_mib + budget_mib(run.partitions) + OVERHEAD_MIB
     worker = run.start()
     run.send([(b"key", payload(_ELEMENTS, 8))])
     until(lambda: worker.has_ended, "a row larger than its changelog accepts ends the worker")
