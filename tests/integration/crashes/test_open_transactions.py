@@ -94,7 +94,7 @@ def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProces
 @pytest.mark.fault("47")
 @pytest.mark.fault("54")
 @pytest.mark.fault("29")
-@pytest.mark.parametrize("disk", ["kept", "lost"])
+@pytest.mark.parametrize("disk", ["kept", "lost", "flushed"])
 def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker, disk: str
 ) -> None:
@@ -105,7 +105,10 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     foreign = counting.disturb()
     counting.send()
     counting.wait()
-    first.kill()
+    if disk == "flushed":
+        assert first.stop() == 0, first.log[-4000:]
+    else:
+        first.kill()
     if disk == "lost":
         shutil.rmtree(counting.config["state_dir"])
     counting.send()
@@ -118,7 +121,7 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     )
     assert not second.has_ended, second.log[-4000:]
     assert not second.is_running, "what it would count with is not restored"
-    if disk == "kept":
+    if disk == "flushed":
         # Its position is beyond the last stable offset, but not beyond the log.
         numbers = second.numbers()
         assert all(numbers[f"restore-from:{counting.changelog}-{at}"] for at in range(_PARTITIONS))
