@@ -102,6 +102,16 @@ class Coordinator:
         if not all(isinstance(record, StepRecord | TaskRecord) for record in records):
             self._dirty = True
 
+    def pardon_silence(self, now_ms: int) -> None:
+        """Start waits for members again after a time in which this leader read nothing."""
+        observations = self._observations
+        observations.claimed_ms = now_ms
+        for member in observations.members.values():
+            member.heard_ms = now_ms
+        observations.phase_ms = dict.fromkeys(observations.phase_ms, now_ms)
+        observations.revoked_ms.clear()
+        self._dirty = True
+
     def fenced(self, incarnation: str, now_ms: int) -> None:  # noqa: ARG002 - every input method takes the time
         self._observations.fenced.add(incarnation)
         self._dirty = True
@@ -125,8 +135,8 @@ class Coordinator:
     def decide(self, now_ms: int) -> Decision:
         """Return the actions due now; without new observations only a beat."""
         if not self._dirty and now_ms < self._decide_by_ms:
-            beats = self._due_beats(now_ms)
-            return Decision(messages=beats, wake_ms=min(self._decide_by_ms, self._next_beat_ms))
+            beats = self.due_beats(now_ms)
+            return Decision(messages=beats, wake_ms=min(self._decide_by_ms, self.next_beat_ms))
         draft = Draft(
             group=self.group,
             observations=self._observations,
@@ -150,15 +160,26 @@ class Coordinator:
         self._observations.ends_requested_ms.update(dict.fromkeys(draft.ends_wanted, now_ms))
         self._dirty = False
         self._decide_by_ms = draft.wake_ms
-        messages: tuple[AnyMessage, ...] = (*refused, *self._due_beats(now_ms))
+        messages: tuple[AnyMessage, ...] = (*refused, *self.due_beats(now_ms))
         return Decision(
             records=tuple(draft.records),
             messages=messages,
             fences=fences,
             read_ends=tuple(sorted(draft.ends_wanted)),
             assign=request,
-            wake_ms=now_ms if draft.records else min(self._decide_by_ms, self._next_beat_ms),
+            wake_ms=now_ms if draft.records else min(self._decide_by_ms, self.next_beat_ms),
         )
+
+    @property
+    def next_beat_ms(self) -> int:
+        return self._beat_ms + (self._settings.heartbeat_interval_ms if self._beats else 0)
+
+    def due_beats(self, now_ms: int) -> tuple[LeaderBeat, ...]:
+        if now_ms < self.next_beat_ms and not self._observations.suspected:
+            return ()
+        self._observations.suspected = False
+        self._beat_ms = now_ms
+        return (self._beat(resigns=False),)
 
     def _foreign_assignor(self) -> str:
         own_assignor, named = self._settings.assignor, self.group.about.assignor
@@ -202,17 +223,6 @@ class Coordinator:
             move_tasks(draft, self._refiner)
             if len(draft.records) == before:
                 return
-
-    @property
-    def _next_beat_ms(self) -> int:
-        return self._beat_ms + (self._settings.heartbeat_interval_ms if self._beats else 0)
-
-    def _due_beats(self, now_ms: int) -> tuple[LeaderBeat, ...]:
-        if now_ms < self._next_beat_ms and not self._observations.suspected:
-            return ()
-        self._observations.suspected = False
-        self._beat_ms = now_ms
-        return (self._beat(resigns=False),)
 
     def _beat(self, *, resigns: bool) -> LeaderBeat:
         self._beats += 1

@@ -3,9 +3,10 @@
 A claim is safe at any time: it fences the earlier leader's transactional id (H1). A live leader
 answers a suspicion, so one lost beat deposes no leader (H2). All times are of the local clock.
 
-After 2 heartbeats without the leader's beat, plus its rank delay, a candidate sends SUSPECT; after
-one more it claims. Without a leader, or after it resigned, only the rank delay remains. Repeated
-claims wait longer: slow ones must end before others fence them.
+After 2 heartbeats without the leader's beat, plus its rank delay, a candidate sends SUSPECT; one
+heartbeat after it reads that SUSPECT, it claims. While the inbox is away, the leader is not judged.
+Without a leader, or after it resigned, only the rank delay remains. Repeated claims wait longer:
+slow ones must end before others fence them.
 """
 
 from typing import Final
@@ -60,14 +61,19 @@ class Election:
         self._quiet_since_ms = now_ms
         self._resigned = False
         self._suspected_ms: int | None = None
+        self._is_suspicion_read = False
         self._led_since_ms = now_ms
         self._claims = 0
         self._again_ms = now_ms
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:
-        if not isinstance(message, LeaderBeat) or message.app != self._app:
+        if message.app != self._app:
             return
-        if not is_of_leader(message, self._group):
+        if isinstance(message, Suspect) and message.incarnation == self._process_id:
+            is_due = self._suspected_ms is not None and not self._is_suspicion_read
+            if is_due and message.leader_epoch == self._leader_epoch:
+                self._suspected_ms, self._is_suspicion_read = now_ms, True
+        if not isinstance(message, LeaderBeat) or not is_of_leader(message, self._group):
             return
         self._has_leader = True
         self._heard(now_ms)
@@ -88,12 +94,16 @@ class Election:
             return ElectionDecision(wake_ms=self._again_ms)
         if not self._has_leader or self._resigned:
             return self._claim_at(self._quiet_since_ms + self._delay_ms(), now_ms)
-        if self._suspected_ms is not None:
+        if self._suspected_ms is None:
+            quiet_ms = QUIET_HEARTBEATS * self._heartbeat_ms
+            suspect_ms = self._quiet_since_ms + quiet_ms + self._delay_ms()
+        elif self._is_suspicion_read:
             return self._claim_at(self._suspected_ms + self._heartbeat_ms, now_ms)
-        suspect_ms = self._quiet_since_ms + QUIET_HEARTBEATS * self._heartbeat_ms + self._delay_ms()
+        else:
+            suspect_ms = self._suspected_ms + QUIET_HEARTBEATS * self._heartbeat_ms
         if now_ms < suspect_ms:
             return ElectionDecision(wake_ms=suspect_ms)
-        self._suspected_ms = now_ms
+        self._suspected_ms, self._is_suspicion_read = now_ms, False
         suspect = Suspect(
             app=self._app,
             member=self._process_id,

@@ -41,13 +41,12 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-#: Maximum obsolete log keys deleted per transaction, and its interval. Few, because decisions wait
-#: meanwhile.
+#: Obsolete log keys deleted per transaction, and its interval. Few: decisions wait meanwhile.
 _STALE_KEYS_MAX: Final = 200
 _STALE_KEYS_EACH_MS: Final = 10_000
 
-#: Wait before the leader checks if another program committed offsets of this group, at which tasks
-#: would start: after a claim, a clean check, a finding.
+#: Wait before a check for foreign committed offsets, at which tasks would start: after a claim, a
+#: clean check, a finding.
 OFFSETS_CHECK_FIRST_MS: Final = 60_000
 OFFSETS_CHECK_EACH_MS: Final = 3_600_000
 OFFSETS_CHECK_AGAIN_MS: Final = 60_000
@@ -61,11 +60,13 @@ _DROPPED_MS: Final = 3_600_000
 #: Interval of comparing the group read from the log with the one that this leader decided.
 AUDIT_EACH_MS: Final = 5_000
 
-#: A leader that receives none of its own beats for this long resigns: its members may be alive.
+#: A leader that reads none of its beats decides nothing: its members may be alive. It resigns after
+#: the longer time.
 _BLIND_HEARTBEATS: Final = 2.5
+_BLIND_HEARTBEATS_MAX: Final = 40
 
 #: Messages that may be sent only once, to a leader that then ended. Each process keeps those of the
-#: last 10 s, for its own coordinator if it leads next.
+#: last 10 s, in case it leads next.
 _REPLAYED: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _REPLAYED_MS: Final = 10_000
 _REPLAYED_MAX: Final = 1_000
@@ -120,7 +121,7 @@ class Leadership:
         self._claim_end = 0
         self._topic_ids: dict[str, str] = {}
         self._coordinator: Coordinator | None = None
-        #: Time when this leader's own last beat arrived through the inbox.
+        #: Time when its own last beat arrived.
         self._heard_ms = 0
         self._busy = False
         self._fencing: set[str] = set()
@@ -128,10 +129,10 @@ class Leadership:
         self._offsets_check_ms = 0
         self._audit_ms = 0
         self._led_ms = 0
-        #: The leader's group, if the log differed from it at the last audit. The reader may lag, so
-        #: the leader writes the group again only after a second such audit.
+        #: The leader's group, if the log differed from it at the last audit. The reader may lag: the
+        #: leader writes the group again after a second such audit.
         self._differing: Group | None = None
-        #: A rejected record may have replaced a valid one: the leader writes the group again.
+        #: A rejected record may have replaced a valid one: the group is written again.
         self._is_damaged = False
         self._dropped_ms = 0
         self._out: list[AnyMessage] = []
@@ -155,9 +156,16 @@ class Leadership:
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:
         if self._coordinator is not None:
-            self._coordinator.observe(message, now_ms)
             if isinstance(message, LeaderBeat) and message.incarnation == self._leader:
+                if self._is_blind(now_ms):
+                    _log.warning(
+                        "%s: its own beats return after %d ms: each member gets a full session",
+                        self._leader,
+                        now_ms - self._heard_ms,
+                    )
+                    self._coordinator.pardon_silence(now_ms)
                 self._heard_ms = now_ms
+            self._coordinator.observe(message, now_ms)
             return
         self._record_activity(now_ms)
         if isinstance(message, Beat):
@@ -182,20 +190,24 @@ class Leadership:
     ) -> tuple[list[AnyMessage], int | None]:
         """Advance the term; return inbox messages and the next wake time."""
         wake_ms: int | None = None
-        if self._coordinator is not None:
-            self._coordinator.state_offset = state_offset
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.state_offset = state_offset
             if now_ms - self._dropped_ms > _DROPPED_MS:
-                self._coordinator.warnings.pop(_INBOX, None)
+                coordinator.warnings.pop(_INBOX, None)
             if now_ms - self._led_ms > _DROPPED_MS:
-                self._coordinator.warnings.pop(_LOG, None)
+                coordinator.warnings.pop(_LOG, None)
         match self.state:
             case TermState.CATCHING_UP if state_offset >= self._claim_end:
                 self._claim_repaired(group)
             case TermState.LEADING if group.leader_epoch > self._epoch:
                 self._lose(f"{group.leader} has claimed epoch {group.leader_epoch}")
-            case TermState.LEADING if self._is_blind(now_ms):
+            case TermState.LEADING if self._is_blind(now_ms, _BLIND_HEARTBEATS_MAX):
                 self._lose("its own beats do not return: the cluster or this process was paused")
-            case TermState.LEADING if not self._busy:
+            case TermState.LEADING if coordinator and (self._busy or self._is_blind(now_ms)):
+                self._out += coordinator.due_beats(now_ms)
+                wake_ms = coordinator.next_beat_ms
+            case TermState.LEADING:
                 wake_ms = self._decide(group, keys, now_ms)
             case _:
                 pass
@@ -271,13 +283,13 @@ class Leadership:
             self._coordinator.warnings[_LOG] = warning
         self._replay_observations(self._coordinator, now_ms)
 
-    def _is_blind(self, now_ms: int) -> bool:
-        return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
+    def _is_blind(self, now_ms: int, heartbeats: float = _BLIND_HEARTBEATS) -> bool:
+        return now_ms - self._heard_ms > heartbeats * self._settings.heartbeat_interval_ms
 
     def _record_activity(self, now_ms: int) -> None:
-        """Record that a message came; after a gap without any, drop the stored beats.
+        """Record that a message came; after a gap, drop the stored beats.
 
-        This process may have missed later ones: their senders must not count as silent.
+        Later ones may be missing: their senders must not count as silent.
         """
         if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
             self._beats.clear()
@@ -286,8 +298,7 @@ class Leadership:
     def _replay_observations(self, coordinator: Coordinator, now_ms: int) -> None:
         """Pass messages from before the term to a new coordinator.
 
-        Beats keep their receive time: a member that died with the old leader gets no extra session
-        timeout.
+        Beats keep their receive time: a member that died with the old leader gets no extra session.
         """
         self._record_activity(now_ms)
         heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]

@@ -449,11 +449,11 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(coordinator_module, "fence_dead_members", _bury_unfenced),),
     ),
     Mutant(
-        "H6-takeover", "a new leader fences FENCING members again", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
+        "H6-takeover", "a new leader fences FENCING members again", 7, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
         patches=(_patch(Coordinator, "__init__", _init_forgets_fences),),
     ),
     Mutant("H7", "a fence ends the incarnation", 32, more=("stop_host",) * 8, rules=_CarriesOnFenced),
-    Mutant("H8", "a producer with a suspicious commit is retired", 23, more=("repeat_end",) * 4, rules=_NeverRetires),
+    Mutant("H8", "a producer with a suspicious commit is retired", 13, more=("repeat_end",) * 4, rules=_NeverRetires),
     Mutant(
         "H13", "the leader reads end offsets itself", 1,
         patches=(_patch(readiness, "is_caught_up", _believed),),
@@ -520,7 +520,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
     Mutant("invariant 12", "an owner commits before it releases", 1, rules=_ReleasesUncommitted),
-    Mutant("invariant 14", "stores are written after the commit", 27, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
+    Mutant("invariant 14", "stores are written after the commit", 3, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "a leaving member stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "process_leaves", _leave_immediately),),

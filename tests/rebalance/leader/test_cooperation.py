@@ -61,4 +61,5 @@ def test_N7_a_silent_leader_is_considered_failed() -> None:
     suspected = candidate.decide(1_700)
     assert [type(message) for message in suspected.messages] == [Suspect]
     assert not suspected.claim
-    assert candidate.decide(suspected.wake_ms).claim
+    candidate.receive(suspected.messages[0], 1_700)
+    assert candidate.decide(2_200).claim

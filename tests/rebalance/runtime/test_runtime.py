@@ -289,6 +289,45 @@ def test_an_unreachable_cluster_ends_no_member() -> None:
     assert (first.running, second.running) == kept
 
 
+def test_H5_an_unreachable_cluster_keeps_its_leader_who_gives_every_member_a_session() -> None:
+    world, one, two, first, second = _group_of_two()
+    kept = (set(first.running), set(second.running))
+    world.topics.away = True
+    world.run(20 * HEARTBEAT_MS)
+    assert world.leaders() == [one]
+    world.topics.away = False
+    second.line.hangs, second.answers = True, False
+    world.run(SESSION_MS - 2 * HEARTBEAT_MS)
+    assert [*one.admin.fenced, *two.admin.fenced] == []
+    assert (first.running, second.running) == kept
+    world.run(3 * SESSION_MS)
+    assert world.leaders() == [one]
+    assert [claim.leader_epoch for claim in _claims(world)] == [1]
+    assert one.admin.fenced == [(f"{APP}-b-1-0",)]
+    assert kept[1] <= first.running
+
+
+def test_a_leader_that_reads_none_of_its_beats_resigns_after_a_while() -> None:
+    world, one, *_ = _group_of_two()
+    world.topics.away = True
+    world.run(60_000)
+    assert one not in world.leaders()
+    world.topics.away = False
+    world.run(20_000)
+    assert len(world.leaders()) == 1
+
+
+def test_a_leader_keeps_leases_alive_during_a_long_transaction() -> None:
+    world, one, _, _, second = _group_of_two()
+    one.leader.held = True
+    world.start("p3").start_worker("c")  # gives the leader a record to write
+    for _ in range(100):
+        world.run(100)
+        assert second.line.leases[-1] > world.clock.now_ms()
+    assert one.leader.waiting
+    assert world.leaders() == [one]
+
+
 def test_H5_a_resumed_watchdog_fences_no_member() -> None:
     world = World()
     process = world.start("p1")
