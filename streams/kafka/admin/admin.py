@@ -35,7 +35,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.open_transactions import BrokerAddress, with_producers
 from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, missing_right, next_step
-from tidewheel.streams.kafka.client.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
+from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_client
 from tidewheel.streams.kafka.client.codes import (
     AWAY,
     NO_GROUP,
@@ -80,16 +80,17 @@ class KafkaAdmin:
         self._settings = settings
         self._timeout_s = timeout_s
         config = settings.administration()
-        self._log = ClientLog(config["client.id"], with_debug="debug" in config)
+        name, with_debug = config["client.id"], "debug" in config
+        self._log = ClientLog(name, with_debug=with_debug)
         #: Set by the first successful call: the login is right, so a later refusal is transient.
         self._logged_in = False
-        #: True if the last call found no broker. A waiting admin call keeps two of librdkafka's
+        #: True until a call finds a broker. A waiting admin call keeps two of librdkafka's
         #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so
         #: `_ask` sends one first.
-        self._is_away = False
+        self._is_away = True
         # Kept until `close`: garbage collection of a client fails its pending futures.
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
-        self._readers = OffsetsReaders(settings, self._log)
+        self._readers = OffsetsReaders(settings, ClientLog(name, with_debug=with_debug))
 
     def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
         """Wait for a broker's first answer; return False if `stopped` was set before.
@@ -441,7 +442,9 @@ class KafkaAdmin:
                 raise FencedError(
                     f"producer {transactional_id}: fenced by another while fencing it"
                 ) from exception
-            raise self._failed(f"fence producer {transactional_id}", error) from exception
+            raise self._failed(
+                f"fence producer {transactional_id}", log.cause_of(error)
+            ) from exception
         finally:
             producer.drop()
 
@@ -570,13 +573,12 @@ class KafkaAdmin:
         """Return `call(seconds left)`; retry transient errors until the deadline."""
         client = self._client
         deadline_s = time.monotonic() + self._timeout_s
+        listing_s = _LISTING_S
         while True:
             if self._client is None:
                 raise StreamsError(f"{what}: given up, because the client was closed meanwhile")
             try:
-                if self._is_away:
-                    client.list_topics(timeout=max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
-                answer = call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
+                answer = self._answer(client, call, deadline_s, listing_s)
             except KafkaException as exception:
                 error = error_of(exception)
                 self._is_away = error.code() in AWAY
@@ -596,9 +598,19 @@ class KafkaAdmin:
                 self._logged_in = True
                 self._is_away = False
                 return answer
-            finally:
-                client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
+            listing_s *= 2
             _pause(deadline_s)
+
+    def _answer(
+        self, client: Any, call: Callable[[float], Any], deadline_s: float, listing_s: float
+    ) -> Any:
+        try:
+            if self._is_away:
+                left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
+                client.list_topics(timeout=min(left, listing_s))
+            return call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
+        finally:
+            client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
 
     def _refresh_leaders(self) -> None:
         """Make the client refresh leaders; after a broker's restart it never does by itself."""
@@ -616,17 +628,15 @@ class KafkaAdmin:
 
     @property
     def _is_refused(self) -> bool:
-        return not self._logged_in and self._log.refused_login != ""
+        return not self._logged_in and self._log.refused_login is not None
 
     def _check_permitted(self, what: str, partition: Any, operation: str) -> None:
         if step := missing_right(partition.error, operation, partition.topic):
             raise self._failed(what, partition.error, step)
 
     def _failed(self, what: str, error: KafkaError, step: str = "") -> StreamsError:
-        if is_transient(error) and self._is_refused:
-            return StreamsError(
-                f"{what}: {self._log.refused_login} (cluster {self._settings.bootstrap_servers}); {LOGIN_ADVICE}"
-            )
+        if self._is_refused:
+            error = self._log.cause_of(error)
         kind = UnansweredError if is_transient(error) else StreamsError
         return kind(
             f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); "

@@ -4,11 +4,12 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from tidewheel.streams.kafka.client.codes import is_transient
+from tidewheel.streams.kafka.client.codes import LOGIN_FAILED, is_transient
 
 AWAY_ADVICE: Final = (
     "check that the brokers run, that this address is theirs, and security.protocol"
 )
+LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
 
 _NEXT_STEPS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this principal READ or WRITE on the topic",
@@ -54,6 +55,8 @@ def missing_right(error: KafkaError, operation: str, name: str) -> str:
 
 def next_step(error: KafkaError) -> str:
     step = _NEXT_STEPS.get(error.code())
-    if step is None and is_transient(error):
+    if error.code() in LOGIN_FAILED:
+        step = LOGIN_ADVICE
+    elif step is None and is_transient(error):
         step = AWAY_ADVICE
     return step or "the cluster gave no further reason"

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
+from tidewheel.streams.kafka.client.advice import LOGIN_ADVICE
 from tidewheel.streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
 from tidewheel.streams.kafka.client.settings import ClientKind, Config, construction_error
 
@@ -20,8 +21,6 @@ _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
 
 #: Seconds between forwarded lines of one kind; the client repeats some 20 times a second.
 _QUIET_S: Final = 30.0
-
-LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
 
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
 _ENDED_BY_US: Final = "_DESTROY"
@@ -50,7 +49,7 @@ class ClientLog:
     """The `logger=` of a client; forwards debug lines only if the user enabled them.
 
     Attributes:
-        refused_login: The broker's reason to refuse the login, or ""; calls report only a time-out.
+        refused_login: The broker's refusal of the login; calls report only a time-out.
         unreachable: The reason why no broker is reached, or "".
     """
 
@@ -59,7 +58,7 @@ class ClientLog:
     def __init__(self, name: str, *, with_debug: bool = False) -> None:
         self._name = name
         self._with_debug = with_debug
-        self.refused_login = ""
+        self.refused_login: KafkaError | None = None
         self.unreachable = ""
         #: Per kind of line: time of the last forwarded one, and number suppressed since.
         self._last_logged: dict[str, tuple[float, int]] = {}
@@ -74,11 +73,14 @@ class ClientLog:
     def on_error(self, error: KafkaError) -> None:
         """Handle an error that belongs to no call (`error_cb`): lost broker, failed login."""
         if error.code() in LOGIN_FAILED:
-            self.refused_login = error.str()
+            self.refused_login = error
         elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
             self.unreachable = error.str().partition(" (after ")[0]
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
         self.forward(level, error.name(), f"{error.str()}{_advice(error)}")
+
+    def cause_of(self, error: KafkaError) -> KafkaError:
+        return self.refused_login if self.refused_login and is_transient(error) else error
 
     def forward(self, level: int, kind: str, text: str) -> None:
         now = time.monotonic()

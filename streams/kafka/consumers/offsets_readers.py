@@ -19,6 +19,7 @@ class OffsetsReaders:
     def __init__(self, settings: ClientSettings, log: ClientLog) -> None:
         self._settings = settings
         self._log = log
+        self._has_logged_in = False
         self._lock = threading.Lock()
         self._is_closed = False
         self._readers: dict[tuple[str, bool], Any] = {}
@@ -35,10 +36,13 @@ class OffsetsReaders:
         reader = self._borrow(which)
         try:
             yield reader
+            self._has_logged_in = True
         except KafkaException as exception:
             if error_of(exception).code() == TIMED_OUT:
                 self._forget(which, reader)
                 _raise_refusal(reader)
+                if not self._has_logged_in:
+                    raise KafkaException(self._log.cause_of(error_of(exception))) from exception
             raise
         finally:
             reader.poll(0)  # Delivers log lines, which would otherwise pile up.

@@ -112,6 +112,7 @@ class KafkaTransactionalProducer:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
                 self._end(FencedError(self._error_text("init", error)))
+            error = self._log.cause_of(error)
             kind = UnansweredError if is_transient(error) else StreamsError
             raise kind(
                 f"producer {self._transactional_id}: can't start its first transaction on "
@@ -351,13 +352,17 @@ class KafkaTransactionalProducer:
         metadata = self._groups.get(group_id)
         if metadata is None:
             config = self._settings.group(group_id)
-            consumer = make_client(Consumer, "consumer", config, ClientLog(config["client.id"]))
+            log = ClientLog(config["client.id"])
+            consumer = make_client(Consumer, "consumer", config, log)
             try:
                 anything = [own_partition(self._settings.application_id)]
                 self._producer.call(
                     consumer.committed, anything, deadline_s=deadline_s, is_later=is_transient
                 )
                 metadata = self._groups[group_id] = consumer.consumer_group_metadata()
+            except KafkaException as exception:
+                consumer.poll(0)
+                raise KafkaException(log.cause_of(error_of(exception))) from exception
             finally:
                 consumer.close()
         return metadata

@@ -133,18 +133,55 @@ def test_requests_that_the_client_lacks_log_in(secured: SecuredBroker, unique: s
     stranger.close()
 
 
+@pytest.mark.parametrize(
+    ("job", "kinds"),
+    [
+        pytest.param("copy", ("consumer", "producer", "admin"), id="all"),
+        *(
+            pytest.param(
+                job, (kind,), marks=pytest.mark.nightly("TIDEWHEEL_FAULTS"), id=f"{job}-{kind}"
+            )
+            for job, kind in (
+                ("copy", "consumer"),  # of the producer's group
+                ("word_count", "consumer"),  # that reads offsets
+                ("copy", "producer"),
+                ("copy", "admin"),
+            )
+        ),
+    ],
+)
 def test_a_wrong_password_is_a_clear_error(
-    secured: SecuredBroker, user: User, settings: dict[str, Any], start_app: StartApp, unique: str
+    secured: SecuredBroker,
+    user: User,
+    settings: dict[str, Any],
+    start_app: StartApp,
+    unique: str,
+    job: str,
+    kinds: tuple[str, ...],
 ) -> None:
     secured.plain.create({f"in-{unique}": 1, f"out-{unique}": 1})
-    wrong = user.client | {"sasl.password": "let-me-in-please"}
-    settings |= {"consumer": wrong, "producer": wrong, "admin": wrong}
-    app = start_app(JOBS["copy"](f"in-{unique}", f"out-{unique}"), settings, wait=False)
+    settings |= dict.fromkeys(kinds, user.client | {"sasl.password": "let-me-in-please"})
+    app = start_app(JOBS[job](f"in-{unique}", f"out-{unique}"), settings, wait=False)
     assert not app.wait_until_running(PATIENCE_S)
     assert isinstance(app.error, StreamsError)
     assert secured.address in str(app.error)
     assert "uthentication" in str(app.error)
+    assert "sasl.*" in str(app.error)
     assert "let-me-in-please" not in str(app.error)
+
+
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
+def test_a_fence_with_a_wrong_password_is_a_clear_error(
+    secured: SecuredBroker, user: User, unique: str
+) -> None:
+    wrong = {**user.settings, "producer": user.client | {"sasl.password": "let-me-in-please"}}
+    admin = KafkaAdmin(
+        ClientSettings(bootstrap_servers=secured.address, application_id=unique, **wrong),
+        timeout_s=5,
+    )
+    with pytest.raises(StreamsError, match="uthentication failed"):
+        admin.fence([f"{unique}-0"])
+    admin.close()
 
 
 def test_a_client_without_tls_reaches_nothing(

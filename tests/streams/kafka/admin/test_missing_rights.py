@@ -55,6 +55,8 @@ class _RefusingClient:
         answer.set_result(SimpleNamespace(controller=SimpleNamespace(id=1)))
         return answer
 
+    def list_topics(self, **_: Any) -> None: ...
+
     def poll(self, _: float) -> None: ...
 
 

@@ -82,6 +82,16 @@ def test_a_failed_login_is_logged_with_the_settings_to_check(
     ]
 
 
+def test_a_refused_login_is_the_cause_of_a_time_out_and_of_nothing_else() -> None:
+    log = ClientLog("a")
+    timed_out = KafkaError(KafkaError._TIMED_OUT)
+    assert log.cause_of(timed_out) is timed_out
+    log.on_error(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error"))
+    assert log.cause_of(timed_out).code() == KafkaError._AUTHENTICATION
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert log.cause_of(refused) is refused
+
+
 def _write(log: ClientLog, level: int, facility: str, text: str) -> None:
     log.log(level, "%s [%s] %s", facility, "client#1", text)
 
