@@ -9,7 +9,7 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time
-.PHONY: help env demo test faults soak simulate check lint format types imports duplicates docs repository bench map lock clean
+.PHONY: help env demo test faults soak simulate mutants check lint format types imports duplicates docs repository bench map lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, wi
 
 simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly
+
+mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## break guarded places in copies of the code, and see a test fail for each
+	$(PYTHON) -m tests.faults.mutants $(ARGS)
 
 check: lint types imports duplicates docs repository ## all checks that need no Kafka
 

@@ -29,6 +29,7 @@ from tidewheel.rebalance.protocol.messages import (
     read_message,
 )
 from tidewheel.rebalance.protocol.records import (
+    RECORD_BYTES_MAX,
     LeaderClaim,
     decode_record,
     encode_record,
@@ -103,6 +104,7 @@ def _message(kind: str, **changes: Any) -> bytes:
         (b'{"kind":"TASK","x":' + b"[" * 100_000, "record"),
         (b'{"kind":"LEADER_CLAIM","leader_epoch":NaN,"leader":"a"}', "record"),
         (b" " * 1_000_000, "record"),
+        (_record("TASK") + b" " * RECORD_BYTES_MAX, "record"),
     ],
 )
 def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -> None:
@@ -149,6 +151,7 @@ def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -
         (_message("LEADER_BEAT", leader_epoch=2**60), "leader_epoch"),
         (b'{"kind":"TELEPATHY","app":"shop","member":"a","incarnation":"a-1"}', "kind"),
         (b" " * (MESSAGE_BYTES_MAX + 1), "message"),
+        (_message("BEAT") + b" " * MESSAGE_BYTES_MAX, "message"),
     ],
 )
 def test_an_invalid_message_is_rejected_with_its_field(data: bytes, field: str) -> None:

@@ -1,0 +1,184 @@
+"""Mutants: guarded places of the product, each broken by one textual patch, and their tests."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+class StaleMutantError(Exception):
+    """The file of a mutant has changed: its patch does not apply any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One broken place; `test` is the node id of the test that must catch it."""
+
+    name: str
+    rule: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def patched(self, root: Path) -> str:
+        """Return the file's text with the patch; raise `StaleMutantError` if it does not apply."""
+        text = (root / self.file).read_text(encoding="utf-8")
+        count = text.count(self.old)
+        if count != 1:
+            raise StaleMutantError(
+                f"mutant {self.name} can't be made because {self.file} has its old text {count} times, "
+                f"not once; write the patch again in {Path(__file__).name}"
+            )
+        return text.replace(self.old, self.new)
+
+
+MUTANTS: Final = (
+    Mutant(
+        name="grant-before-fence",
+        rule="tasks of a lost owner are granted after its producers are fenced",
+        file="rebalance/leader/membership.py",
+        old="        done = record.incarnation in draft.observations.fenced or"
+        " record.phase == MemberPhase.FENCED\n",
+        new="        done = True\n",
+        test="tests/rebalance/runtime/test_runtime.py"
+        "::test_a_dead_process_is_fenced_before_its_tasks_move",
+    ),
+    Mutant(
+        name="deposed-leader",
+        rule="records of a deposed leader change nothing",
+        file="rebalance/protocol/group.py",
+        old="    if record.leader_epoch < group.leader_epoch:\n        return group\n",
+        new="",
+        test="tests/rebalance/protocol/test_group.py::test_H1_a_deposed_leader_changes_nothing",
+    ),
+    Mutant(
+        name="no-lease",
+        rule="a worker without a lease processes no input",
+        file="tasks/loop/group_orders.py",
+        old="self.membership is None or self.membership.lease_left_s() > 0",
+        new="True",
+        test="tests/tasks/loop/test_moves_that_go_wrong.py"
+        "::test_H9_a_worker_without_a_lease_processes_no_records",
+    ),
+    Mutant(
+        name="no-floor",
+        rule="the group's log keeps the last offsets of a task, also if its owner is fenced",
+        file="rebalance/leader/draft.py",
+        old="    return {**floor, **{key: max(",
+        new="    return {**{key: max(",
+        test="tests/rebalance/leader/test_membership.py"
+        "::test_H15_a_fence_keeps_the_last_offsets_of_a_task",
+    ),
+    Mutant(
+        name="apply-before-commit",
+        rule="stores get the rows of a transaction after its commit",
+        file="tasks/commit/commit_round.py",
+        old="        self._write(prepared, self.committer.complete())\n",
+        new="        self._write(prepared, {})\n"
+        "        self._write(prepared, self.committer.complete())\n",
+        test="tests/tasks/loop/test_stream_worker.py::test_an_unknown_outcome_changes_nothing",
+    ),
+    Mutant(
+        name="same-producer",
+        rule="after a commit of unknown outcome its producer is not used again",
+        file="tasks/commit/committer.py",
+        old="        self.producer = self._retry_unanswered(self._make_producer, until_s)\n",
+        new="",
+        test="tests/tasks/commit/test_committer.py"
+        "::test_an_unknown_outcome_that_committed_counts_as_committed",
+    ),
+    Mutant(
+        name="atomic-flush",
+        rule="RocksDB flushes rows and positions together",
+        file="state_stores/rocksdb/shared_resources.py",
+        old="        native.set_atomic_flush(True)\n",
+        new="",
+        test="tests/state_stores/rocksdb/test_kill.py"
+        "::test_no_family_is_behind_its_position_after_a_kill",
+    ),
+    Mutant(
+        name="position-checksum",
+        rule="a stored position with a wrong checksum is not used",
+        file="state_stores/layout/position.py",
+        old="_CHECKSUM.unpack(data[_FORMAT.size :])[0] != zlib.crc32(body) or ",
+        new="",
+        test="tests/state_stores/layout/test_position.py::test_a_damaged_position_is_no_position",
+    ),
+    Mutant(
+        name="position-beyond-log",
+        rule="a stored position beyond the log's end is not used",
+        file="state_stores/layout/restore.py",
+        old="    if position.offset > log_end:\n",
+        new="    if position.offset > log_end + 1:\n",
+        test="tests/state_stores/layout/test_restore.py::test_a_doubtful_position_is_not_followed",
+    ),
+    Mutant(
+        name="position-of-another-topic",
+        rule="a stored position of a recreated topic is not used",
+        file="state_stores/layout/restore.py",
+        old="    if position.topic_id != topic_id:\n",
+        new="    if not position.topic_id:\n",
+        test="tests/state_stores/layout/test_restore.py::test_a_doubtful_position_is_not_followed",
+    ),
+    Mutant(
+        name="snapshot-checksum",
+        rule="a snapshot's file with a wrong checksum is not used",
+        file="state_stores/bulk_restore/location.py",
+        old="        if digest.hexdigest() != run.sha256:\n"
+        '            raise SnapshotRefused("its checksum is wrong")\n',
+        new="",
+        test="tests/state_stores/bulk_restore/test_location.py::test_a_damaged_run_is_refused",
+    ),
+    Mutant(
+        name="snapshot-path",
+        rule="a snapshot's manifest names no file outside of its folder",
+        file="state_stores/bulk_restore/manifest.py",
+        old="run.file.startswith(folder) and _RUN_NAME.fullmatch(name) is not None",
+        new="run.file.startswith(folder) and bool(name)",
+        test="tests/state_stores/bulk_restore/test_manifest.py"
+        "::test_inconsistent_numbers_are_not_written",
+    ),
+    Mutant(
+        name="message-size",
+        rule="a message larger than any of ours is rejected unread",
+        file="rebalance/protocol/decoding.py",
+        old="        if len(data) > self._bytes_max:\n",
+        new="        if len(data) > 1_000 * self._bytes_max:\n",
+        test="tests/rebalance/protocol/test_decoding.py"
+        "::test_an_invalid_message_is_rejected_with_its_field",
+    ),
+    Mutant(
+        name="scram-proof",
+        rule="a login verifies that the server knows the password",
+        file="streams/kafka/admin/transaction_requests.py",
+        old='        if not hmac.compare_digest(base64.b64decode(parts["v"]), self._signature):\n',
+        new='        if "v" not in parts:\n',
+        test="tests/streams/kafka/admin/test_scram_login.py"
+        "::test_a_server_that_does_not_know_the_password_is_refused",
+    ),
+    Mutant(
+        name="dashboard-token",
+        rule="the dashboard shows the group to holders of its token only",
+        file="streams/dashboard/access_control.py",
+        old='        return fits and scheme.lower() == "bearer"\n',
+        new='        return bool(fits) or scheme.lower() == "bearer"\n',
+        test="tests/streams/dashboard/test_web.py::test_no_group_data_are_sent_without_the_token",
+    ),
+    Mutant(
+        name="dashboard-markup",
+        rule="the dashboard's page shows names as text, never as markup",
+        file="streams/dashboard/page/page.js",
+        old="if (node.textContent !== text) node.textContent = text;",
+        new="if (node.textContent !== text) node.innerHTML = text;",
+        test="tests/streams/dashboard/test_page.py::test_forged_names_are_text_only",
+    ),
+    Mutant(
+        name="readable-files",
+        rule="only their user can read files of a store",
+        file="state_stores/private_files.py",
+        old="FILE_MODE: Final = 0o600\n",
+        new="FILE_MODE: Final = 0o644\n",
+        test="tests/state_stores/bulk_restore/test_location.py"
+        "::test_only_its_user_can_read_files_of_a_directory",
+    ),
+)
