@@ -62,12 +62,12 @@ def files_below(*roots: Path) -> Iterator[Path]:
         yield from (path for path in root.rglob("*") if not path.is_symlink())
 
 
-def too_open(*roots: Path) -> dict[str, str]:
-    """Return the paths that another user may use: files above 0600, directories above 0700."""
+def too_open(*roots: Path, bits: int = 0o077) -> dict[str, str]:
+    """Return the paths that another user may use, and files that can be executed."""
     return {
         str(path): stat.filemode(mode)
         for path in files_below(*roots)
-        if (mode := path.stat().st_mode) & 0o077 or (stat.S_ISREG(mode) and mode & 0o100)
+        if (mode := path.stat().st_mode) & bits or (stat.S_ISREG(mode) and mode & 0o100)
     }
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from tests.integration.security.secured_broker import SecuredBroker, User
 from tests.streams.cli.command_runs import Command
 
+#: A command that starts Spark takes a minute on a busy machine.
+_SPARK_S: Final = 600.0
 _PROGRAM: Final = """
 from tidewheel import Serdes, StreamsBuilder
 
@@ -120,7 +122,7 @@ class SecuredApp:
     def call(self, settings: Path, *arguments: str) -> tuple[int, str]:
         """Run a command to its end; return its exit code and output."""
         with self._command(*arguments, "--config", str(settings)) as command:
-            code = command.wait()
+            code = command.wait(_SPARK_S)
         self.outputs[" ".join(arguments)] = command.said
         return code, command.said
 

@@ -67,8 +67,8 @@ class Command:
         assert pid in self.workers
         os.kill(pid, signal.SIGKILL)
 
-    def wait(self) -> int:
-        code = self._process.wait(PATIENCE_S)
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        code = self._process.wait(timeout_s)
         self._reader.join(10)
         return code
 
