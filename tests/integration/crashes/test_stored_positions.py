@@ -27,6 +27,7 @@ from tidewheel.state_stores.layout.restore import position_name
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.streams.broker import KafkaBroker
 from tidewheel.tasks.kafka.ports import NewTopic
 
 _RECORDS: Final = [(b"key-%03d" % (index % 100), b"x") for index in range(1_000)]
@@ -161,17 +162,28 @@ def test_planted_row_would_stay_with_a_trusted_position(counted: Counted) -> Non
     assert counted.counts() == _COUNTS | {_PLANTED.decode(): 7}
 
 
+@pytest.fixture
+def cleaned_cluster() -> Iterator[Cluster]:
+    """A cluster whose log cleaner looks for dirty logs five times per second, not every 15 s."""
+    with KafkaBroker(properties={"log.cleaner.backoff.ms": 200}) as broker:
+        made = Cluster(broker.bootstrap_servers)
+        yield made
+        made.close()
+
+
 @pytest.mark.fault("30")
 @pytest.mark.nightly("TIDEWHEEL_FAULTS")
 @pytest.mark.timeout(400)
 def test_key_deleted_behind_an_old_position_does_not_return(
-    cluster: Cluster,
+    cleaned_cluster: Cluster,
     config: dict[str, Any],
     start_app: StartApp,
     unique: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log cleaner has removed the deletes that the stored position has not seen."""
+    cluster = cleaned_cluster
+    config |= {"bootstrap_servers": cluster.bootstrap_servers}
     source, changelog = f"in-{unique}", f"{config['application_id']}-rows-changelog"
     cluster.create({source: 1})
     cleaned = {
@@ -189,18 +201,20 @@ def test_key_deleted_behind_an_old_position_does_not_return(
     assert rows.content() == {key.decode(): "old" for key in keys}
     # Another worker deletes half of the keys; the cleaner removes values and deletes.
     deleted = keys[:5]
-    cluster.send(changelog, [(key, None) for key in deleted], first_timestamp=2_000)
+    now_ms = time.time_ns() // 1_000_000
+    cluster.send(changelog, [(key, None) for key in deleted], first_timestamp=now_ms)
 
-    times = count(3_000, 1_000)  # each rolls the segment: a delete goes in a second cleaning
+    # Each is later than the segment's first record, a transaction's end, so it rolls the segment.
+    # The first cleaning sets the time from which a delete may go, and the next one removes it.
+    times = count(now_ms + 1_000, 1_000)
 
     def is_cleaned() -> bool:
         cluster.send(changelog, [(keys[9], b"old")], first_timestamp=next(times))
         left = {record.key for record in cluster.read(changelog)}
         return not left.intersection(deleted)
 
-    until(is_cleaned, "the log cleaner removes the deletes", 200)
-    old_ms = time.time_ns() // 1_000_000 - 2 * _HOUR_MS
-    _plant(config, _edited(written_at_ms=lambda _: old_ms), "rows")
+    until(is_cleaned, "the log cleaner removes the deletes")
+    _plant(config, _edited(written_at_ms=lambda written_ms: written_ms - 2 * _HOUR_MS), "rows")
     with caplog.at_level(logging.INFO, "tidewheel"):
         content = rows.content()
     assert content == {key.decode(): "old" for key in keys[5:]}
