@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 PRODUCE = 0
+FETCH = 1
 METADATA = 3
 OFFSET_FETCH = 9
 FIND_COORDINATOR = 10

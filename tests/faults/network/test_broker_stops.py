@@ -2,15 +2,20 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.fakes.proxy import FETCH, KafkaProxy
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import FaultRun, incarnations
+from tests.faults.fault_run import FaultRun, eventually, incarnations
 from tests.integration.cluster import Cluster, until
+from tests.integration.processes import WorkerProcess
+from tests.integration.programs.jobs import STORE
 from tidewheel.streams.broker import KafkaBroker
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -22,6 +27,7 @@ pytestmark = [
 #: A worker may need several calls in a row after an outage, of 30 s each.
 _RECOVERY_S = 240.0
 _NTH = 5
+_ALARM_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,41 @@ def test_broker_dies_in_an_open_transaction(
     run.workers["c"].signal_all(signal.SIGCONT)
     broker.start()
     _verify_recovery(run, record_property)
+
+
+@pytest.mark.fault("54")
+def test_restore_reports_a_broker_that_stops_and_continues_after_it(
+    make_run: MakeRun, broker: KafkaBroker, record_property: Callable[..., None]
+) -> None:
+    stopped = threading.Event()
+
+    def stop() -> None:
+        os.kill(broker.pid, signal.SIGSTOP)
+        stopped.set()
+
+    run = make_run()
+    with KafkaProxy(broker.bootstrap_servers) as proxy:
+        run.begin("a")
+        run.until_progress()
+        changelog = changelog_topic(run.application_id, STORE)
+        topic_id = run.cluster.admin.describe_topics([changelog])[changelog].topic_id
+        proxy.before_request(FETCH, stop, topic_id)
+        waiting = run.start("b", bootstrap_servers=proxy.bootstrap_servers)
+        try:
+            until(stopped.is_set, "b restores")
+            error = f"(cluster {proxy.bootstrap_servers}); check that the brokers run"
+            took_s = eventually(lambda: _reports(waiting, error), "an error", _ALARM_S)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        record_property("recovery_s", took_s)
+        run.until_shared()
+        run.verify()
+
+
+def _reports(worker: WorkerProcess, error: str) -> bool:
+    """Return True if the worker reports an error; lines of its watchdog are JSON."""
+    lines = worker.log.splitlines()
+    return any(error in line for line in lines if not line.startswith("{"))
 
 
 def _verify_recovery(
