@@ -270,7 +270,7 @@ class FaultRun:
     def _are_dead_fenced(self) -> bool:
         assert all(map(incarnations, self.workers.values())), "logs of workers name no incarnation"
         dead = {life for worker in self.dead for life in incarnations(worker)}
-        return dead <= self.trace().ended()
+        return not dead or dead <= self.trace().ended()
 
     def epochs(self) -> dict[int, int]:
         """Return the epoch of the task of each partition."""

@@ -5,22 +5,29 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from random import Random
 from typing import Any, Final, Self
 
 import pytest
 
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import PARTITIONS, WORKERS, FaultRun
+from tests.faults.fault_run import PARTITIONS, PATIENT, WORKERS, FaultRun
 from tests.integration.cluster import Feed
-from tests.integration.processes import numbered
+from tests.integration.processes import numbered, owned
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.messages import GrantedOk, Ready
 from tidewheel.rebalance.protocol.records import TaskRecord
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 
 _ROUNDS: Final = 3
-_STATE_MB: Final = int(os.environ.get("TIDEWHEEL_FAULTS_STATE_MB", "256"))
+_STATE_MB: Final = int(os.environ.get("TIDEWHEEL_FAULTS_STATE_MB", "64"))
+#: Two tasks of seven key ranges each. Threads are a worker's capacity, so all have as many.
+_THREADS: Final = 14
 _KEY_BYTES: Final = 1_000
 _BATCH: Final = 5_000
 #: A pause of a moved task is below half a second on a quiet machine. A busy one shares its two cores
@@ -46,12 +53,17 @@ def test_rolling_restarts_move_no_other_task(
 def test_changes_of_key_ranges_keep_the_order_of_each_key(
     make_run: MakeRun, kill: bool, record_property: Callable[..., None]
 ) -> None:
-    """A kill leaves ranges at different offsets; the next life cuts them in another way."""
-    run = make_run(is_static=True)
-    run.begin(parallelising_factor=4)
+    """A killed worker leaves ranges at different offsets; its next life divides keys otherwise."""
+    run = make_run(
+        job="nap_and_count_by_key",
+        is_static=True,
+        config={**PATIENT, "num_stream_threads": _THREADS},
+    )
+    factors = (4, 7, 1, 4)
+    run.begin(parallelising_factor=factors[0])
     times = [
-        _restart(run, name, kill=kill, parallelising_factor=factor)
-        for factor in (7, 1, 4)
+        _restart(run, name, kills_at=before if kill else 0, parallelising_factor=factor)
+        for before, factor in pairwise(factors)
         for name in WORKERS
     ]
     record_property("times", len(times))
@@ -59,23 +71,51 @@ def test_changes_of_key_ranges_keep_the_order_of_each_key(
     run.verify()
 
 
-def _restart(run: FaultRun, name: str, *, kill: bool = False, **settings: Any) -> float:
-    """Restart a worker under load; return the seconds until it has its tasks again."""
+def _restart(run: FaultRun, name: str, *, kills_at: int = 0, **settings: Any) -> float:
+    """Restart a worker under load; return the seconds until it has its tasks again.
+
+    `kills_at`: its number of key ranges, which are at different offsets when it is killed.
+    """
     run.until_progress()
     owners, epochs = run.owners(), run.epochs()
-    begun_s = time.monotonic()
-    if kill:
-        run.kill(name)
-    else:
-        run.leave(name)
+    with _delayed_range(run, name, kills_at) if kills_at > 1 else nullcontext():
+        begun_s = time.monotonic()
+        if kills_at:
+            run.kill(name)
+        else:
+            run.leave(name)
     run.start(name, **settings)
     run.until_shared()
     took_s = time.monotonic() - begun_s
     unaffected = {partition for partition, names in owners.items() if names != [name]}
     after = run.epochs()
     assert {each: after[each] for each in unaffected} == {each: epochs[each] for each in unaffected}
-    assert run.owners() == owners or kill
+    assert run.owners() == owners
     return took_s
+
+
+@contextmanager
+def _delayed_range(run: FaultRun, name: str, ranges: int) -> Generator[None]:
+    """Delay a worker's call in one of a task's key ranges; the others commit their work."""
+    partition, path = min(owned(run.workers[name])), run.folder / "call"
+    path.touch()
+    key = b"call-%d" % partition
+    run.cluster.send(run.source, [(key, str(path).encode())], partition=partition)
+    run.until(lambda: len(set(_range_offsets(run, partition))) > 1, f"a range of {name} is behind")
+    assert len(_range_offsets(run, partition)) == ranges
+    yield
+    path.unlink()
+
+
+def _range_offsets(run: FaultRun, partition: int) -> list[int]:
+    """Return the committed offset of each key range of a partition; one if all are equal."""
+    source = TopicPartition(run.source, partition)
+    offset, metadata = run.cluster.admin.committed(run.application_id, [source], stable=True)[
+        source
+    ]
+    progress = Progress.decode(metadata, committed_offset=offset)
+    assert progress is not None, metadata
+    return [each.offset for each in progress.ranges]
 
 
 @pytest.mark.fault("43")
@@ -85,7 +125,7 @@ def test_groups_grow_and_shrink_with_much_state(
     make_run: MakeRun, record_property: Callable[..., None]
 ) -> None:
     record_property("state_mb", _STATE_MB)
-    run = make_run(config={"drain_timeout_ms": 120_000})
+    run = make_run(config={**PATIENT, "drain_timeout_ms": 120_000})
     run.begin("a")
     _fill(run)
     run.until_progress()
@@ -105,12 +145,22 @@ def test_groups_grow_and_shrink_with_much_state(
     assert len(pauses.moves) >= 2 * (PARTITIONS - 1), "each of three tasks moves and comes back"
     assert max(pauses.moves) < _PAUSE_S
     run.verify()
-    released = [
-        each
-        for each in run.trace().records
+    _assert_all_moves_waited_for_learners(run)
+
+
+def _assert_all_moves_waited_for_learners(run: FaultRun) -> None:
+    trace = run.trace()
+    sources = {
+        each.source
+        for each in trace.records
         if isinstance(each, TaskRecord) and each.event == "RELEASED"
-    ]
-    assert {each.source for each in released} == {"ack"}, "workers drain before they leave"
+    }
+    assert sources == {"ack"}, "owners release their tasks, and none is fenced"
+    ready = {(each.task, each.incarnation) for each in trace.messages if isinstance(each, Ready)}
+    grants = [each for each in trace.messages if isinstance(each, GrantedOk)]
+    first = {each.task: each.task_epoch for each in reversed(grants)}
+    moves = {(each.task, each.incarnation) for each in grants if each.task_epoch > first[each.task]}
+    assert moves <= ready, f"granted before their learners were ready: {moves - ready}"
 
 
 def _fill(run: FaultRun) -> None:

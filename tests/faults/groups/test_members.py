@@ -24,8 +24,11 @@ pytestmark = [
     pytest.mark.nightly("TIDEWHEEL_FAULTS"),
 ]
 
-FLOOD_S: Final = 10
+#: Longer than the session, so members whose heartbeats are lost in it would be declared dead.
+FLOOD_S: Final = 15
 FLOOD_PER_S: Final = 20_000
+#: A request without an answer is repeated every 30 s.
+ASKS: Final = 10
 
 
 @pytest.mark.fault("40")
@@ -101,7 +104,8 @@ def test_grant_that_is_revoked_before_its_offsets_are_known_is_dropped(
         late = run.start("b", bootstrap_servers=proxy.bootstrap_servers)
         run.until_shared()
         first = owned(late)
-        proxy.before_request(OFFSET_FETCH, ask_late)
+        for _ in range(ASKS):
+            proxy.before_request(OFFSET_FETCH, ask_late)
         run.kill("a")
         assert asks.wait(PATIENCE_S), "b asks for the offsets of its new tasks"
         others = [run.start(name) for name in ("c", "d", "e")]

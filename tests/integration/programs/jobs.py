@@ -24,10 +24,20 @@ def count_by_key(source: str, sink: str) -> StreamsBuilder:
 
 
 def hold_and_count_by_key(source: str, sink: str) -> StreamsBuilder:
+    return _call_and_count_by_key(source, sink, slow_calls.hold_once)
+
+
+def nap_and_count_by_key(source: str, sink: str) -> StreamsBuilder:
+    return _call_and_count_by_key(source, sink, slow_calls.nap_while)
+
+
+def _call_and_count_by_key(
+    source: str, sink: str, function: Callable[[bytes], bytes]
+) -> StreamsBuilder:
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
-        .map_values(slow_calls.hold_once)
+        .map_values(function)
         .group_by_key(key_serde=Serdes.string(), value_serde=Serdes.bytes())
         .count(store=STORE)
         .to_stream()
@@ -76,6 +86,7 @@ JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
     for job in (
         count_by_key,
         hold_and_count_by_key,
+        nap_and_count_by_key,
         word_count,
         count_in_memory,
         copy,

@@ -58,6 +58,13 @@ def hold_once(value: bytes) -> bytes:
     return value
 
 
+def nap_while(value: bytes) -> bytes:
+    """Sleep while the file of this name exists, if the value is a path."""
+    while value.startswith(b"/") and Path(value.decode()).exists():
+        time.sleep(0.02)
+    return value
+
+
 class Napping(FixedKeyProcessor[bytes, bytes, bytes]):
     def init(self, context: Any) -> None:
         super().init(context)
