@@ -19,7 +19,7 @@ from tests.faults.bounds.large_run import (
 from tests.integration.cluster import Feed, until
 from tests.integration.programs.large_jobs import CATCH_UP_WINDOW_MS
 
-_RECORDS: Final = int(os.environ.get("TIDEWHEEL_BOUNDS_BACKLOG", "500000"))
+_RECORDS: Final = int(os.environ.get("TIDEWHEEL_BOUNDS_BACKLOG", "200000"))
 #: The second input has one record in this many, spread over the same time.
 _ONE_IN: Final = 50
 _KEYS: Final = 20

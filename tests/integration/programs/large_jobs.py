@@ -166,7 +166,7 @@ def catch_up(source: str, sink: str) -> StreamsBuilder:
     windows.count(store="windows").to_stream(lambda key, _: f"{key.key}@{key.start}").to(
         sink, **_RESULT
     )
-    left.join(right, _sum, within=JoinWindows(0)).map_values(lambda _: -1).to(sink, **_RESULT)
+    left.join(right, _sum, within=JoinWindows(1)).map_values(lambda _: -1).to(sink, **_RESULT)
     return builder
 
 
