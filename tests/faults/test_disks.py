@@ -16,9 +16,14 @@ from tests.integration.cluster import Cluster, until
 from tests.integration.processes import WorkerProcess, owned
 from tidewheel.streams.kafka.admin.group_log import state_topic
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
-
 _FULL_S: Final = float(os.environ.get("TIDEWHEEL_FULL_DISK_S", "60"))
+
+pytestmark = [
+    pytest.mark.timeout(600 + int(_FULL_S)),
+    pytest.mark.broker,
+    pytest.mark.slow,
+]
+
 _SMALL_BUFFERS: Final = {"write_buffer_bytes": 1 << 20, "family_write_buffer_bytes": 1 << 16}
 _MEBIBYTE: Final = 1 << 20
 #: A disk whose flushes of a memtable take four seconds, and the time with it.
