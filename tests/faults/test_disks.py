@@ -49,8 +49,8 @@ def make_disk(tmp_path: Path) -> Iterator[MakeDisk]:
         disk.unmount()
 
 
-def _run(make_run: MakeRun, cluster: Cluster, rate: int = 500) -> FaultRun:
-    run = make_run(rate=rate)
+def _run(make_run: MakeRun, cluster: Cluster) -> FaultRun:
+    run = make_run(rate=500)
     letters = f"{run.application_id}-letters"
     cluster.create({letters: 1})
     run.config |= {
@@ -98,13 +98,15 @@ def test_application_lives_with_a_full_disk_and_recovers(
     record_property: Callable[..., None],
 ) -> None:
     """Its only worker stays full for a minute, or for `TIDEWHEEL_FULL_DISK_S`."""
-    run = _run(make_run, cluster, rate=500 if _FULL_S <= 60 else 10)
+    run = _run(make_run, cluster)
     disk = make_disk("a")
     run.begin("a")
     worker = run.workers["a"]
     run.until_progress()
     disk.fill()
     until(lambda: _FULL_TEXT in worker.log and not owned(worker), "the worker drops all tasks")
+    if _FULL_S > 60:
+        run.feed.rate = 10  # a backlog that the worker can process afterwards
     full_s = time.monotonic()
     time.sleep(_FULL_S / 4)
     before = _Usage.of(run, worker, disk)

@@ -206,7 +206,11 @@ class Feed:
 
 
 class SteadyFeed(threading.Thread):
-    """Writes records at a rate until `stop`, and keeps them; `make(n)` returns the n-th record."""
+    """Writes records until `stop`, and keeps them; `make(n)` returns the n-th record.
+
+    Attributes:
+        rate: Records per second; may change.
+    """
 
     _made: ClassVar["WeakSet[SteadyFeed]"] = WeakSet()
 
@@ -222,7 +226,7 @@ class SteadyFeed(threading.Thread):
         self._cluster = cluster
         self._topic = topic
         self._make = make
-        self._rate = rate
+        self.rate = rate
         self._done = threading.Event()
         self.records: list[tuple[bytes, bytes]] = []
         self.elapsed_s = 0.0
@@ -230,13 +234,13 @@ class SteadyFeed(threading.Thread):
 
     def run(self) -> None:
         begin = time.monotonic()
+        due = 0.0
         with Feed(self._cluster, self._topic) as feed:
             while not self._done.wait(0.02):
-                self.elapsed_s = time.monotonic() - begin
+                before_s, self.elapsed_s = self.elapsed_s, time.monotonic() - begin
+                due += (self.elapsed_s - before_s) * self.rate
                 first = len(self.records)
-                records = [
-                    self._make(index) for index in range(first, int(self.elapsed_s * self._rate))
-                ]
+                records = [self._make(index) for index in range(first, int(due))]
                 if records:
                     feed.send(records, first_timestamp=1_000 + first)
                     self.records += records

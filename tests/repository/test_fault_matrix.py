@@ -4,12 +4,18 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from checks import reliability_page
 from checks.reliability_page import matrix
 from checks.repository_files import ROOT
+
+#: `make test` shows that these are survived; `make faults` does so for all.
+_ALWAYS: Final = frozenset(
+    ["1", "3", "5", "7", "9", "12", "18", "21", "26", "28", "32", "34", "38", "39", "42"]
+)
 
 
 def _marks(tree: ast.AST) -> Iterator[ast.Call]:
@@ -39,6 +45,28 @@ def _named_faults() -> dict[str, set[Path]]:
 
 def test_tests_name_only_faults_of_the_matrix() -> None:
     assert set(_named_faults()) <= set(matrix())
+
+
+def test_each_fault_has_a_test() -> None:
+    assert set(matrix()) <= set(_named_faults())
+
+
+def test_make_test_runs_a_test_of_each_frequent_fault() -> None:
+    always: set[str] = set()
+    for path in {path for paths in _named_faults().values() for path in paths}:
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        marks = [each.value for each in module.body if isinstance(each, ast.Assign)]
+        if any("mark.nightly" in ast.unparse(each) for each in marks if isinstance(each, ast.List)):
+            continue
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef) and not _is_nightly(node):
+                always |= _faults(node)
+    assert always >= _ALWAYS
+
+
+def _is_nightly(test: ast.FunctionDef) -> bool:
+    decorators = (ast.unparse(decorator).lower() for decorator in test.decorator_list)
+    return any(text.startswith(("pytest.mark.nightly", "nightly")) for text in decorators)
 
 
 def test_results_are_of_tests_that_exist() -> None:
