@@ -31,9 +31,7 @@ _TESTS: Final = _ROOT / "tests"
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = list(sys.argv[1:] if arguments is None else arguments)
     codes: list[int] = []
-    for name, value in _JAVA.items():
-        os.environ.setdefault(name, value)
-    os.environ.pop(_NO_BYTECODE, None)
+    speed_up_starts()
     with archived_spark(_ROOT / ".venv" / "class-archives") as environment:
         if not any(_TESTS.rglob("*-pytest-*.pyc")):
             _compile_tests()
@@ -46,6 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if codes[-1] not in (_PASSED, _NO_TESTS):
             return codes[-1]
     return _PASSED if _PASSED in codes else _NO_TESTS
+
+
+def speed_up_starts() -> None:
+    """Set the environment for tests that start many processes."""
+    for name, value in _JAVA.items():
+        os.environ.setdefault(name, value)
+    os.environ.pop(_NO_BYTECODE, None)
 
 
 def _compile_tests() -> None:

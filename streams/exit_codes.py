@@ -130,6 +130,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
 def _is_unreachable(error: BaseException) -> bool:
     """Compare librdkafka's error names, so commands without Kafka need not import its client."""
     cause = error.__cause__
+    if isinstance(cause, TimeoutError):
+        return True
     if cause is None or not cause.args:
         return False
     name: object = getattr(cause.args[0], "name", None)

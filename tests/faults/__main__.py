@@ -11,6 +11,7 @@ from typing import Final
 
 from checks import generated_parts
 from checks.reliability_page import RESULTS
+from checks.run_tests import speed_up_starts
 
 _PYTEST: Final = (
     *(sys.executable, "-m", "pytest", "-p", "tests.faults.recorder", "-p", "no:xdist"),
@@ -19,6 +20,7 @@ _PYTEST: Final = (
 
 
 def main(arguments: Sequence[str]) -> int:
+    speed_up_starts()
     nightly = os.environ | {"TIDEWHEEL_FAULTS": "1"}
     code = subprocess.run([*_PYTEST, *arguments], check=False, env=nightly).returncode
     generated_parts.main(["--write"])

@@ -61,6 +61,12 @@ def test_an_unreachable_cluster_has_its_own_exit_code(name: str, code: ExitCode)
     assert exit_code_of(error) is code
 
 
+def test_a_request_without_an_answer_shows_an_unreachable_cluster() -> None:
+    error = StreamsError("describe topics")
+    error.__cause__ = TimeoutError()
+    assert exit_code_of(error) is ExitCode.KAFKA_UNREACHABLE
+
+
 def test_the_table_names_every_code() -> None:
     table = markdown_table()
     for code in ExitCode:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from checks.run_tests import speed_up_starts
 from tests.faults.broker_cluster import NODES, BrokerCluster
 from tests.faults.fault_run import FaultRun
 from tests.faults.soak.nemesis import Nemesis
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first round")
     parser.add_argument("--results", type=Path, help="append the result to this file, as a line")
     chosen = parser.parse_args()
+    speed_up_starts()
     seed: int = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
     started = datetime.fromtimestamp(time.time_ns() // 1_000_000_000, UTC)
     folder = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -103,7 +103,7 @@ def _lane(
     faults: list[Fault] = []
     at_s = 0.0
     while True:
-        fault = _fault(chance, kinds, wait_s=chance.uniform(2.0, 25.0), brokers=brokers)
+        fault = _fault(chance, kinds, wait_s=chance.uniform(5.0, 50.0), brokers=brokers)
         at_s += fault.wait_s + fault.for_s
         if at_s > seconds:
             return faults
