@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, repeat
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -60,11 +61,13 @@ from tidewheel.tasks.kafka.ports import (
 
 _FENCING_THREADS: Final = 16
 _ASK_AGAIN_S: Final = 0.05
+_AWAY_S: Final = 0.5
 _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
-#: Seconds for an answer with committed offsets. A client that exceeds it is dropped, as its
-#: connection may be dead.
+#: Seconds for an answer with committed offsets. A slower client is dropped.
 _READER_S: Final = 10.0
+#: Seconds to wait for the controller: a client that waits for a dead one spins.
+_DESCRIBE_S: Final = (0.5, 1.0, 2.0, 5.0)
 #: Seconds of the first request in `reach`.
 _POLL_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
@@ -84,9 +87,8 @@ class KafkaAdmin:
         self._log = ClientLog(name, with_debug=with_debug)
         #: Set by the first successful call: the login is right, so a later refusal is transient.
         self._logged_in = False
-        #: True until a call finds a broker. A waiting admin call keeps two of librdkafka's
-        #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so
-        #: `_ask` sends one first.
+        #: True until a call finds a broker. A waiting admin call spins (60 % of a CPU, measured); a
+        #: metadata request waits idle, so `_ask` sends one first.
         self._is_away = True
         # Kept until `close`: garbage collection of a client fails its pending futures.
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
@@ -140,14 +142,7 @@ class KafkaAdmin:
         unique_names = list(dict.fromkeys(names))
         if not unique_names:
             return {}
-        descriptions = self._each(
-            "describe topics",
-            lambda left: self._client.describe_topics(
-                TopicCollection(unique_names), request_timeout=left
-            ),
-            needs="DESCRIBE",
-            fine=NO_TOPIC,
-        )
+        descriptions = self._describe("describe topics", unique_names)
         settings = (
             self._topic_settings(list(descriptions), config) if config and descriptions else {}
         )
@@ -254,14 +249,8 @@ class KafkaAdmin:
         self, transactions: Mapping[TopicPartition, OpenTransaction]
     ) -> dict[TopicPartition, OpenTransaction]:
         try:
-            described = self._each(
-                "describe topics",
-                lambda left: self._client.describe_topics(
-                    TopicCollection(sorted({partition.topic for partition in transactions})),
-                    request_timeout=left,
-                ),
-                needs="DESCRIBE",
-                fine=NO_TOPIC,
+            described = self._describe(
+                "describe topics", sorted({partition.topic for partition in transactions})
             )
             cluster = self._ask(
                 "describe the cluster",
@@ -527,14 +516,7 @@ class KafkaAdmin:
     def _wait_until_usable(self, names: Sequence[str]) -> None:
         what = f"create topics {_names(names)}"
         for deadline_s in self._until(what, "they were created, but a partition has no leader yet"):
-            descriptions = self._each(
-                what,
-                lambda left: self._client.describe_topics(
-                    TopicCollection(list(names)), request_timeout=left
-                ),
-                needs="DESCRIBE",
-                fine=NO_TOPIC,
-            )
+            descriptions = self._describe(what, names)
             led = [
                 name
                 for name, topic in descriptions.items()
@@ -544,6 +526,17 @@ class KafkaAdmin:
             if len(led) == len(set(names)):
                 return
             _pause(deadline_s)
+
+    def _describe(self, what: str, names: Sequence[str]) -> dict[Any, Any]:
+        waits_s = chain(_DESCRIBE_S, repeat(_DESCRIBE_S[-1]))
+        return self._each(
+            what,
+            lambda left: self._client.describe_topics(
+                TopicCollection(list(names)), request_timeout=min(left, next(waits_s))
+            ),
+            needs="DESCRIBE",
+            fine=NO_TOPIC,
+        )
 
     def _each(
         self,
@@ -656,8 +649,8 @@ def metadata_text(partition: Any) -> str:
         return error.object.decode(errors="replace")
 
 
-def _pause(deadline_s: float) -> None:
-    time.sleep(max(min(_ASK_AGAIN_S, deadline_s - time.monotonic()), 0))
+def _pause(deadline_s: float, pause_s: float = _ASK_AGAIN_S) -> None:
+    time.sleep(max(min(pause_s, deadline_s - time.monotonic()), 0))
 
 
 def _name(key: Any) -> str:
