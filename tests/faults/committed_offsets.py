@@ -8,17 +8,25 @@ from tidewheel.rebalance.model import TopicPartition
 
 #: Versions of an offset's key (Kafka's `OffsetCommitKey`); 2 is a group's metadata.
 _OFFSET_KEYS = (0, 1)
+_WITH_LEADER_EPOCH = 3
+_COMPACT = 4
 
 
 def offset_commits(cluster: Cluster, group: str) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield partition and offset of each decided commit, in order."""
+    """Yield partition and offset of each decided commit of ours, in order; others lack metadata."""
     for record in cluster.read("__consumer_offsets"):
         key = _Reader(record.key)
         if key.number(">h") not in _OFFSET_KEYS or record.value is None:
             continue
         if key.text() == group:
             partition = TopicPartition(key.text(), key.number(">i"))
-            yield partition, _Reader(record.value, 2).number(">q")
+            value = _Reader(record.value)
+            version, offset = value.number(">h"), value.number(">q")
+            if version >= _WITH_LEADER_EPOCH:
+                value.number(">i")
+            # A compact string begins with its length plus one, as a variable-length number.
+            if value.number(">B") > 1 if version >= _COMPACT else value.number(">h") > 0:
+                yield partition, offset
 
 
 class _Reader:

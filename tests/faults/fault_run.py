@@ -268,7 +268,8 @@ class FaultRun:
         return self.cluster.is_consumed(self.application_id, self.source)
 
     def _are_dead_fenced(self) -> bool:
-        assert all(map(incarnations, self.workers.values())), "logs of workers name no incarnation"
+        if not all(map(incarnations, self.workers.values())):
+            return False  # a worker that was started again has not joined yet
         dead = {life for worker in self.dead for life in incarnations(worker)}
         return not dead or dead <= self.trace().ended()
 

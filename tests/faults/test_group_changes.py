@@ -25,6 +25,7 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 
 _ROUNDS: Final = 3
+_RESETS: Final = 20
 _STATE_MB: Final = int(os.environ.get("TIDEWHEEL_FAULTS_STATE_MB", "64"))
 #: Two tasks of seven key ranges each. Threads are a worker's capacity, so all have as many.
 _THREADS: Final = 14
@@ -215,3 +216,21 @@ class _Pauses(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self.join()
+
+
+@pytest.mark.fault("41")
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
+def test_offsets_that_another_program_resets_change_nothing_in_a_running_group(
+    make_run: MakeRun, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    run.begin()
+    run.until_progress()
+    owners = run.owners()
+    for number in range(_RESETS):
+        reset = dict.fromkeys(run.cluster.log_ends(run.source), number % 2 * 1_000_000)
+        run.cluster.admin.alter_committed(run.application_id, reset)
+    record_property("times", _RESETS)
+    record_property("recovery_s", run.until_progress())
+    assert run.owners() == owners
+    run.verify()

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, repeat
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -66,8 +65,8 @@ _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
 #: Seconds for an answer with committed offsets. A slower client is dropped.
 _READER_S: Final = 10.0
-#: Seconds to wait for the controller: a client that waits for a dead one spins.
-_DESCRIBE_S: Final = (0.5, 1.0, 2.0, 5.0)
+#: Seconds of a read's first attempt: a client that waits for a dead broker spins.
+_READ_S: Final = 0.5
 #: Seconds of the first request in `reach`.
 _POLL_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
@@ -309,7 +308,7 @@ class KafkaAdmin:
                 TopicPartition(offset.topic, offset.partition): CommittedOffset(
                     offset.offset, metadata_text(offset)
                 )
-                for offset in self._ask(what, read)
+                for offset in self._ask(what, read, is_read=False)
                 if offset.offset >= 0
             }
         except StreamsError as error:
@@ -324,7 +323,7 @@ class KafkaAdmin:
             with self._readers.lent(group_id, stable=True) as reader:
                 reader.committed([own_partition(group_id)], timeout=min(left, _READER_S))
 
-        self._ask(f"find the coordinator of group {group_id}", ask)
+        self._ask(f"find the coordinator of group {group_id}", ask, is_read=False)
 
     def _answers_unstable(self, group_id: str, partitions: list[KafkaPartition]) -> bool:
         try:
@@ -528,11 +527,10 @@ class KafkaAdmin:
             _pause(deadline_s)
 
     def _describe(self, what: str, names: Sequence[str]) -> dict[Any, Any]:
-        waits_s = chain(_DESCRIBE_S, repeat(_DESCRIBE_S[-1]))
         return self._each(
             what,
             lambda left: self._client.describe_topics(
-                TopicCollection(list(names)), request_timeout=min(left, next(waits_s))
+                TopicCollection(list(names)), request_timeout=left
             ),
             needs="DESCRIBE",
             fine=NO_TOPIC,
@@ -559,19 +557,19 @@ class KafkaAdmin:
                         raise
             return answers
 
-        answers: dict[Any, Any] = self._ask(what, read)
+        answers: dict[Any, Any] = self._ask(what, read, is_read=needs.startswith("DESCRIBE"))
         return answers
 
-    def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
+    def _ask(self, what: str, call: Callable[[float], Any], *, is_read: bool = True) -> Any:
         """Return `call(seconds left)`; retry transient errors until the deadline."""
         client = self._client
         deadline_s = time.monotonic() + self._timeout_s
-        listing_s = _LISTING_S
+        listing_s, answer_s = _LISTING_S, _READ_S if is_read else self._timeout_s
         while True:
             if self._client is None:
                 raise StreamsError(f"{what}: given up, because the client was closed meanwhile")
             try:
-                answer = self._answer(client, call, deadline_s, listing_s)
+                answer = self._answer(client, call, deadline_s, listing_s, answer_s)
             except KafkaException as exception:
                 error = error_of(exception)
                 self._is_away = error.code() in AWAY
@@ -591,17 +589,23 @@ class KafkaAdmin:
                 self._logged_in = True
                 self._is_away = False
                 return answer
-            listing_s *= 2
-            _pause(deadline_s)
+            listing_s, answer_s = 2 * listing_s, 2 * answer_s
+            _pause(deadline_s, _AWAY_S if self._is_away else _ASK_AGAIN_S)
 
     def _answer(
-        self, client: Any, call: Callable[[float], Any], deadline_s: float, listing_s: float
+        self,
+        client: Any,
+        call: Callable[[float], Any],
+        deadline_s: float,
+        listing_s: float,
+        answer_s: float,
     ) -> Any:
         try:
             if self._is_away:
                 left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
                 client.list_topics(timeout=min(left, listing_s))
-            return call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
+            left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
+            return call(min(left, answer_s))
         finally:
             client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
 
