@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from checks.reliability_page import faults_table, figures_table
+from checks.reliability_page import faults_table, figures_table, soaks_table
 from checks.repository_files import ROOT
 from tidewheel import RocksDBOptions, StreamsConfig
 from tidewheel.state_stores.rocksdb.options import meanings
@@ -145,6 +145,7 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "exit-codes": ("docs/running.md", markdown_table),
     "faults": ("docs/reliability.md", faults_table),
     "figures": ("docs/reliability.md", figures_table),
+    "soaks": ("docs/reliability.md", soaks_table),
 }
 
 
