@@ -97,6 +97,7 @@ def soaks_table() -> str:
             "repeated",
             "wrong",
             "longest stall, seconds",
+            "crashes of the Kafka client",
         ],
         [_soak_row(json.loads(line)) for line in lines],
     )
@@ -114,6 +115,7 @@ def _soak_row(soak: dict[str, Any]) -> list[str]:
         str(soak["repeated"]),
         str(soak["wrong"]),
         f"{soak['worst_stall_s']:.1f}",
+        str(soak["restarts"].get("client", 0)),
     ]
 
 

@@ -54,6 +54,7 @@ class FaultRun:
         resumes: From now on, processes that failpoints stop are continued at the next look.
         supervised: Workers that crash are started again at the next look; no other end is allowed.
         crashes: Their number by kind.
+        verdict: What `verify` has found, also if it fails.
     """
 
     cluster: Cluster
@@ -71,6 +72,7 @@ class FaultRun:
     forged: set[bytes] = field(default_factory=set[bytes])
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
+    verdict: Verdict | None = None
     feed: SteadyFeed = field(init=False)
     _lives: int = 0
 
@@ -257,7 +259,9 @@ class FaultRun:
         self.until(self._are_dead_fenced, "the group has fenced every dead worker")
         self.stop()
         acknowledged = Counter(key for key, _ in self.feed.records)
-        verdict = verify(self.cluster, self.application_id, self.source, self.sink, acknowledged)
+        self.verdict = verdict = verify(
+            self.cluster, self.application_id, self.source, self.sink, acknowledged
+        )
         _log.info("%s: %s", self.application_id, verdict)
         self.record("records", verdict.records)
         assert verdict.is_clean, verdict

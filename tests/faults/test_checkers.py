@@ -36,7 +36,14 @@ def _verdict(
     topics: dict[str, list[Any]] = {
         "in": [SimpleNamespace(key=each) for each in (b"a", b"b", b"a")],
         "__consumer_offsets": [
-            SimpleNamespace(key=key, value=struct.pack(">hq", 3, offset)) for offset in commits
+            SimpleNamespace(key=key, value=value)
+            for offset in commits
+            for value in (
+                struct.pack(">hqi", 3, offset, 0) + _text("ours"),
+                struct.pack(">hqi", 3, 0, 0) + _text(""),  # of another program
+                struct.pack(">hqiB", 4, offset, 0, 5) + b"ours",
+                struct.pack(">hqiB", 4, 0, 0, 1),  # of another program
+            )
         ],
     }
     cluster = SimpleNamespace(
@@ -67,6 +74,7 @@ def test_exact_result_is_clean() -> None:
         (_OUTPUT, {b"a": 2}, [3], {"wrong_state"}),
         (_OUTPUT, _STATE | {b"c": 1}, [3], {"wrong_state"}),
         (_OUTPUT, _STATE, [1, 3, 2], {"backwards"}),
+        (_OUTPUT, _STATE, [], {"backwards"}),
     ],
 )
 def test_each_difference_is_found(

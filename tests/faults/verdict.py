@@ -100,3 +100,5 @@ def _backwards(cluster: Cluster, application_id: str) -> Iterator[str]:
         if offset < last[partition]:
             yield f"{partition}: {offset} after {last[partition]}"
         last[partition] = offset
+    if not last:
+        yield "no commit was read"

@@ -26,7 +26,7 @@ _SAMPLE_S: Final = 0.1
 #: Seconds in which a worker may reach its failpoint.
 _REACHED_S: Final = 8.0
 #: Seconds for a worker to drain and stop while brokers come and go.
-_STOPPED_S: Final = 180.0
+_STOPPED_S: Final = 660.0
 
 #: Each value is the number of seconds to wait until the next step.
 Steps = Generator[float]

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from tests.integration.cluster import Cluster
 from tests.streams.cli.command_runs import ROOT, Command
 
-pytestmark = pytest.mark.nightly("TIDEWHEEL_FAULTS")
+pytestmark = [pytest.mark.nightly("TIDEWHEEL_FAULTS"), pytest.mark.fault("SECURITY")]
 
 _EVIL: Final = "evil_of_topics"
 #: Records each search for a module, and each class of a pickle. `importlib.import_module` raises

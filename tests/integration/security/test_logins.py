@@ -19,7 +19,7 @@ from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.worker.application import wiring
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.fault("SECURITY")]
 
 #: Records from which a restore helper builds runs; the product's limit is far higher.
 _RUNS_FROM = 2_000

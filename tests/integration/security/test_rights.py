@@ -16,7 +16,7 @@ from tests.integration.security.secured_broker import Decision, Right, SecuredBr
 from tidewheel import KafkaStreams
 from tidewheel.streams.worker.application.run_options import RunOptions
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.fault("SECURITY")]
 
 #: What the first word of the page's last column means: the worker ends, or it logs and runs.
 _ENDS = "error"

@@ -32,6 +32,7 @@ from tests.streams.cli.command_runs import Command
 from tidewheel.streams.broker.java import find_java
 
 pytestmark = [
+    pytest.mark.fault("SECURITY"),
     pytest.mark.timeout(1_800),
     pytest.mark.spark,
     pytest.mark.nightly("TIDEWHEEL_FAULTS"),
