@@ -79,14 +79,13 @@ def files_with(words: list[bytes], *roots: Path) -> list[str]:
     ]
 
 
-def topics_with(words: list[bytes], cluster: Cluster, application_id: str) -> list[str]:
-    return [
-        topic
-        for topic in cluster.admin.list_topics()
-        if topic.startswith(application_id)
-        for record in cluster.read(topic)
-        if any(
-            word in record.key + (record.value or b"") + repr(record.headers).encode()
-            for word in words
+def texts_of_topics(cluster: Cluster, application_id: str) -> dict[str, bytes]:
+    """Return all keys, values and headers of each topic of an application, also of its users."""
+    return {
+        topic: b"\n".join(
+            record.key + (record.value or b"") + repr(record.headers).encode()
+            for record in cluster.read(topic)
         )
-    ]
+        for topic in cluster.admin.list_topics()
+        if application_id in topic
+    }
