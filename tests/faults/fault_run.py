@@ -31,7 +31,12 @@ RECORDS_PER_S: Final = 2_000
 #: librdkafka 2.16 reads uninitialised memory while a starting broker knows the leaders of only some
 #: partitions (confluentinc/librdkafka#5280), and aborts by an assertion after an admin request
 #: without an answer (#4605).
-_CLIENT_CRASHES: Final = {-signal.SIGSEGV: "", -signal.SIGABRT: "Assertion `eonce->refcnt > 0'"}
+_CLIENT_CRASHES: Final = {
+    -signal.SIGSEGV: "Fatal Python error: Segmentation fault",
+    -signal.SIGABRT: "Assertion `eonce->refcnt > 0'",
+}
+#: faulthandler writes this if a thread of Python crashed, not one of the client's own.
+_CRASHED_IN_PYTHON: Final = "\nCurrent thread "
 WORKERS: Final = ("a", "b", "c")
 #: Time-outs for a busy machine.
 PATIENT: Final = {"session_timeout_ms": 12_000, "heartbeat_interval_ms": 2_000}
@@ -310,7 +315,8 @@ def crash_of(worker: WorkerProcess) -> str:
     if code == ExitCode.KAFKA_UNREACHABLE and "-> RUNNING" not in worker.log:
         return "unreachable"
     assert cause is not None, f"{worker.name} ended by {code}:\n{log}"
-    assert cause in log, log
+    assert cause in worker.log, log
+    assert code != -signal.SIGSEGV or _CRASHED_IN_PYTHON not in worker.log, log
     return "client"
 
 

@@ -36,7 +36,12 @@ class _Nursery:
             process = subprocess.Popen(
                 [sys.executable, "-m", _NURSERY, self._program],
                 cwd=_ROOT,
-                env={**os.environ, "PYTHONPATH": str(_ROOT), "FAILPOINT": ""},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(_ROOT),
+                    "PYTHONFAULTHANDLER": "1",
+                    "FAILPOINT": "",
+                },
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )

@@ -135,7 +135,7 @@ def _started(program: str, log: BinaryIO, within: Sequence[str]) -> "subprocess.
     return subprocess.Popen(
         [*within, sys.executable, "-m", program],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONFAULTHANDLER": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=log,

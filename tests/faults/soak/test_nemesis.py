@@ -169,13 +169,16 @@ def test_an_error_of_the_brokers_ends_the_faults(tmp_path: Path) -> None:
 
 
 _ASSERTION = "Assertion `eonce->refcnt > 0' failed"
+_SEGFAULT = "Fatal Python error: Segmentation fault"
 
 
 @pytest.mark.parametrize(
     ("code", "log", "kind"),
     [
         (-signal.SIGKILL, "", "kill"),
-        (-signal.SIGSEGV, "", "client"),
+        (-signal.SIGSEGV, f"{_SEGFAULT}\n\nThread 0x7 (most recent call first):", "client"),
+        (-signal.SIGSEGV, f"{_SEGFAULT}\n\nCurrent thread 0x7 (most recent call first):", None),
+        (-signal.SIGSEGV, "", None),
         (-signal.SIGABRT, _ASSERTION, "client"),
         (-signal.SIGABRT, "", None),
         (7, "CREATED -> REBALANCING", "unreachable"),
