@@ -60,13 +60,11 @@ from tidewheel.tasks.kafka.ports import (
 
 _FENCING_THREADS: Final = 16
 _ASK_AGAIN_S: Final = 0.05
-_AWAY_S: Final = 0.5
 _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
-#: Seconds for an answer with committed offsets. A slower client is dropped.
+#: Seconds for an answer with committed offsets. A client that exceeds it is dropped, as its
+#: connection may be dead.
 _READER_S: Final = 10.0
-#: Seconds of a read's first attempt: a client that waits for a dead broker spins.
-_READ_S: Final = 0.5
 #: Seconds of the first request in `reach`.
 _POLL_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
@@ -86,8 +84,9 @@ class KafkaAdmin:
         self._log = ClientLog(name, with_debug=with_debug)
         #: Set by the first successful call: the login is right, so a later refusal is transient.
         self._logged_in = False
-        #: True until a call finds a broker. A waiting admin call spins (60 % of a CPU, measured); a
-        #: metadata request waits idle, so `_ask` sends one first.
+        #: True until a call finds a broker. A waiting admin call keeps two of librdkafka's
+        #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so
+        #: `_ask` sends one first.
         self._is_away = True
         # Kept until `close`: garbage collection of a client fails its pending futures.
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
@@ -141,7 +140,14 @@ class KafkaAdmin:
         unique_names = list(dict.fromkeys(names))
         if not unique_names:
             return {}
-        descriptions = self._describe("describe topics", unique_names)
+        descriptions = self._each(
+            "describe topics",
+            lambda left: self._client.describe_topics(
+                TopicCollection(unique_names), request_timeout=left
+            ),
+            needs="DESCRIBE",
+            fine=NO_TOPIC,
+        )
         settings = (
             self._topic_settings(list(descriptions), config) if config and descriptions else {}
         )
@@ -248,8 +254,14 @@ class KafkaAdmin:
         self, transactions: Mapping[TopicPartition, OpenTransaction]
     ) -> dict[TopicPartition, OpenTransaction]:
         try:
-            described = self._describe(
-                "describe topics", sorted({partition.topic for partition in transactions})
+            described = self._each(
+                "describe topics",
+                lambda left: self._client.describe_topics(
+                    TopicCollection(sorted({partition.topic for partition in transactions})),
+                    request_timeout=left,
+                ),
+                needs="DESCRIBE",
+                fine=NO_TOPIC,
             )
             cluster = self._ask(
                 "describe the cluster",
@@ -308,7 +320,7 @@ class KafkaAdmin:
                 TopicPartition(offset.topic, offset.partition): CommittedOffset(
                     offset.offset, metadata_text(offset)
                 )
-                for offset in self._ask(what, read, is_read=False)
+                for offset in self._ask(what, read)
                 if offset.offset >= 0
             }
         except StreamsError as error:
@@ -323,7 +335,7 @@ class KafkaAdmin:
             with self._readers.lent(group_id, stable=True) as reader:
                 reader.committed([own_partition(group_id)], timeout=min(left, _READER_S))
 
-        self._ask(f"find the coordinator of group {group_id}", ask, is_read=False)
+        self._ask(f"find the coordinator of group {group_id}", ask)
 
     def _answers_unstable(self, group_id: str, partitions: list[KafkaPartition]) -> bool:
         try:
@@ -515,7 +527,14 @@ class KafkaAdmin:
     def _wait_until_usable(self, names: Sequence[str]) -> None:
         what = f"create topics {_names(names)}"
         for deadline_s in self._until(what, "they were created, but a partition has no leader yet"):
-            descriptions = self._describe(what, names)
+            descriptions = self._each(
+                what,
+                lambda left: self._client.describe_topics(
+                    TopicCollection(list(names)), request_timeout=left
+                ),
+                needs="DESCRIBE",
+                fine=NO_TOPIC,
+            )
             led = [
                 name
                 for name, topic in descriptions.items()
@@ -525,16 +544,6 @@ class KafkaAdmin:
             if len(led) == len(set(names)):
                 return
             _pause(deadline_s)
-
-    def _describe(self, what: str, names: Sequence[str]) -> dict[Any, Any]:
-        return self._each(
-            what,
-            lambda left: self._client.describe_topics(
-                TopicCollection(list(names)), request_timeout=left
-            ),
-            needs="DESCRIBE",
-            fine=NO_TOPIC,
-        )
 
     def _each(
         self,
@@ -557,19 +566,19 @@ class KafkaAdmin:
                         raise
             return answers
 
-        answers: dict[Any, Any] = self._ask(what, read, is_read=needs.startswith("DESCRIBE"))
+        answers: dict[Any, Any] = self._ask(what, read)
         return answers
 
-    def _ask(self, what: str, call: Callable[[float], Any], *, is_read: bool = True) -> Any:
+    def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
         """Return `call(seconds left)`; retry transient errors until the deadline."""
         client = self._client
         deadline_s = time.monotonic() + self._timeout_s
-        listing_s, answer_s = _LISTING_S, _READ_S if is_read else self._timeout_s
+        listing_s = _LISTING_S
         while True:
             if self._client is None:
                 raise StreamsError(f"{what}: given up, because the client was closed meanwhile")
             try:
-                answer = self._answer(client, call, deadline_s, listing_s, answer_s)
+                answer = self._answer(client, call, deadline_s, listing_s)
             except KafkaException as exception:
                 error = error_of(exception)
                 self._is_away = error.code() in AWAY
@@ -589,23 +598,17 @@ class KafkaAdmin:
                 self._logged_in = True
                 self._is_away = False
                 return answer
-            listing_s, answer_s = 2 * listing_s, 2 * answer_s
-            _pause(deadline_s, _AWAY_S if self._is_away else _ASK_AGAIN_S)
+            listing_s *= 2
+            _pause(deadline_s)
 
     def _answer(
-        self,
-        client: Any,
-        call: Callable[[float], Any],
-        deadline_s: float,
-        listing_s: float,
-        answer_s: float,
+        self, client: Any, call: Callable[[float], Any], deadline_s: float, listing_s: float
     ) -> Any:
         try:
             if self._is_away:
                 left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
                 client.list_topics(timeout=min(left, listing_s))
-            left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
-            return call(min(left, answer_s))
+            return call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
         finally:
             client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
 
@@ -653,8 +656,8 @@ def metadata_text(partition: Any) -> str:
         return error.object.decode(errors="replace")
 
 
-def _pause(deadline_s: float, pause_s: float = _ASK_AGAIN_S) -> None:
-    time.sleep(max(min(pause_s, deadline_s - time.monotonic()), 0))
+def _pause(deadline_s: float) -> None:
+    time.sleep(max(min(_ASK_AGAIN_S, deadline_s - time.monotonic()), 0))
 
 
 def _name(key: Any) -> str:
