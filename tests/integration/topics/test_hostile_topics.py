@@ -1,6 +1,8 @@
 """Foreign writers in a group's topics: the group survives them, also after restarts."""
 
 import json
+import secrets
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +28,11 @@ __all__ = ["group", "topics"]
 
 #: A foreign producer's id; no application here has its prefix as id.
 FOREIGN = "payments-prod-0"
+_PROGRAM = """
+from tests.integration.programs.jobs import JOBS
+
+topology = JOBS["count_by_key"]({source!r}, {sink!r}).build()
+"""
 
 
 def _state(group: Group, app: str) -> GroupState:
@@ -192,7 +199,7 @@ def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, ap
 @pytest.mark.fault("34")
 @pytest.mark.fault("50")
 def test_a_group_survives_any_record_in_its_topics(
-    group: Group, capsys: pytest.CaptureFixture[str]
+    group: Group, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     app, servers = str(group.config["application_id"]), group.cluster.bootstrap_servers
     workers = [group.start("first"), group.start("second")]
@@ -224,6 +231,12 @@ def test_a_group_survives_any_record_in_its_topics(
 
     # No reader of the earlier log is left, and the forged records are the last ones.
     _attack(group, app)
+    program = tmp_path / f"program_{secrets.token_hex(4)}.py"
+    program.write_text(_PROGRAM.format(source=group.source, sink=group.sink), encoding="utf-8")
+    target = (f"{program}:topology", "--application-id", app)
+    recover = ["group", "recover", *target, "--execute", "--bootstrap-servers", servers]
+    assert main(recover) == ExitCode.OK
+    assert _state(group, app).about.assignor in {"", "sticky"}, "of no forged record"
     again = group.start("again")
     group.until_shared(again)
     group.check()
