@@ -26,7 +26,7 @@ faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## nightly: survive every 
 	$(PYTHON) -m tests.faults $(ARGS)
 
 soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, with three brokers (make soak ARGS="--minutes 5 --seed 42")
-	$(PYTHON) -m tests.faults.soak --results tests/faults/soaks.jsonl $(ARGS)
+	$(PYTHON) -m tests.faults.soak --results tests/faults/soak/soaks.jsonl $(ARGS)
 
 simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly

@@ -11,7 +11,7 @@ from checks.repository_files import ROOT
 _FOLDER: Final = ROOT / "tests/faults"
 MATRIX: Final = _FOLDER / "faults.toml"
 RESULTS: Final = _FOLDER / "results.json"
-SOAKS: Final = _FOLDER / "soaks.jsonl"
+SOAKS: Final = _FOLDER / "soak/soaks.jsonl"
 
 #: Figures with a column of their own.
 _COLUMNS: Final = {"recovery_s", "times"}
