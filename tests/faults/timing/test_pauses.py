@@ -143,7 +143,8 @@ def test_worker_continues_while_its_watchdog_is_stopped_within_the_lease(
 def test_watchdog_that_stays_stopped_is_replaced(
     make_run: MakeRun, record_property: Callable[..., None]
 ) -> None:
-    run = make_run(config=PATIENT)
+    # A worker that stops waits until its watchdog is replaced, after three session time-outs.
+    run = make_run(config={**PATIENT, "drain_timeout_ms": 90_000})
     run.begin()
     worker = run.workers["c"]
     lives, stopped_s = len(incarnations(worker)), time.monotonic()
