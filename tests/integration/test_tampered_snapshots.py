@@ -96,8 +96,10 @@ def _edit_manifest(edit: Callable[[bytes], bytes]) -> Callable[[Published], None
 
 
 def _go_upwards(published: Published) -> None:
-    for run in published.runs():
-        run["file"] = f"{run['file'].rpartition('/')[0]}/../../../../../outside.sst"
+    for number, run in enumerate(published.runs()):
+        name = f"outside-{number}.sst"
+        shutil.copy(published.location / run["file"], published.location.with_name(name))
+        run["file"] = f"{run['file'].rpartition('/')[0]}/../../../../../{name}"
     published.seal()
 
 
