@@ -65,7 +65,7 @@ class TestRun:
 
 
 def copy_repository(target: Path) -> None:
-    """Copy the tracked files; links stay links."""
+    """Copy all files that git tracks or would add; links stay links."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):

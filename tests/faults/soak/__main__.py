@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from checks import generated_parts
 from checks.run_tests import speed_up_starts
 from tests.faults.broker_cluster import NODES, BrokerCluster
 from tests.faults.fault_run import FaultRun
@@ -153,6 +154,7 @@ def main() -> int:
     if chosen.results is not None:
         with chosen.results.open("a") as file:
             file.write(json.dumps(result) + "\n")
+        generated_parts.main(["--write"])
     if passed:
         shutil.rmtree(folder)
     _print("passed: nothing lost, nothing repeated, state equal" if passed else "FAILED")
