@@ -39,7 +39,7 @@ class GroupTrace:
         """Check the invariants; the message of an AssertionError has number and record.
 
         1. Leader epochs rise with each claim, and every record has the epoch of the last claim.
-        2. Task epochs rise with each grant, and never fall.
+        2. Task epochs rise with each grant, and never fall; each has one owner.
         3. A task is granted only after its last owner said REVOKED, or was fenced.
         4. It is granted to an active member only.
         5. Only that member says GRANTED_OK.
@@ -66,6 +66,29 @@ class GroupTrace:
 
     def claim(self) -> LeaderClaim:
         return [each for each in self.records if isinstance(each, LeaderClaim)][-1]
+
+    def decisions(self) -> list[AnyRecord]:
+        """Return the records outside snapshots, without claims."""
+        decisions: list[AnyRecord] = []
+        in_snapshot = False
+        for record in self.records:
+            if isinstance(record, LeaderClaim | SnapshotEnd):
+                in_snapshot = False
+            elif isinstance(record, SnapshotBegin):
+                in_snapshot = True
+            elif not in_snapshot:
+                decisions.append(record)
+        return decisions
+
+    def owners(self) -> set[str]:
+        """Return the incarnations that own a task now."""
+        last = {each.task: each.owner for each in self.records if isinstance(each, TaskRecord)}
+        return {owner for owner in last.values() if owner is not None}
+
+    def transactional_ids(self) -> dict[str, set[str]]:
+        """Return the ids that each incarnation was given; the last is in use."""
+        members = (each for each in self.records if isinstance(each, MemberRecord))
+        return {each.incarnation: {*each.transactional_ids} for each in members}
 
     def ended(self) -> set[str]:
         """Return the incarnations that can no longer commit."""
@@ -117,9 +140,12 @@ class _Law:
             assert record.task_epoch >= before.task_epoch, f"2: {record} after {before}"
             for key, offset in before.input.items():
                 assert record.input.get(key, -1) >= offset, f"6: {record} after {before}"
-        is_new = before is None or record.task_epoch > before.task_epoch
-        if record.owner is not None and is_new and not self._in_snapshot:
+        if record.owner is None or self._in_snapshot:
+            return
+        if before is None or record.task_epoch > before.task_epoch:
             self._grant(record, record.owner)
+        owner = self.granted.get((record.task, record.task_epoch), record.owner)
+        assert record.owner == owner, f"2: {record}, granted to {owner}"
 
     def _grant(self, record: TaskRecord, owner: str) -> None:
         if record.task in self._last:

@@ -123,6 +123,7 @@ def test_moves_by_release_and_by_fence_keep_the_invariants() -> None:
         (1, [_CLAIM, _CLAIM]),
         (1, [_CLAIM, _member("a", "ACTIVE", epoch=2)]),
         (2, [*_ACTIVE, _grant("a", 2), _grant("a", 1)]),
+        (2, [*_ACTIVE, _grant("a", 1), _grant("b", 1)]),
         (3, [*_ACTIVE, _grant("a", 1), _grant("b", 2)]),
         (4, [_CLAIM, _grant("a", 1)]),
         (4, [*_ACTIVE, _member("a", "FENCED"), _grant("a", 1)]),

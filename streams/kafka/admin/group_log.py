@@ -17,7 +17,14 @@ from tidewheel.rebalance.model import TopicPartition, parse_position_key, positi
 from tidewheel.rebalance.producer_ids import own_ids
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
 from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message, read_message
-from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
+from tidewheel.rebalance.protocol.records import (
+    AnyRecord,
+    SnapshotBegin,
+    SnapshotEnd,
+    encode_record,
+    read_record,
+    record_keys,
+)
 from tidewheel.rebalance.runtime.ports import (
     ControlTopicsChangedError,
     GroupLogAwayError,
@@ -493,9 +500,14 @@ def _fetch_topic_metadata(producer: ProducerClient, topic: str) -> None:
 
 
 def _reach(moment: str, items: Sequence[AnyRecord] | Sequence[AnyMessage]) -> None:
+    """Reach the failpoints of messages or decisions; a snapshot only repeats decisions."""
+    in_snapshot = False
     for item in items:
+        in_snapshot = in_snapshot and not isinstance(item, SnapshotEnd)
         tag = type(item).__struct_config__.tag
-        failpoint(moment, *{tag, getattr(item, "event", tag), getattr(item, "phase", tag)})
+        if not in_snapshot:
+            failpoint(moment, *{tag, getattr(item, "event", tag), getattr(item, "phase", tag)})
+        in_snapshot = in_snapshot or isinstance(item, SnapshotBegin)
 
 
 def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> RejectedRecord:
