@@ -40,6 +40,8 @@ _CRASHED_IN_PYTHON: Final = "\nCurrent thread "
 WORKERS: Final = ("a", "b", "c")
 #: Time-outs for a busy machine.
 PATIENT: Final = {"session_timeout_ms": 12_000, "heartbeat_interval_ms": 2_000}
+#: Age and error of a clock that a worker has read; the smallest jump is an hour.
+_CLOCK_MS: Final = 60_000
 #: A worker logs this at each join.
 _INCARNATION: Final = re.compile(r"member \S+, incarnation ([0-9a-f]+)")
 
@@ -173,6 +175,12 @@ class FaultRun:
                     owners[partition].append(name)
         return owners
 
+    def committed(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return committed offsets; those of an open transaction do not count."""
+        inputs = [TopicPartition(self.source, number) for number in partitions]
+        offsets = self.cluster.admin.committed(self.application_id, inputs, stable=False)
+        return {each.partition: offset.offset for each, offset in offsets.items()}
+
     def position(self, partition: int) -> int:
         """Return the highest next offset of a partition that a worker has processed."""
         return max(numbered(each, "position").get(partition, 0) for each in self.workers.values())
@@ -287,6 +295,15 @@ class FaultRun:
         records = self.trace().records
         tasks = {each.task: each for each in records if isinstance(each, TaskRecord)}
         return {int(task.rpartition("_")[2]): each.task_epoch for task, each in tasks.items()}
+
+    def until_clock(self, name: str, offset_s: int) -> None:
+        """Wait until the wall clock of a worker, as it reads it itself, has this offset."""
+
+        def is_set() -> bool:
+            read_ms = self.workers[name].numbers().get("clock_ms", 0)
+            return abs(read_ms - time.time_ns() // 1_000_000 - offset_s * 1_000) < _CLOCK_MS
+
+        self.until(is_set, f"the clock of {name} is {offset_s} s ahead")
 
     def trace(self) -> GroupTrace:
         return read_trace(self.cluster, self.application_id, self.forged)
