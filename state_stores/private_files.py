@@ -1,6 +1,7 @@
 """Files and directories that only their user can read, independent of the umask."""
 
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -14,6 +15,18 @@ def make_private_directory(path: Path) -> None:
         return
     make_private_directory(path.parent)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def read_private(path: Path, most: int) -> bytes | None:
+    """Return at most `most` bytes of a regular file; None for anything else, without waiting."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return None
+    except FileNotFoundError:
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(most)
 
 
 def create_private(path: Path) -> BinaryIO:

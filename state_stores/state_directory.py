@@ -27,7 +27,7 @@ from typing import Any, Final, Self, cast
 
 from tidewheel.state_stores.errors import DiskFullError, StateStoreError, StoreLockedError
 from tidewheel.state_stores.names import check_application_id
-from tidewheel.state_stores.private_files import make_private_directory
+from tidewheel.state_stores.private_files import make_private_directory, read_private
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -306,13 +306,7 @@ def _holder(path: Path, slot: int) -> Holder:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return {}
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, opened without following links
-        data = file.read(4096)
-    try:
-        content = json.loads(data)
+        content = json.loads(read_private(path, 4096) or b"{}")
     except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

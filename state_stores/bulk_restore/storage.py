@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
-from tidewheel.state_stores.bulk_restore.urls import redacted_url
+from tidewheel.state_stores.bulk_restore.urls import redacted_text, redacted_url
 from tidewheel.state_stores.private_files import create_private, make_private_directory
 
 #: Block size of remote reads. fsspec's defaults, up to 50 MiB, seem to hang on a slow line.
@@ -54,7 +54,7 @@ class Storage(Protocol):
 
 
 def open_storage(url: str) -> Storage:
-    """Open a URL or path; raise `SnapshotRefused` if its package is missing."""
+    """Open a URL or path; raise `SnapshotRefused` if fsspec can't, for example without a package."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Directory(Path(url))
@@ -63,12 +63,14 @@ def open_storage(url: str) -> Storage:
     try:
         fsspec: Any = importlib.import_module("fsspec")
         filesystem, root = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SnapshotRefused(
-            f"{redacted_url(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
-            "(s3fs for s3, gcsfs for gs, pyarrow for hdfs), or give a directory"
-        ) from error
-    return RemoteStorage(filesystem, root, redacted_url(url))
+    except Exception as error:  # noqa: BLE001 - each file system has errors of its own
+        reason = f"{type(error).__name__}: {redacted_text(str(error))}"
+    else:
+        return RemoteStorage(filesystem, root, redacted_url(url))
+    raise SnapshotRefused(  # without its cause, whose text may contain secrets
+        f"{redacted_url(url)} can't be opened ({reason}); install tidewheel[spark] and fsspec's package for {scheme}:// "
+        "(s3fs for s3, gcsfs for gs, pyarrow for hdfs), check address and credentials, or give a directory"
+    )
 
 
 class Directory:
@@ -191,15 +193,19 @@ class RemoteStorage:
 
     @contextmanager
     def _translated(self, doing: str) -> Generator[None]:
+        """Raise OSError or FileNotFoundError, without the cause: its text may contain secrets."""
         try:
             yield
-        except OSError:
+        except SnapshotRefused:
             raise
-        except Exception as error:
-            raise OSError(
-                f"could not {doing} in {self.shown}: {type(error).__name__}: {error}; check the address and the "
-                "credentials"
-            ) from error
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own
+            reason = f"{type(error).__name__}: {redacted_text(str(error))}"
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+        else:
+            return
+        raise kind(
+            f"could not {doing} in {self.shown}: {reason}; check the address and the credentials"
+        ) from None
 
 
 class _RemoteFile:

@@ -3,7 +3,7 @@
 import secrets
 import shutil
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,11 @@ from tidewheel.state_stores.errors import StateStoreError, StreamsError
 from tidewheel.state_stores.layout import versions
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.private_files import create_private, make_private_directory
+from tidewheel.state_stores.private_files import (
+    create_private,
+    make_private_directory,
+    read_private,
+)
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.state_stores.stores.custom_store import (
     ChangelogRecord,
@@ -25,6 +29,8 @@ from tidewheel.state_stores.stores.custom_store import (
 #: Interval (ms) between writes of the file `position`: the changelog's topic id and the commit's
 #: time, which the offset saved by the user's store object lacks.
 _POSITION_INTERVAL_MS: Final = 60_000
+#: More than any position has: a longer file is none.
+_POSITION_BYTES_MAX: Final = 256
 
 
 _ENTRY_OVERHEAD_BYTES: Final = 200
@@ -194,13 +200,18 @@ class CustomStoreHost:
     def _wipe(self) -> None:
         self._written_position = None
         with self._translated("emptying its directory"):
-            # First: this file must not outlive the data whose offset it describes.
-            self._position_path.unlink(missing_ok=True)
-            if self._root.exists():
+            if self._root.is_symlink():
+                self._root.unlink()
+            elif self._root.exists():
+                # First: this file must not outlive the data whose offset it describes.
+                with suppress(IsADirectoryError, PermissionError):  # on Linux, on macOS
+                    self._position_path.unlink(missing_ok=True)
                 shutil.rmtree(self._root)
 
     def place(self) -> Path:
         path = self._root / "data"
+        if self._root.is_symlink() or path.is_symlink():
+            raise StateStoreError(f"{path} leads through a link; remove it, then restart")
         make_private_directory(path)
         return path
 
@@ -267,7 +278,9 @@ class CustomStoreHost:
 
     def _read_position_file(self) -> bytes | None:
         with self._translated("reading its position"):
-            return self._position_path.read_bytes() if self._position_path.exists() else None
+            if self._root.is_symlink():
+                return None
+            return read_private(self._position_path, _POSITION_BYTES_MAX)
 
     def close(self) -> None:
         if not self._closed:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tidewheel.streams.config.display import OptionRow
     from tidewheel.streams.config.names import import_object, importable_name
     from tidewheel.streams.config.options import StreamsOptions
-    from tidewheel.streams.config.secrets import redacted, redacted_url, resolve_secrets
+    from tidewheel.streams.config.secrets import redacted, resolve_secrets
     from tidewheel.streams.config.streams_config import StreamsConfig, default_state_dir
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "import_object",
     "importable_name",
     "redacted",
-    "redacted_url",
     "resolve_secrets",
 ]
 
@@ -34,7 +33,6 @@ _HOMES = {
     "import_object": "names",
     "importable_name": "names",
     "redacted": "secrets",
-    "redacted_url": "secrets",
     "resolve_secrets": "secrets",
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from tidewheel.streams.config.client_properties import unchecked_certificates
 from tidewheel.streams.config.explain import labelled
 
 #: Minimum heartbeats per session timeout: with fewer, one lost heartbeat counts as a death.
@@ -57,13 +58,12 @@ def cautions(config: _Options) -> list[str]:
             "'auto', or give more threads"
         )
     clients = {"consumer": config.consumer, "producer": config.producer, "admin": config.admin}
-    for name, properties in clients.items():
-        key = "enable.ssl.certificate.verification"
-        if str(properties.get(key, "true")).lower() == "false":
-            warnings.append(
-                f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
-                "give the broker's CA with ssl.ca.location instead"
-            )
+    warnings += [
+        f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
+        "give the broker's CA with ssl.ca.location instead"
+        for name, properties in clients.items()
+        for key in unchecked_certificates(properties)
+    ]
     # All clients use the same listeners, and a listener has one protocol.
     protocols = {
         name: str(properties.get("security.protocol", "plaintext")).lower()

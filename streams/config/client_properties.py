@@ -28,6 +28,11 @@ class _Reserved(msgspec.Struct, frozen=True):
 
 
 _FALSE: Final = frozenset({"false"})
+#: Values of librdkafka's properties.
+_CERTIFICATE_CHECKS_OFF: Final = {
+    "enable.ssl.certificate.verification": {"false", "f", "0"},
+    "ssl.endpoint.identification.algorithm": {"none"},
+}
 _CONSUMER_POLICY: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
 _EVERY_CLIENT: Final = {
     "bootstrap.servers": _Reserved("set bootstrap_servers, which all clients share"),
@@ -136,6 +141,15 @@ _JAVA: Final[Mapping[str, str]] = {
     "default.api.timeout.ms": "set socket.timeout.ms, or remove it",
     "security.providers": "Java's security providers do not exist here; remove it",
 }
+
+
+def unchecked_certificates(properties: Mapping[str, Any]) -> list[str]:
+    """Return the properties that turn checks of the broker's certificate off."""
+    return [
+        key
+        for key, off in _CERTIFICATE_CHECKS_OFF.items()
+        if str(properties.get(key, "")).lower() in off
+    ]
 
 
 def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:

@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from tidewheel.state_stores.bulk_restore.urls import HIDDEN, redacted_url
 from tidewheel.state_stores.rocksdb.options import meanings
-from tidewheel.streams.config.secrets import HIDDEN, redacted, redacted_url
+from tidewheel.streams.config.secrets import redacted
 from tidewheel.streams.config.sources import CLIENTS, DEFAULT, TABLES
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.user_functions import function_name

@@ -9,13 +9,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
+from tidewheel.state_stores.bulk_restore.urls import HIDDEN
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.errors import ConfigError
-
-#: Replacement of hidden values.
-HIDDEN: Final = "***"
 
 #: librdkafka properties shown in full, because they can't be secret.
 _HARMLESS_NAMES: Final = frozenset({
@@ -75,29 +72,6 @@ def is_reference(value: str) -> bool:
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:
     # Errors show malformed tables, whose keys may not be text; `shown` needs text.
     return {key: shown(str(key), value) for key, value in properties.items()}
-
-
-def redacted_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment: each may contain a secret.
-
-    >>> redacted_url("s3://id:key@bucket/snapshots?token=abc")
-    's3://***@bucket/snapshots?***'
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # not a URL: may contain secrets
-        return HIDDEN
-    _, user, host = parts.netloc.rpartition("@")
-    netloc = f"{HIDDEN}@{host}" if user else parts.netloc
-    return urlunsplit(
-        (
-            parts.scheme,
-            netloc,
-            parts.path,
-            HIDDEN if parts.query else "",
-            HIDDEN if parts.fragment else "",
-        )
-    )
 
 
 def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any]:

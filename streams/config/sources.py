@@ -47,6 +47,7 @@ CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
 #: Tables with dotted keys; in names of environment variables underscores replace the dots.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
 _TABLES_DEEP_MAX: Final = 20
+_FILE_MAX_BYTES: Final = 1 << 20
 TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
 KEYWORD: Final = "keyword"
@@ -168,7 +169,12 @@ def _from_file(options: Collection[str], file: Path) -> Iterator[_Setting]:
 
     try:
         with file.open("rb") as stream:
-            content = tomllib.load(stream)
+            data = stream.read(_FILE_MAX_BYTES + 1)
+        if len(data) > _FILE_MAX_BYTES:
+            raise ConfigError(
+                f"settings file {str(file)!r} has more than {_FILE_MAX_BYTES:,} bytes; correct the path"
+            )
+        content = tomllib.loads(data.decode())
         dotted = {
             option: dict(_flat(cast("dict[str, Any]", value)))
             for option, value in content.items()

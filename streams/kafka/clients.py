@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tidewheel.streams.config.client_properties import unchecked_certificates
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings, redact
 from tidewheel.streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
@@ -97,9 +98,9 @@ class KafkaClients:
 
 def _warnings(properties_by_kind: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
     texts = [
-        f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the network path can read and change the data"
+        f"{kind}[{key!r}] is off: anyone on the network path can read and change the data"
         for kind, properties in properties_by_kind.items()
-        if str(properties.get("enable.ssl.certificate.verification", "true")).lower() == "false"
+        for key in unchecked_certificates(properties)
     ]
     secured = [
         kind

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tidewheel.state_stores.bulk_restore.urls import HIDDEN, redacted_url
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.secrets import HIDDEN, redacted_url, resolve_secrets, shown
+from tidewheel.streams.config.secrets import resolve_secrets, shown
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings
 from tidewheel.streams.kafka.clients import KafkaClients

@@ -177,7 +177,7 @@ def parse_input_offsets(argument: str | Mapping[str, Mapping[Any, int]]) -> Inpu
         case "file" if rest:
             try:
                 content = json.loads(Path(rest).read_text())
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 raise ConfigError(f"input offsets {argument!r}: {error}; {_FORMS}") from error
             return _explicit(content, argument)
         case _:
@@ -200,7 +200,7 @@ def _explicit(table: Any, source: str) -> InputOffsets:
 
 
 def _offset(where: TopicPartition, offset: Any) -> int:
-    if type(offset) is not int or offset < 0:
+    if type(offset) is not int or not 0 <= offset < 1 << 63:
         raise ValueError(f"{where}: {offset!r} is no offset")
     return offset
 

@@ -15,6 +15,8 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
+from tidewheel.streams.config.client_properties import unchecked_certificates
+
 _DESCRIBE_PRODUCERS: Final = (61, 0)
 _LIST_TRANSACTIONS: Final = (66, 0)
 _SASL_HANDSHAKE: Final = (17, 1)
@@ -28,7 +30,10 @@ _VARINT_SHIFT_MAX: Final = 63
 _FAILURES: Final = (OSError, ValueError, ArithmeticError, LookupError, struct.error)
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: Client settings of TLS that this connection does not support.
-_OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
+_OTHER_TLS: Final = (
+    "ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers", "ssl.crl.location",
+    "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list",
+)  # fmt: skip
 
 
 class NotAskedError(Exception):
@@ -288,10 +293,10 @@ def _context(config: Mapping[str, Any]) -> ssl.SSLContext:
     context = ssl.create_default_context(
         cafile=config.get("ssl.ca.location"), cadata=config.get("ssl.ca.pem")
     )
-    if str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() != "https":
+    unchecked = unchecked_certificates(config)
+    if unchecked:
         context.check_hostname = False
-    if str(config.get("enable.ssl.certificate.verification", "true")).lower() == "false":
-        context.check_hostname = False
+    if "enable.ssl.certificate.verification" in unchecked:
         context.verify_mode = ssl.CERT_NONE
     if config.get("ssl.certificate.location"):
         context.load_cert_chain(

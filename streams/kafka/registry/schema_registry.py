@@ -6,7 +6,7 @@ a missing extra is then an ImportError at the user's line. The registry's failur
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Registr
 from confluent_kafka.serialization import MessageField, SerializationContext
 from confluent_kafka.serialization import SerializationError as ConfluentError
 
-from tidewheel.streams.config.secrets import is_reference, redacted_url, resolve_secrets
+from tidewheel.state_stores.bulk_restore.urls import redacted_url
+from tidewheel.streams.config.secrets import is_reference, resolve_secrets
 from tidewheel.streams.errors import SchemaRegistryError, StreamsError, TopologyError
 from tidewheel.streams.kafka.registry.protobuf_writers import (
     ProtobufWriters,
@@ -537,9 +538,7 @@ def _next_step(status: int) -> str:
 
 def _may_travel(name: str, value: Any) -> bool:
     if name == "url":
-        return isinstance(value, str) and all(
-            redacted_url(part.strip()) == part.strip() for part in value.split(",")
-        )
+        return isinstance(value, str) and redacted_url(value) == value
     return name.startswith(_HARMLESS_PREFIXES) or (isinstance(value, str) and is_reference(value))
 
 
@@ -558,29 +557,41 @@ def _linked(registry: Registry) -> _Link:
     }
     client_settings = {name: value for name, value in registry.items() if name not in settings}
     url = client_settings.get("url")
-    if not isinstance(url, str) or not url.startswith(("http://", "https://", "mock://")):
-        raise TopologyError("registry= has no URL that begins with http:// or https://; give one")
-    shown = "schema registry " + ",".join(redacted_url(part.strip()) for part in url.split(","))
-    properties = {"timeout": _TIMEOUT_S, **resolve_secrets(client_settings, "registry")}
+    urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else [""]
+    if not all(part.startswith(("http://", "https://", "mock://")) for part in urls):
+        raise TopologyError(
+            "registry= has no URL, or one that does not begin with http:// or https://; give it, or several "
+            "with commas between them"
+        )
+    without_users = _without_users(urls)
+    properties = {
+        "timeout": _TIMEOUT_S,
+        **without_users,
+        **resolve_secrets({**client_settings, "url": without_users["url"]}, "registry"),
+    }
     return _Link(
-        _checked_call(lambda: SchemaRegistryClient.new_client(_without_user(properties))),
-        shown,
+        _checked_call(lambda: SchemaRegistryClient.new_client(properties)),
+        "schema registry " + ",".join(map(redacted_url, urls)),
         settings,
     )
 
 
-def _without_user(properties: dict[str, Any]) -> dict[str, Any]:
-    """Move user and password from the URL, which the HTTP client logs, to their own property."""
-    urls = [part.strip() for part in properties["url"].split(",")]
-    first = urlsplit(urls[0])
-    if first.username is None or "basic.auth.user.info" in properties:
-        return properties
-    clean = ",".join(
-        urlunsplit(urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]))
-        for url in urls
-    )
-    user = f"{unquote(first.username)}:{unquote(first.password or '')}"
-    return {**properties, "url": clean, "basic.auth.user.info": user}
+def _without_users(urls: Sequence[str]) -> dict[str, str]:
+    """Move user and password from the URLs, which the HTTP client logs, to their own property."""
+    try:
+        parts = [urlsplit(url) for url in urls]
+        clean = [urlunsplit(each._replace(netloc=each.netloc.rpartition("@")[2])) for each in parts]
+        users = {(each.username, each.password or "") for each in parts if each.username}
+    except ValueError:  # its text may quote a password
+        raise TopologyError("registry= has a URL that can't be parsed; correct it") from None
+    if len(users) > 1:
+        raise TopologyError(
+            "registry= has URLs of different users, and one user logs in to all; give it as 'basic.auth.user.info'"
+        )
+    properties = {"url": ",".join(clean)}
+    for name, password in users:
+        properties["basic.auth.user.info"] = f"{unquote(name)}:{unquote(password)}"
+    return properties
 
 
 def _checked_call(make: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import stat
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -272,7 +273,7 @@ def test_a_location_that_can_not_be_opened_is_reported_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("fsspec")
-    with pytest.raises(SnapshotRefused, match=r"nowhere://x.*install tidewheel\[spark\]") as caught:
+    with pytest.raises(SnapshotRefused, match=r"nowhere://.*@x.*install tidewheel\[spark\]") as caught:
         SnapshotLocation("nowhere://canary:canary@x")
     assert "canary" not in str(caught.value)
 
@@ -283,6 +284,26 @@ def test_a_location_that_can_not_be_opened_is_reported_with_the_next_step(
     with pytest.raises(SnapshotRefused, match="No module named 'fsspec'"):
         SnapshotLocation("s3://bucket/x")
     SnapshotLocation("/some/directory")
+
+
+@pytest.mark.parametrize("url", ["reference://x", "http://[bad/x", "zip://no-such-file.zip"])
+def test_any_failure_of_a_file_system_refuses_the_location(url: str) -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(SnapshotRefused, match="can't be opened"):
+        SnapshotLocation(url)
+
+
+@pytest.mark.parametrize("error", [OSError, FileNotFoundError, RuntimeError])
+def test_errors_of_a_file_system_are_shown_without_secrets(error: type[Exception]) -> None:
+    class Refusing:
+        def open(self, *_: Any, **_options: Any) -> Any:
+            raise error("403, url='https://me:canary@host/x?X-Amz-Signature=canary/a'")
+
+    storage = RemoteStorage(Refusing(), "x", "https://host/x")
+    with pytest.raises(OSError, match="403") as caught:
+        storage.read("a", 9)
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+    assert isinstance(caught.value, FileNotFoundError) == (error is FileNotFoundError)
 
 
 class _Objects:

@@ -1,5 +1,6 @@
 """Slot of a user's own store in its task: initial content, and reasons to clear it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,3 +173,38 @@ def test_a_failing_store_factory_is_reported(tmp_path: Path) -> None:
         slot_of(fails, tmp_path)
     with pytest.raises(StateStoreError, match="returned an object of type int"):
         slot_of(lambda: 5, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["directory", "pipe", "link", "link to its folder"])
+def test_a_position_that_is_no_file_is_absent(tmp_path: Path, damage: str) -> None:
+    slot = slot_of(KeptTotals, tmp_path)
+    counted(slot, "a")
+    slot.commit(at(3))
+    slot.close()
+    root = tmp_path / "custom-totals"
+    position = root / "position"
+    if damage == "link to its folder":
+        root.rename(tmp_path / "elsewhere")
+        root.symlink_to(tmp_path / "elsewhere")
+    else:
+        position.rename(tmp_path / "aside")
+    match damage:
+        case "directory":
+            position.mkdir()
+        case "pipe":
+            os.mkfifo(position)
+        case "link":
+            position.symlink_to(tmp_path / "aside")
+        case _:
+            pass
+    again = slot_of(KeptTotals, tmp_path)
+    assert (again.position, counted(again, "").totals) == (None, {})
+    assert not root.is_symlink()
+
+
+def test_files_behind_a_link_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "custom-totals").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateStoreError, match="leads through a link"):
+        slot_of(KeptTotals, tmp_path, logging=False)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -85,6 +85,19 @@ def test_other_properties_pass_through(
     assert made(kind, properties) == properties
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("enable.ssl.certificate.verification", value) for value in (False, "False", "f", "0", 0)]
+    + [("ssl.endpoint.identification.algorithm", "none")],
+)
+def test_each_way_to_accept_any_certificate_is_a_caution(key: str, value: object) -> None:
+    encrypted = {"security.protocol": "ssl", key: value}
+    config = StreamsConfig(
+        application_id="shop", consumer=encrypted, producer=encrypted, admin=encrypted
+    )
+    assert [key in text for text in config.cautions()] == [True] * 3
+
+
 def test_cautions() -> None:
     quiet = StreamsConfig(application_id="shop")
     encrypted = {"security.protocol": "SSL"}

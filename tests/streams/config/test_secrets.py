@@ -9,7 +9,8 @@ import pytest
 import rich
 
 from tests.streams.config import objects
-from tidewheel.streams.config import StreamsConfig, redacted, redacted_url, resolve_secrets
+from tidewheel.state_stores.bulk_restore.urls import redacted_url
+from tidewheel.streams.config import StreamsConfig, redacted, resolve_secrets
 from tidewheel.streams.errors import ConfigError
 
 CANARY = "canary-7391"
@@ -122,6 +123,10 @@ def test_allow_list(key: str, value: Any, expected: Any) -> None:
         ("s3://id@bucket", "s3://***@bucket"),
         ("https://x/y?sig=z#f", "https://x/y?***#***"),
         ("s3://[bad", "***"),
+        ("simplecache::sftp://key:secret@host/x", "simplecache::sftp://***@host/x"),
+        ("zip://a.zip::s3://key:secret@bucket?sig=z", "zip://a.zip::s3://***@bucket?***"),
+        ("http://a:1,http://me:secret@b:2", "http://a:1,http://***@b:2"),
+        ("http://me:secret@[::1]:8081", "http://***@[::1]:8081"),
     ],
 )
 def test_urls(url: str, shown: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -290,13 +291,16 @@ def test_a_bad_record_is_passed_to_its_handler(registry: SchemaRegistry) -> None
 SECRET = "canary-7391"  # noqa: S105 - must not be shown
 
 
-@pytest.mark.parametrize("form", ["in the URL", "property", "reference"])
+@pytest.mark.parametrize("form", ["in the URL", "in the second URL", "property", "reference"])
 def test_credentials_are_sent_and_never_shown(
     registry: SchemaRegistry, form: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setenv("REGISTRY_USER", f"shop:{SECRET}")
     user: dict[str, str] = {
         "in the URL": {"url": registry.url.replace("//", f"//shop:{SECRET}@")},
+        "in the second URL": {
+            "url": f"{registry.url},{registry.url}".replace(",http://", f",http://shop:{SECRET}@")
+        },
         "property": {"basic.auth.user.info": f"shop:{SECRET}"},
         "reference": {"basic.auth.user.info": "env:REGISTRY_USER"},
     }[form]
@@ -307,7 +311,8 @@ def test_credentials_are_sent_and_never_shown(
         registry.answers = [401]
         with pytest.raises(SchemaRegistryError) as refused:
             serde.serialize("other", {"cents": 5})
-    stopped_url = {**settings, "url": settings["url"].rpartition(":")[0] + ":1"}
+    port = f":{urlsplit(registry.url).port}"
+    stopped_url = {**settings, "url": settings["url"].replace(port, ":1")}
     with pytest.raises(SchemaRegistryError) as unreachable:
         Serdes.avro(ORDER, stopped_url).serialize("orders", {"cents": 5})
 
@@ -342,16 +347,20 @@ def test_a_client_of_the_user_is_used(registry: SchemaRegistry) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("localhost:8081", "no URL that begins with http"),
-        ({"basic.auth.user.info": "a:b"}, "no URL that begins with http"),
+        ("localhost:8081", "not begin with http"),
+        ({"basic.auth.user.info": "a:b"}, "not begin with http"),
         ({"url": "http://r", "no.such": 1}, "Unrecognized properties: no.such"),
         ({"url": "http://r", "use.latest.version": "yes"}, "use.latest.version must be a boolean"),
         (5, "of type int; give its URL"),
+        (f"http://a:1,me:{SECRET}@b:2", "not begin with http"),
+        (f"http://me:{SECRET}@a:1,http://you:{SECRET}@b:2", "URLs of different users"),
+        (f"http://me:{SECRET}@[a", "can't be parsed"),
     ],
 )
 def test_bad_settings_are_refused_at_build_time(given: Any, reason: str) -> None:
-    with pytest.raises(TopologyError, match=reason):
+    with pytest.raises(TopologyError, match=reason) as caught:
         Serdes.avro(ORDER, given)
+    assert SECRET not in repr(caught.getrepr(style="long"))
 
 
 @pytest.mark.parametrize(
