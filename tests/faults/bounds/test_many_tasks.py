@@ -65,7 +65,12 @@ def test_hundreds_of_tasks_start_restore_move_and_stop(
     run = make_large(
         "large_table",
         partitions=_TASKS,
-        config={"statestore_cache_max_bytes": 0, "settling_ms": 0, "max_warmup_replicas": 50},
+        config={
+            "statestore_cache_max_bytes": 0,
+            "settling_ms": 0,
+            "max_warmup_replicas": 50,
+            "drain_timeout_ms": int(_PATIENCE_S * 1_000 / 2),  # hundreds of tasks move
+        },
     )
     run.cluster.create({run.source: _TASKS, run.sink: _TASKS})
     first = run.start(fixed=False)
@@ -89,7 +94,7 @@ def test_hundreds_of_tasks_start_restore_move_and_stop(
             record_property("move_s", _until_owning(third, _TASKS // 3, others=1))
             begun_s = time.monotonic()
             second.send(signal.SIGTERM)
-            assert second.wait() == 0, second.log[-3_000:]
+            assert second.process.wait(_PATIENCE_S) == 0, second.log[-3_000:]
             record_property("stop_s", time.monotonic() - begun_s)
             _until_owning(third, _TASKS)
             _send(run)
