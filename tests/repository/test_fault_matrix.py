@@ -76,6 +76,16 @@ def test_results_are_of_tests_that_exist() -> None:
         assert f"def {name.partition('[')[0].rpartition('::')[2]}(" in text, node
 
 
+def test_each_fault_was_survived_in_its_last_run() -> None:
+    passed = {
+        number
+        for each in reliability_page.results().values()
+        if each["outcome"] == "passed"
+        for number in each["faults"]
+    }
+    assert passed >= set(matrix())
+
+
 def test_a_failed_test_is_shown_and_its_figures_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
