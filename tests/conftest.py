@@ -1,6 +1,6 @@
 """Shared by all tests: random examples are the same in every run.
 
-`HYPOTHESIS_PROFILE=explore` draws new ones. `--alone` selects the tests that need the machine for
+`HYPOTHESIS_PROFILE=explore` draws new ones, and `nightly` many. `--alone` selects the tests that need the machine for
 themselves, or all others (`checks/run_tests.py`).
 """
 
@@ -31,6 +31,7 @@ _SPARKS_OF_THEIR_OWN = "tests/bulk/test_kills.py"
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _PATIENT, derandomize=True, max_examples=50)
 settings.register_profile("explore", _PATIENT, derandomize=False)
+settings.register_profile("nightly", _PATIENT, derandomize=False, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

@@ -77,6 +77,7 @@ def build_app(*, whole: bool = True) -> App:
         help_format="markdown",
         version=program_version,
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
         help_epilogue=_exit_codes(),
     )
     for sort_key, (name, path) in enumerate(_COMMANDS.items()):

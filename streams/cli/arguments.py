@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -11,6 +11,8 @@ from tidewheel.rebalance.model import TaskId
 from tidewheel.streams.config.sources import TABLES
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError
+
+_WORKERS_MAX: Final = 1_000
 
 
 @Parameter(name="*")
@@ -70,6 +72,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         else:
             options[name.strip()] = value
     return options
+
+
+def check_workers(count: int) -> None:
+    if not 1 <= count <= _WORKERS_MAX:
+        raise ConfigError(f"--workers {count}: give a number from 1 to {_WORKERS_MAX:,}")
 
 
 def parse_tasks(text: str) -> tuple[TaskId, ...]:

@@ -21,7 +21,7 @@ _PYTEST: Final = (
 
 def main(arguments: Sequence[str]) -> int:
     speed_up_starts()
-    nightly = os.environ | {"TIDEWHEEL_FAULTS": "1"}
+    nightly = {"HYPOTHESIS_PROFILE": "nightly"} | os.environ | {"TIDEWHEEL_FAULTS": "1"}
     code = subprocess.run([*_PYTEST, *arguments], check=False, env=nightly).returncode
     generated_parts.main(["--write"])
     return code

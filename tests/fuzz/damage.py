@@ -3,15 +3,18 @@
 import struct
 import time
 import tracemalloc
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 #: Far more than any reader of a small input needs, and far less than its largest length field asks.
 _BYTES_MAX: Final = 32 * 1024 * 1024
 _PROCESSOR_S_MAX: Final = 10.0
+#: Examples of each test in `make test`.
+_EXAMPLES: Final = 50
 
 #: Numbers at the limits of length, count and time fields, in both byte orders and as varints.
 _EXTREMES: Final = (
@@ -63,14 +66,19 @@ def hostile(valid: Sequence[bytes]) -> st.SearchStrategy[bytes]:
     return NOISE | st.sampled_from(valid).flatmap(damaged)
 
 
+def examples(number: int) -> settings:
+    """Return settings of this many examples, and of as many times more as the profile asks for."""
+    return settings(max_examples=number * settings().max_examples // _EXAMPLES)
+
+
 @contextmanager
-def bounded() -> Generator[None]:
+def bounded(processor_s: Callable[[], float] = time.thread_time) -> Generator[None]:
     """Check that the block allocates and computes little, whatever its input asks for."""
     tracemalloc.start()
-    begun_s = time.thread_time()
+    begun_s = processor_s()
     try:
         yield
-        took_s, (_, peak_bytes) = time.thread_time() - begun_s, tracemalloc.get_traced_memory()
+        took_s, (_, peak_bytes) = processor_s() - begun_s, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak_bytes < _BYTES_MAX, f"{peak_bytes} bytes"

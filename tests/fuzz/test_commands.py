@@ -1,88 +1,234 @@
-"""Arguments of the command line: an exit code, never a traceback."""
+"""Arguments of every command: an exit code, never a traceback; memory and time stay bounded.
 
+Nothing is started: brokers, Spark and workers are replaced where a command reaches them.
+"""
+
+import io
+import shutil
+import socket
 import string
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Final, NoReturn, Self, cast
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from cyclopts import App
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from checks.repository_files import ROOT
+from tests.fakes.clients import FakeClients
+from tests.fuzz.damage import bounded, examples
 from tests.rebalance.leader.group_logs import two_members
-from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
-from tidewheel.streams.cli.app import main
+from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin
+from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.streams.broker import BrokerError
+from tidewheel.streams.cli.app import build_app, main
+from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 
-_COMMANDS = [
-    ["status", APP],
-    ["group", "history", APP],
-    ["group", "history", APP, "--since", "1h"],
-    ["drain", APP, "a"],
-    ["config", "show"],
-    ["describe", "examples/word_count.py:topology"],
-    ["top", APP, "--count", "1"],
-]
-_OPTIONS = [
-    *("--json", "--config", "--bootstrap-servers", "--application-id", "--state-dir", "-c"),
-    *("--since", "--limit", "--count", "--interval", "--timeout", "--member", "--", "--x=", "-"),
-]
-_TEXTS = st.text(st.characters(exclude_characters="\0"), max_size=20) | st.sampled_from(
+pytestmark = pytest.mark.fault("DOORS")
+
+#: A valid command line of each command; it runs in a folder with `shop.py`.
+_COMMANDS: Final[dict[str, list[str]]] = {
+    "run": ["shop.py:topology"],
+    "describe": ["shop.py:topology", "--check"],
+    "demo": [],
+    "broker": ["--topics", "lines:4", "--property", "num.io.threads=8"],
+    "reset": ["shop.py:topology", "--execute"],
+    "snapshot": ["shop.py:topology", "--to", "snapshots"],
+    "restore": ["shop.py:topology", "--workers", "2"],
+    "bootstrap": [
+        *("counts", "--app", "shop.py:topology", "--from", "x.csv"),
+        *("--input-offsets", "file:offsets.json"),
+    ],
+    "status": [APP],
+    "top": [APP, "--count", "1"],
+    "dashboard": [APP, "--port", "0"],
+    "drain": ["a", APP, "--timeout", "30s"],
+    "group history": [APP],
+    "group recover": ["shop.py:topology", "--execute"],
+    "state list": ["shop.py:topology"],
+    "state get": ["shop.py:topology", "counts", "be"],
+    "state scan": ["shop.py:topology", "counts", "--limit", "3"],
+    "state verify": ["shop.py:topology", "--stores", "counts"],
+    "state delete": ["shop.py:topology", "counts", "be", "--execute", "--application-id", APP],
+    "config show": [],
+}
+_INTERNAL: Final = ("changelog", "repartition")
+_PROGRAM: Final = ROOT / "examples" / "word_count.py"
+#: As Python decodes arguments: bytes that are not UTF-8 become these surrogates.
+_CHARACTERS = st.characters(
+    exclude_categories=["Cs"], include_characters="\udc80\udcff", exclude_characters="\0"
+)
+_TEXTS = st.text(_CHARACTERS, max_size=20) | st.sampled_from(
     [
-        *("", "9" * 400, "-1", "1e999", "nan", "../../etc/passwd", "~nobody-here/x", "a:b", ":"),
-        *(
-            "x.py:y",
-            "os:system",
-            "\udcff",
-            "\x1b[2J",
-            "[red]",
-            "{}",
-            "http://[::1",
-            "a=b=c",
-            "env:X",
-        ),
-        *("/dev/null", "shop\n", "0_0", "999999999999_1", "a" * 300, "1" * 500, "%s{0}"),
+        *("", "9" * 400, "-1", "0", "1e999", "nan", "../../etc/passwd", "~nobody-here/x", "a:b", ":"),
+        *("x.py:y", "os:system", "\udcff", "\x1b[2J", "[red]", "{}", "http://[::1", "a=b=c"),
+        *("/dev/null", "shop\n", "0_0", "999999999999_1", "a" * 300, "1" * 500, "%s{0}", "env:X"),
+        *("999999999", "timestamp:" + "9" * 400, "file:/dev/null", "file:", "[" * 100_000, "0001-01-01"),
+        *("9999-12-31T23:59:59-14:00", '{"a":' * 5_000, "a:999999999", "::", "shop.py:topology"),
         string.printable.strip(),
     ]
-)
+)  # fmt: skip
+
+
+def _commands(app: App, prefix: str = "") -> Iterator[tuple[str, App]]:
+    for name in app:
+        if name.startswith("-"):
+            continue
+        inner = list(_commands(app[name], f"{prefix}{name} "))
+        yield from inner or [(prefix + name, app[name])]
 
 
 @pytest.fixture(scope="module")
-def group() -> FakeGroup:
-    made = FakeGroup()
-    made.write(two_members())
+def options() -> dict[str, list[str]]:
+    """Return the names of each command's options."""
+    return {
+        name: [
+            option
+            for argument in command.assemble_argument_collection()
+            for option in argument.names
+            if option.startswith("-")
+        ]
+        for name, command in _commands(build_app())
+    }
+
+
+def test_every_command_has_a_line_here(options: dict[str, list[str]]) -> None:
+    assert options.keys() == _COMMANDS.keys()
+
+
+def _unreachable(*_: Any, **__: Any) -> NoReturn:
+    raise StreamsError("nothing can be reached in this test")
+
+
+def _interrupted(_seconds: float) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+class _NumericHosts:
+    """Resolves addresses only: a name server would make the test wait."""
+
+    def __init__(self, resolve: Callable[..., Any]) -> None:
+        self._resolve = resolve
+
+    def __call__(self, host: str, *arguments: Any, **options: Any) -> Any:
+        return self._resolve(host, *arguments, **options, flags=socket.AI_NUMERICHOST)
+
+
+class _ResetAdmin(GroupAdmin):
+    def found(self) -> Self:
+        return self
+
+
+class _Rows:
+    def rows(self, _spec: object) -> list[StoredRow]:
+        return [StoredRow(key=b"be", value=(7).to_bytes(8), timestamp=5)]
+
+
+class _NoSupervisor:
+    def __init__(self, starts: list[Any], **_: Any) -> None:
+        assert starts
+
+    def run(self) -> int:
+        return ExitCode.OK
+
+
+def _no_broker(_broker: object) -> NoReturn:
+    raise BrokerError("no Kafka starts in this test")
+
+
+def _replace_the_outside(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup()
+    group.write(two_members())
+    internal = [f"{app}-counts-{kind}" for app in (APP, "word-count") for kind in _INTERNAL]
+    for topic in ("lines", "word-counts", *internal):
+        group.broker.create_topic(topic, 4)
+    cli = "tidewheel.streams.cli"
+    patch.setattr(f"{cli}.group_access.connect", lambda _: FakeConnection(group.broker))
+    patch.setattr(f"{cli}.commands.reset.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    patch.setattr(f"{cli}.commands.run.Supervisor", _NoSupervisor)
+    patch.setattr(f"{cli}.commands.run.configure_logging", lambda *_: None)
+    patch.setattr(f"{cli}.commands.demo.configure_logging", lambda *_: None)
+    patch.setattr(f"{cli}.commands.demo.run_demo", _unreachable)
+    patch.setattr(f"{cli}.commands.dashboard._serve", lambda *_, **__: None)
+    patch.setattr("tidewheel.streams.broker.KafkaBroker.start", _no_broker)
+    patch.setattr("tidewheel.streams.bulk.driver.bulk_session", _unreachable)
+    view = "tidewheel.streams.bulk.store_view"
+    patch.setattr(f"{view}.clients_of", lambda _: FakeClients(group.broker))
+    patch.setattr(f"{view}.read_content", lambda *_: _Rows())
+    patch.setattr("tidewheel.streams.worker.input_sample.make_clients", _unreachable)
+    patch.setattr("time.sleep", _interrupted)  # the first wait ends a command as Ctrl-C does
+    patch.setattr("signal.signal", lambda *_: None)
+    patch.setattr("socket.getaddrinfo", _NumericHosts(socket.getaddrinfo))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("commands")
+    shutil.copy(_PROGRAM, made / "shop.py")
+    (made / "offsets.json").write_text('{"lines": {"0": 3}}', encoding="utf-8")
     return made
 
 
+def _exit_code(folder: Path, arguments: list[str]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("TIDEWHEEL_STATE_DIR", str(folder / "state"))
+        patch.setenv("TIDEWHEEL_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+        patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        _replace_the_outside(patch)
+        errors = cast("io.TextIOWrapper", sys.stderr)
+        errors.reconfigure(errors="backslashreplace")  # as Python's own
+        return main(arguments)
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
 @settings(
-    max_examples=25,
+    examples(10),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(
-    st.sampled_from(_COMMANDS),
-    st.lists(st.sampled_from(_OPTIONS) | _TEXTS, max_size=3),
-    st.data() | st.none(),
-)
-@example(["status", APP], ["--config", "~nobody-here/x"], None)
-@example(["status"], ["\udcff"], None)
-@example(["describe"], ["examples/\udcff.py:x"], None)
+@given(data=st.data())
 def test_any_arguments_give_an_exit_code(
-    group: FakeGroup,
-    tmp_path: Path,
+    folder: Path,
+    options: dict[str, list[str]],
     capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    more: list[str],
-    data: st.DataObject | None,
+    command: str,
+    data: st.DataObject,
 ) -> None:
-    arguments = list(command)
-    if data is not None and data.draw(st.booleans()):
-        places = [index for index, text in enumerate(arguments) if text != APP]
-        arguments[data.draw(st.sampled_from(places))] = data.draw(_TEXTS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIDEWHEEL_STATE_DIR", str(tmp_path))
-        patch.setenv("TIDEWHEEL_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-        use(patch, group, 2_000_000_000_000)
-        patch.setattr(
-            "tidewheel.streams.cli.group_access.connect", lambda _: FakeConnection(group.broker)
-        )
-        code = main([*arguments, *more])
+    arguments = list(_COMMANDS[command])
+    for place in data.draw(st.sets(st.integers(0, len(arguments)), max_size=2)):
+        arguments[place : place + 1] = [data.draw(_TEXTS)]
+    more = st.sampled_from([*options[command], "--", "-", "--x="]) | _TEXTS
+    arguments += data.draw(st.lists(more, max_size=4))
+    with bounded():
+        code = _exit_code(folder, [*command.split(), *arguments])
     assert code in [*ExitCode]
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", APP, "--config", "~nobody-here/x"],
+        ["status", "\udcff"],
+        ["describe", "examples/\udcff.py:x"],
+        ["run", "shop.py:topology", "--workers", "999999999"],
+        ["state", "scan", "shop.py:topology", "counts", "--limit", "9" * 400],
+    ],
+)
+def test_these_arguments_give_an_exit_code(folder: Path, arguments: list[str]) -> None:
+    _exit_code(folder, arguments[:1])  # imports
+    with bounded():
+        assert _exit_code(folder, arguments) in [*ExitCode]
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_each_line_here_is_valid(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """So the examples above change valid command lines."""
+    code = _exit_code(folder, [*command.split(), *_COMMANDS[command]])
+    assert code not in (ExitCode.USAGE, ExitCode.RECORD_FAILED), capsys.readouterr().err

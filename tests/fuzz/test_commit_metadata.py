@@ -25,6 +25,8 @@ from tidewheel.tasks.key_ranges.progress_vector import (
     partition_time_of_kafka_streams,
 )
 
+pytestmark = pytest.mark.fault("DOORS")
+
 _OPERATORS = {
     "count": NamedOperator(fingerprint=1, details=2),
     "join": NamedOperator(fingerprint=3),

@@ -3,21 +3,29 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Final
 
+import psutil
 import pytest
 import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.damage import NOISE, damaged
+from tests.fuzz.damage import NOISE, bounded, damaged
 from tests.streams.dashboard.polled_groups import polled_group
 from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app
 
+pytestmark = pytest.mark.fault("DOORS")
+
 _PATIENCE_S: Final = 30.0
+#: Connections that send without an end, and how much each tries to send.
+_ENDLESS: Final = 30
+_MIB_SENT: Final = 20
+_RSS_MAX: Final = 64 * 1024 * 1024
 _TOKEN: Final = "a-token"  # noqa: S105 - of this test
 _WHOLE: Final = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
@@ -82,12 +90,43 @@ def _requests(draw: st.DrawFn) -> bytes:
 
 @given(_requests() | damaged(_WHOLE) | NOISE)
 def test_any_request_leaves_the_dashboard_working(port: int, request_bytes: bytes) -> None:
-    answer = _answer(port, request_bytes)
+    with bounded(time.process_time):
+        answer = _answer(port, request_bytes)
     if answer:
         version, status, *_ = answer.split(b" ", 2)
         assert version == b"HTTP/1.1"
         assert 200 <= int(status[:3]) < 500, answer[:200]
     assert _answer(port, _WHOLE).startswith(b"HTTP/1.1 200 ")
+
+
+_HEAD: Final = b"POST / HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        pytest.param(b"", id="request line"),
+        pytest.param(_HEAD + b"x: ", id="header"),
+        pytest.param(_HEAD + b"content-length: 999999999999\r\n\r\n", id="body"),
+        pytest.param(_HEAD + b"transfer-encoding: chunked\r\n\r\n7fffffff\r\n", id="chunk"),
+    ],
+)
+def test_endless_requests_at_once_use_little_memory(port: int, endless: bytes) -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with contextlib.ExitStack() as stack, bounded(time.process_time):
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), _PATIENCE_S))
+            for _ in range(_ENDLESS)
+        ]
+        for client in clients:
+            client.settimeout(0.1)
+            with contextlib.suppress(OSError):  # closed, or read no further
+                client.sendall(endless)
+                for _ in range(_MIB_SENT):
+                    client.sendall(b"x" * 2**20)
+        assert _answer(port, _WHOLE).startswith(b"HTTP/1.1 200 ")
+        assert process.memory_info().rss - before < _RSS_MAX
 
 
 @given(

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.fuzz.damage import bounded, hostile
+from tests.fuzz.damage import bounded, examples, hostile
 from tidewheel.rebalance.protocol import orders
 from tidewheel.rebalance.protocol.messages import JoinGroup
 from tidewheel.streams.kafka.admin.transaction_requests import BrokerConnection, NotAskedError
@@ -25,6 +25,8 @@ from tidewheel.streams.processes.supervisor.worker_process import WorkerProcess
 from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello, encode_hello
 from tidewheel.streams.processes.watchdog.link import WatchdogLink
 from tidewheel.streams.processes.watchdog.worker_socket import WorkerSocket
+
+pytestmark = pytest.mark.fault("DOORS")
 
 _JOIN = JoinGroup(
     app="shop",
@@ -179,7 +181,7 @@ def test_the_answers_are_those_of_a_broker() -> None:
         assert broker.transactions_of([7])[7].transactional_id == "id"
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     hostile([_PRODUCERS]).map(_answer) | hostile([_answer(_PRODUCERS)]), hostile([_TRANSACTIONS])
 )

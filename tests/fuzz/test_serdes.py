@@ -27,6 +27,8 @@ from tidewheel.streams.serdes.buffered import Buffered, BufferedSerde, Context
 from tidewheel.streams.serdes.changed import Change, ChangedSerde
 from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
 
+pytestmark = pytest.mark.fault("DOORS")
+
 
 class Node(msgspec.Struct):
     name: str

@@ -17,6 +17,8 @@ from tidewheel.streams.config.secrets import resolve_secrets
 from tidewheel.streams.config.sources import FILE_VARIABLE, PREFIX, settings_file
 from tidewheel.streams.errors import ConfigError
 
+pytestmark = pytest.mark.fault("DOORS")
+
 _FILE = b"""
 application_id = "shop"
 bootstrap_servers = "localhost:9092"

@@ -34,6 +34,8 @@ from tidewheel.streams.operators.joins.non_joined import (
 from tidewheel.streams.serdes import Serdes
 from tidewheel.streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
 
+pytestmark = pytest.mark.fault("DOORS")
+
 _HEADERS = encode_headers((("trace", b"1"), ("none", None)))
 _STORED = [
     wrap_value(b"value", 5),

@@ -4,10 +4,9 @@ from rich.console import Console
 
 from tidewheel.streams.bulk.restore import RestoreReport
 from tidewheel.streams.bulk.restore import restore as restore_tasks
-from tidewheel.streams.cli.arguments import SettingsOptions
+from tidewheel.streams.cli.arguments import SettingsOptions, check_workers
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_json, print_table, wants_json
-from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -36,8 +35,7 @@ def restore(
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
-    if workers < 1:
-        raise ConfigError(f"--workers {workers}: at least one has to run; correct the number")
+    check_workers(workers)
     topology, config = program_of(target, settings)
     with shown_progress(as_json=json) as on_progress:
         report = restore_tasks(

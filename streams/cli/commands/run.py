@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tidewheel.streams.cli.arguments import SettingsOptions, parse_tasks
+from tidewheel.streams.cli.arguments import SettingsOptions, check_workers, parse_tasks
 from tidewheel.streams.console_log import LogFormat, LogLevel, configure_logging
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
@@ -57,11 +57,11 @@ def run(
     """
     configure_logging(log_level, log_format)
     chosen = None if tasks is None else parse_tasks(tasks)
-    if workers < 1 or (chosen is not None and len(chosen) < workers):
-        least = (
-            "there are fewer tasks in --tasks" if chosen is not None else "at least one has to run"
+    check_workers(workers)
+    if chosen is not None and len(chosen) < workers:
+        raise ConfigError(
+            f"--workers {workers}: there are fewer tasks in --tasks; correct the number"
         )
-        raise ConfigError(f"--workers {workers}: {least}; correct the number")
     settings = settings or SettingsOptions()
     accepted = {"accept_offsets": True} if accept_offsets else {}
     is_grouped = not fixed_assignment and chosen is None

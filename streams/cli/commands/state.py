@@ -1,5 +1,6 @@
 """`tidewheel state`: the contents of stores, read from the cluster and not from workers."""
 
+import sys
 from itertools import chain, islice
 from typing import Any
 
@@ -122,7 +123,7 @@ def scan(
         bulk_store = view.store(store)
         numbers = range(bulk_store.partitions) if partition is None else (partition,)
         rows = chain.from_iterable(view.rows(bulk_store, number, on_progress) for number in numbers)
-        shown = list(islice(rows, limit))
+        shown = list(islice(rows, min(limit, sys.maxsize)))
     _print_rows(f"{store}, {len(shown)} rows", shown, as_json=wants_json(asked=json))
     return ExitCode.OK
 

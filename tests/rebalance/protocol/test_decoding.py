@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz.damage import bounded
 from tests.rebalance.leader.attacked import Supervised
 from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import join
@@ -35,6 +36,8 @@ from tidewheel.rebalance.protocol.records import (
     encode_record,
     read_record,
 )
+
+pytestmark = pytest.mark.fault("DOORS")
 
 RECORDS, MESSAGES = originals()
 
@@ -108,6 +111,8 @@ def _message(kind: str, **changes: Any) -> bytes:
     ],
 )
 def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -> None:
+    with bounded():
+        read_record(data)
     assert _field(read_record(data)) == field
     assert decode_record(data) is None
 
@@ -155,6 +160,8 @@ def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -
     ],
 )
 def test_an_invalid_message_is_rejected_with_its_field(data: bytes, field: str) -> None:
+    with bounded():
+        read_message(data)
     assert _field(read_message(data)) == field
     assert decode_message(data) is None
 
@@ -171,7 +178,9 @@ def test_a_kind_of_a_later_version_is_skipped_silently() -> None:
 
 @given(st.one_of(hostile(RECORDS), hostile(MESSAGES)))
 def test_a_rejection_is_one_line_without_the_content(data: bytes) -> None:
-    for answer in (read_record(data), read_message(data)):
+    with bounded():
+        answers = (read_record(data), read_message(data))
+    for answer in answers:
         if isinstance(answer, Rejection):
             assert str(answer).isprintable()
             assert len(str(answer)) < 500
@@ -183,7 +192,8 @@ def test_a_rejection_is_one_line_without_the_content(data: bytes) -> None:
 
 @given(hostile(RECORDS))
 def test_decoded_records_can_be_encoded_again(data: bytes) -> None:
-    record, message = decode_record(data), decode_message(data)
+    with bounded():
+        record, message = decode_record(data), decode_message(data)
     assert record is None or decode_record(encode_record(record)) is not None
     assert message is None or decode_message(encode_message(message)) is not None
 
@@ -219,22 +229,28 @@ def test_the_fold_never_fails_and_skips_rejected_records(forged: list[bytes], ch
     for each in forged:
         rows.insert(chance.randint(0, len(rows)), each)
     fold, chronicle, plain = LogFold("state"), Chronicle(), Group()
-    for offset, data in enumerate(rows):
-        record = read_record(data)
-        if record is None:
-            continue
-        entry: LogEntry | RejectedRecord
-        if isinstance(record, Rejection):
-            entry = RejectedRecord(topic="state", partition=0, offset=offset, rejection=record)
-        else:
-            entry = LogEntry(offset, offset, record)
-            plain = apply(plain, record)
-        fold.add(entry)
-        chronicle.add(entry)
+    with bounded():
+        for offset, data in enumerate(rows):
+            plain = _folded(offset, data, fold, chronicle, plain)
+        describe_group(fold.group, fold.phase)
+        assert all(episode_text(each, str) for each in chronicle.episodes())
     assert fold.group == plain
     assert fold.rejected_count >= len(fold.rejected)
-    describe_group(fold.group, fold.phase)
-    assert all(episode_text(each, str) for each in chronicle.episodes())
+
+
+def _folded(offset: int, data: bytes, fold: LogFold, chronicle: Chronicle, plain: Group) -> Group:
+    record = read_record(data)
+    if record is None:
+        return plain
+    entry: LogEntry | RejectedRecord
+    if isinstance(record, Rejection):
+        entry = RejectedRecord(topic="state", partition=0, offset=offset, rejection=record)
+    else:
+        entry = LogEntry(offset, offset, record)
+        plain = apply(plain, record)
+    fold.add(entry)
+    chronicle.add(entry)
+    return plain
 
 
 # -- members and the leader ----------------------------------------------------------------------------------------------
@@ -265,12 +281,13 @@ def test_no_record_ends_a_leader_or_a_member(
 ) -> None:
     table = _attacked()
     owners = table.owners()
-    for in_log, record, message in attack:
-        if in_log:
-            table.forge(_under(record, table.group.leader_epoch))
-        else:
-            table.receive_raw(message)
-        table.turns(2)
+    with bounded():
+        for in_log, record, message in attack:
+            if in_log:
+                table.forge(_under(record, table.group.leader_epoch))
+            else:
+                table.receive_raw(message)
+            table.turns(2)
     if leader_dies:
         table.coordinator = table.lead("p1")
         table.until_settled()

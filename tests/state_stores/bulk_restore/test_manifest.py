@@ -1,5 +1,6 @@
 """Damaged manifests are rejected; a snapshot is used only if no later record is missing."""
 
+import contextlib
 import hashlib
 import json
 from dataclasses import replace
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.damage import bounded, examples
+from tests.rebalance.leader.hostile import hostile
 from tests.state_stores.bulk_restore.logs import SPECS, columns, logs
 from tests.state_stores.bulk_restore.snapshots import (
     DAY_MS,
@@ -37,6 +40,8 @@ from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.layout.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
+doors = pytest.mark.fault("DOORS")
+
 
 @given(snapshots())
 def test_a_manifest_survives_encoding(made: StoreSnapshot) -> None:
@@ -47,27 +52,40 @@ def test_a_manifest_of_even_key_ranges_equals_that_of_one_range() -> None:
     assert b"expired_by_ms" not in encode_manifest(snapshot())
 
 
-@settings(max_examples=300)
+@doors
+@examples(300)
 @given(st.data())
 def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
     made = data.draw(snapshots())
     whole = encode_manifest(made)
     place = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(SnapshotRefused):
+    with bounded(), pytest.raises(SnapshotRefused):
         decode_manifest(whole[:place])
     damaged = bytearray(whole)
     damaged[place] ^= data.draw(st.integers(1, 255))
     try:
-        found = decode_manifest(bytes(damaged))
+        with bounded():
+            found = decode_manifest(bytes(damaged))
     except SnapshotRefused:
         return
     assert found == made
 
 
+@doors
 @given(st.binary(max_size=200) | st.text().map(str.encode) | st.just(b"[" * 100_000))
 def test_random_bytes_are_refused_as_manifest(data: bytes) -> None:
-    with pytest.raises(SnapshotRefused):
+    with bounded(), pytest.raises(SnapshotRefused):
         decode_manifest(data)
+
+
+@doors
+@given(hostile((msgspec.json.encode(snapshot()),)))
+def test_a_forged_manifest_is_refused_or_consistent(content: bytes) -> None:
+    """Its checksum is right: the content was forged, not damaged."""
+    with bounded(), contextlib.suppress(SnapshotRefused):
+        made = decode_manifest(sealed(content))
+        assert decode_manifest(encode_manifest(made)) == made
+        validate(made, SPEC, facts())
 
 
 _OTHER_FILE = "app/store/runs/0/50-100-bbbbbbbbbbbbbbbb.sst"
@@ -75,9 +93,12 @@ _OTHER_FILE = "app/store/runs/0/50-100-bbbbbbbbbbbbbbbb.sst"
 
 def tampered(**changes: Any) -> bytes:
     body = json.loads(msgspec.json.encode(snapshot()))
-    content = json.dumps({**body, **changes})
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    return f'{{"tidewheel_snapshot":1,"sha256":"{digest}","snapshot":{content}}}'.encode()
+    return sealed(json.dumps({**body, **changes}).encode())
+
+
+def sealed(content: bytes) -> bytes:
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return b'{"tidewheel_snapshot":1,"sha256":"%b","snapshot":%b}' % (digest, content)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.damage import bounded
 from tests.rebalance.leader.group_logs import T, two_members
 from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import RoundTable
@@ -38,6 +39,8 @@ from tidewheel.streams.group.recovery import (
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+
+pytestmark = pytest.mark.fault("DOORS")
 
 RECORDS, MESSAGES = originals()
 CONFIG = StreamsConfig(application_id=APP)
@@ -72,9 +75,10 @@ def test_observers_answer_for_any_content_of_the_topics(
     group = _group(records, messages)
     access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)
     access.shows_ranges = True
-    status = access.read_status()
-    json.dumps(status.to_dict())
-    status_view(status)
+    with bounded():
+        status = access.read_status()
+        json.dumps(status.to_dict())
+        status_view(status)
     assert all(alarm.text.isprintable() for alarm in status.alarms)
     episodes = account(FakeConnection(group.broker).topics.log())
     json.dumps([asdict(each) for each in episodes])
