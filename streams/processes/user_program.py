@@ -201,7 +201,7 @@ def _is_part(missing: str, path: Path, name: str) -> bool:
 
 def _imported_file(path: Path) -> ModuleType:
     file = path.absolute()
-    if not file.is_file():
+    if not _holds(file.is_file):
         raise ConfigError(f"there is no file {str(path)!r}{_file_hint(path)}")
     root, name = file.parent, file.stem
     while (root / "__init__.py").is_file():
@@ -275,14 +275,21 @@ def _hint(name: str, module: ModuleType) -> str:
 
 
 def _file_hint(path: Path) -> str:
-    if path.with_suffix(".py").is_file():
+    if _holds(path.with_suffix(".py").is_file):
         return f"; did you mean {path.with_suffix('.py')}?"
     dotted = Path(*str(path).split(".")).with_suffix(".py") if path.suffix != ".py" else path
-    if dotted != path and dotted.is_file():
+    if dotted != path and _holds(dotted.is_file):
         return f"; did you mean {dotted}?"
-    if path.parent.is_dir():
+    if _holds(path.parent.is_dir):
         files = {file.name: file for file in path.parent.glob("*.py")}
         near = did_you_mean(path.name, files)
         if near:
             return f"; did you mean {path.parent / near.removeprefix('did you mean ')}"
     return "; give an importable name or the path of a .py file"
+
+
+def _holds(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except OSError:  # the name is too long
+        return False

@@ -215,6 +215,8 @@ def test_any_arguments_give_an_exit_code(
         ["status", APP, "--config", "~nobody-here/x"],
         ["status", "\udcff"],
         ["describe", "examples/\udcff.py:x"],
+        ["describe", "a" * 300 + ".py:x"],
+        ["config", "show", "9" * 400],
         ["run", "shop.py:topology", "--workers", "999999999"],
         ["state", "scan", "shop.py:topology", "counts", "--limit", "9" * 400],
     ],
