@@ -45,7 +45,7 @@ class BrokerFacts:
     """Facts that brokers report about a group.
 
     Attributes:
-        subscribers: Number of other programs' consumers that use the application id as group id.
+        subscribers: Other programs' consumers that use the application id as group id.
         foreign_offsets: Partitions whose offset another application committed.
         topic_ids: Ids of the topics of group log and inbox; None if not requested.
         open_transactions: Transactions that block readers of the application's topics for 5 s.
@@ -53,7 +53,7 @@ class BrokerFacts:
         problem: Reason why the brokers could not be asked.
     """
 
-    subscribers: int = 0
+    subscribers: tuple[str, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
     foreign_offsets: tuple[TopicPartition, ...] = ()
     topic_ids: Mapping[str, str] | None = None
@@ -323,11 +323,12 @@ def _restarting(view: GroupView) -> Iterator[Alarm]:
 
 
 def _subscribers(view: GroupView) -> Iterator[Alarm]:
-    count = view.around.subscribers
-    if count:
+    names = view.around.subscribers
+    if names:
         yield Alarm(
             name="foreign-subscribers",
-            text=f"{count} consumer{'s are' if count > 1 else ' is'} subscribed with group id {view.application_id}, "
+            text=f"{len(names)} consumer{'s are' if len(names) > 1 else ' is'} subscribed with group id "
+            f"{view.application_id} ({', '.join(names)}), "
             "which is this application's: give them another one; a member that starts meanwhile is refused",
         )
 

@@ -71,7 +71,7 @@ class ResetFacts:
     """Facts before a reset.
 
     Attributes:
-        members: Number of live consumers of the group.
+        members: Live consumers of the group.
         others: Applications with offsets whose names start with this one's and a dash.
         live_members: Members that were heard recently, on any machine.
         fixed: Host by transactional id of live workers with a fixed assignment.
@@ -80,7 +80,7 @@ class ResetFacts:
     topics: Mapping[str, int]
     committed: Mapping[TopicPartition, CommittedOffset]
     targets: Mapping[TopicPartition, int]
-    members: int = 0
+    members: tuple[str, ...] = ()
     slots: tuple[LocalSlot, ...] = ()
     others: frozenset[str] = frozenset()
     live_members: tuple[str, ...] = ()
@@ -335,7 +335,7 @@ def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str
     refusals = [slot.problem for slot in facts.slots if slot.problem]
     if facts.members:
         refusals.append(
-            f"group {scope.application_id} has {facts.members} live members; stop the application first"
+            f"group {scope.application_id} has {len(facts.members)} live members ({', '.join(facts.members)}); stop the application first"
         )
     if facts.live_members:
         refusals.append(

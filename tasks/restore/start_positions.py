@@ -82,7 +82,7 @@ def find_starts(
     members = admin.group_members(group_id)
     if members:
         raise StreamsError(
-            f"consumer group {group_id} has {members} subscribed members; the group belongs to this application: "
+            f"consumer group {group_id} has {len(members)} subscribed members ({', '.join(members)}); the group belongs to this application: "
             "stop those consumers, or choose another application_id. Instances of Kafka Streams that were stopped stay "
             "members until their session.timeout.ms (45 s) is over, unless they were closed with LEAVE_GROUP"
         )

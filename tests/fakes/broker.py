@@ -124,7 +124,7 @@ class FakeBroker:
         self.lock = threading.RLock()
         self.topics: dict[str, Topic] = {}
         self.groups: defaultdict[str, dict[TopicPartition, CommittedOffset]] = defaultdict(dict)
-        self.members: defaultdict[str, int] = defaultdict(int)
+        self.members: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
         self.commit_fates: deque[CommitFate] = deque()
         self.fenced: list[str] = []
         self._epochs: defaultdict[str, int] = defaultdict(int)

@@ -413,7 +413,7 @@ class FakeAdmin:
 
     def reach_group(self, group_id: str) -> None: ...
 
-    def group_members(self, group_id: str) -> int:
+    def group_members(self, group_id: str) -> tuple[str, ...]:
         return self._broker.members[group_id]
 
     def offsets_retention_ms(self) -> int:

@@ -247,7 +247,7 @@ class BootstrapDriver:
             members = self._admin.group_members(self._target.application_id)
             if members:
                 reasons.append(
-                    f"consumer group {self._target.application_id} has {members} subscribed members; stop them first"
+                    f"consumer group {self._target.application_id} has {len(members)} subscribed members: {', '.join(members)}; stop them first"
                 )
         last = group.bootstraps.get(self._name)
         refused = refusal_of_changelog(

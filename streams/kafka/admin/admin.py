@@ -345,8 +345,11 @@ class KafkaAdmin:
             return False
         return True
 
-    def group_members(self, group_id: str) -> int:
-        return len(self._members(group_id))
+    def group_members(self, group_id: str) -> tuple[str, ...]:
+        return tuple(
+            f"{member.client_id!r} on {member.host.removeprefix('/')}"
+            for member in self._members(group_id)
+        )
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
         return {

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.faults.conftest import MakeRun
 from tests.faults.fault_run import PATIENT, FaultRun, eventually, incarnations
@@ -59,6 +60,36 @@ def test_status_names_the_transaction_that_keeps_input_from_readers(
     record_property("recovery_s", took_s)
     foreign.abort()
     until(lambda: not alarms(run, "open-transaction"), "the alarm ends")
+    run.verify()
+
+
+@pytest.mark.fault("41")
+def test_status_names_a_foreign_consumer_of_a_running_group(
+    make_run: MakeRun, alarms: Alarms, record_property: Callable[..., None]
+) -> None:
+    run = make_run(config=PATIENT)
+    run.begin()
+    owners = run.owners()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": run.cluster.bootstrap_servers,
+            "group.id": run.application_id,
+            "client.id": "billing",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([run.source])
+    try:
+        until(lambda: [consumer.poll(0.1), consumer.assignment()][1], "the consumer joins")
+        took_s = eventually(
+            lambda: alarms(run, "foreign-subscribers", "'billing' on 127.0.0.1"), "an alarm"
+        )
+        record_property("recovery_s", took_s)
+        run.until_progress()
+        assert run.owners() == owners
+    finally:
+        consumer.close()
+    until(lambda: not alarms(run, "foreign-subscribers"), "the alarm ends")
     run.verify()
 
 

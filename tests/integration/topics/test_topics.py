@@ -269,6 +269,7 @@ def test_foreign_consumer_of_the_same_group_is_refused(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
             "group.id": config["application_id"],
+            "client.id": "billing",
             "auto.offset.reset": "earliest",
         }
     )
@@ -284,4 +285,4 @@ def test_foreign_consumer_of_the_same_group_is_refused(
     finally:
         consumer.close()
     assert config["application_id"] in str(error)
-    assert "1 subscribed members" in str(error)
+    assert "1 subscribed members ('billing' on 127.0.0.1)" in str(error)

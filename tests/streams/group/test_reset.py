@@ -122,10 +122,10 @@ def test_live_members_prevent_a_reset() -> None:
 
 def test_a_live_application_is_not_reset() -> None:
     held = LocalSlot(slot=0, path=Path("/state/shop/0"), problem="slot 0 is held by process 7 on a")
-    plan = plan_reset(scope_of("shop", _topology()), _facts(members=2, slots=(held,)))
+    plan = plan_reset(scope_of("shop", _topology()), _facts(members=("'a' on h",), slots=(held,)))
     assert plan.refusals == (
         "slot 0 is held by process 7 on a",
-        "group shop has 2 live members; stop the application first",
+        "group shop has 1 live members ('a' on h); stop the application first",
     )
 
 

@@ -250,9 +250,9 @@ def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
     ("around", "name", "words"),
     [
         (
-            BrokerFacts(subscribers=2),
+            BrokerFacts(subscribers=("'a' on h", "'b' on h")),
             "foreign-subscribers",
-            "2 consumers are subscribed with group id shop",
+            "2 consumers are subscribed with group id shop ('a' on h, 'b' on h)",
         ),
         (
             BrokerFacts(foreign_offsets=(TopicPartition("orders", 3),)),

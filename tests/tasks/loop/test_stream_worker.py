@@ -410,8 +410,10 @@ def test_a_fenced_worker_ends() -> None:
 
 def test_a_group_with_subscribers_is_refused() -> None:
     bench = Bench(counting(), {"in": 1, "out": 1})
-    bench.broker.members[APP] = 2
-    with pytest.raises(StreamsError, match="consumer group app has 2 subscribed members"):
+    bench.broker.members[APP] = ("'billing' on 10.0.0.7", "'audit' on 10.0.0.8")
+    with pytest.raises(
+        StreamsError, match=r"2 subscribed members \('billing' on 10.0.0.7, 'audit' on"
+    ):
         bench.live()
 
 

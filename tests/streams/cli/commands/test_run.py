@@ -355,7 +355,7 @@ def test_reset_detects_workers_with_chosen_tasks(shouting: Shouting, tmp_path: P
         shouting.say("one", "two")
         assert worker.wait() == ExitCode.FENCED, worker.said
     assert not shouting.heard()
-    assert shouting.cluster.admin.group_members(f"{shouting.app}:fixed") == 0
+    assert shouting.cluster.admin.group_members(f"{shouting.app}:fixed") == ()
 
 
 def test_reset_to_a_time(shouting: Shouting) -> None:
