@@ -63,6 +63,38 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
 
 
 @pytest.mark.fault("52")
+@pytest.mark.nightly("TIDEWHEEL_FAULTS")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("job", "named"),
+    [("slow_call", ["nap (", "offset 1 "]), ("slow_holding", ["hold (", "offset"])],
+)
+def test_a_call_longer_than_a_transaction_may_last_happens_once(
+    job: str,
+    named: list[str],
+    cluster: Cluster,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    start_worker: StartWorker,
+) -> None:
+    """Its worker has transactions of 31 s; the work before the call is committed meanwhile."""
+    source, sink = topics
+    nap = str((HANG_MS + 30_000) / 1_000 + 14).encode()
+    worker = start_worker("alone")
+    worker.go(job, source, sink, config | QUICK | {"max_call_ms": 2_000}, fixed=False)
+    until(lambda: len(owned(worker)) == 3, "it has all tasks")
+    cluster.send(source, [(b"k", b"0")] * 200, partition=1)
+    cluster.send(source, [(b"k", value) for value in (b"0", nap, b"0.1")], partition=0)
+    until(lambda: len(cluster.read(sink)) >= 203, "all are out", 300)
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert _values(cluster, sink) == sorted([b"0"] * 201 + [nap, b"0.1"])
+    assert FENCED not in worker.log
+    errors = [line for line in worker.log.splitlines() if "longer than max_call_ms" in line]
+    (error,) = [line for line in errors if "probes.py:" not in line]
+    assert [word for word in ["slow_calls.py:", *named] if word not in error] == []
+
+
+@pytest.mark.fault("52")
 def test_other_workers_continue_during_a_long_call(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> None:
