@@ -34,6 +34,10 @@ _NESTED: Final = st.builds(
     st.integers(1, 20_000),
     st.sampled_from([b"[", b'{"a":', b"\x91", b"\x81\xa1a", b"\x0a\x02", b'"', b"(", b"\x02"]),
 )
+#: Characters of arguments and variables: bytes that are not UTF-8 become such surrogates.
+CHARACTERS: Final = st.characters(
+    exclude_categories=["Cs"], include_characters="\udc80\udcff", exclude_characters="\0"
+)
 NOISE: Final = st.binary(max_size=80) | st.sampled_from(_EXTREMES) | _NESTED
 
 
