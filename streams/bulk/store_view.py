@@ -1,6 +1,7 @@
 """Store contents read partition by partition, without Spark or a worker."""
 
 import contextlib
+import os
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
@@ -151,7 +152,7 @@ def key_bytes(store: BulkStore, text: str) -> bytes:
     Uses the text itself if the serde keeps it unchanged. Otherwise tries JSON, text, bytes, UUID.
     """
     serde = store.spec.key_serde
-    plain = text.encode()
+    plain = os.fsencode(text)
     if _written(store, text) == plain:
         return plain
     for candidate in _candidates(text):
@@ -179,9 +180,9 @@ def _written(store: BulkStore, key: Any) -> bytes | None:
 
 def _candidates(text: str) -> Iterator[Any]:
     with contextlib.suppress(msgspec.DecodeError):
-        yield msgspec.json.decode(text)
+        yield msgspec.json.decode(os.fsencode(text))
     yield text
-    yield text.encode()
+    yield os.fsencode(text)
     with contextlib.suppress(ValueError):
         yield uuid.UUID(text)
 

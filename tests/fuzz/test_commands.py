@@ -213,6 +213,7 @@ def test_any_arguments_give_an_exit_code(
         ["describe", "examples/\udcff.py:x"],
         ["describe", "a" * 300 + ".py:x"],
         ["config", "show", "9" * 400],
+        ["state", "get", "shop.py:topology", "counts", "\udc80"],
         ["run", "shop.py:topology", "--workers", "999999999"],
         ["state", "scan", "shop.py:topology", "counts", "--limit", "9" * 400],
     ],
