@@ -8,14 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from tests.faults.group_trace import GroupTrace, read_trace
-from tests.faults.verdict import Verdict, verify
+from tests.faults.verification.local_state import local_differences
+from tests.faults.verification.verdict import SHOWN, Verdict, verify
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.processes import WorkerProcess, numbered, owned
 from tidewheel.rebalance.model import TopicPartition
@@ -57,6 +59,7 @@ class FaultRun:
         forged: Values that the test itself wrote into the group's topics; its trace lacks them.
         rate: Records per second of the feed.
         is_static: Workers are static members.
+        within: Command that starts a worker on a host of its own, by name.
         runs_from: Restore gaps above this many records go to a restore helper.
         resumes: From now on, processes that failpoints stop are continued at the next look.
         supervised: Workers that crash are started again at the next look; no other end is allowed.
@@ -72,6 +75,7 @@ class FaultRun:
     record: Callable[[str, object], None] = lambda name, value: None
     rate: int = RECORDS_PER_S
     is_static: bool = False
+    within: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     runs_from: int | None = None
     resumes: bool = False
     supervised: bool = False
@@ -117,6 +121,7 @@ class FaultRun:
     ) -> WorkerProcess:
         """Start a worker, or the next life of one; its state directory keeps its name."""
         self._lives += 1
+        within = within or self.within.get(name, ())
         worker = WorkerProcess(self.folder, f"{name}.{self._lives}", within=within)
         config = {
             "application_id": self.application_id,
@@ -272,9 +277,10 @@ class FaultRun:
         self.until(self._are_dead_fenced, "the group has fenced every dead worker")
         self.stop()
         acknowledged = Counter(key for key, _ in self.feed.records)
-        self.verdict = verdict = verify(
-            self.cluster, self.application_id, self.source, self.sink, acknowledged
-        )
+        found = verify(self.cluster, self.application_id, self.source, self.sink, acknowledged)
+        state_dirs = sorted(self.folder.glob("state-*"))
+        copies = local_differences(self.cluster, self.application_id, state_dirs)
+        self.verdict = verdict = replace(found, wrong_copies=list(islice(copies, SHOWN)))
         _log.info("%s: %s", self.application_id, verdict)
         self.record("records", verdict.records)
         assert verdict.is_clean, verdict

@@ -2,6 +2,8 @@
 
 import struct
 from collections import Counter
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +11,10 @@ import pytest
 
 from tests.faults.fault_run import incarnations
 from tests.faults.group_trace import GroupTrace
-from tests.faults.verdict import Verdict, verify
+from tests.faults.verification.local_state import local_differences
+from tests.faults.verification.verdict import Verdict, verify
 from tests.integration.cluster import Cluster
+from tests.integration.programs.jobs import STORE
 from tidewheel.rebalance.protocol.messages import GrantedOk, Revoked
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
@@ -18,6 +22,13 @@ from tidewheel.rebalance.protocol.records import (
     MemberRecord,
     TaskRecord,
 )
+from tidewheel.state_stores.layout.envelope import wrap_value
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.restore import position_name
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.state_directory import StateDirectory
 
 
 def _number(number: int) -> bytes:
@@ -145,3 +156,55 @@ def test_incarnations_are_found_in_the_log_of_a_worker() -> None:
     line = "2026-11-28 tidewheel member 4b7471be-5ac3, incarnation 626676d24b9c22f8\n"
     worker: Any = SimpleNamespace(log=line)
     assert incarnations(worker) == ["626676d24b9c22f8"]
+
+
+# -- copies on disk -------------------------------------------------------------------------------
+
+_TOPIC = f"app-{STORE}-changelog"
+
+
+def _changelog(*values: int | None) -> Cluster:
+    """Return a cluster whose changelog has these values of key a, at offsets 0, 2, 4 and so on."""
+    log = [
+        SimpleNamespace(
+            partition=0, offset=2 * index, key=b"a", value=None if value is None else _number(value)
+        )
+        for index, value in enumerate(values)
+    ]
+    return cast("Cluster", SimpleNamespace(read=lambda _: log))
+
+
+def _store(state_dir: Path, rows: dict[bytes, int], offset: int) -> None:
+    """Write the database of task 0_0."""
+    options = RocksDBOptions()
+    with StateDirectory.acquire(state_dir, "app") as slot:
+        path = slot.task_directory("0_0")
+        database = TaskDatabase.open(path, [STORE], options, SharedResources.create(options))
+        with closing(database):
+            stored = {key: wrap_value(_number(value), 5) for key, value in rows.items()}
+            position = Position(offset=offset, topic_id=bytes(16), written_at_ms=0)
+            name = position_name(_TOPIC, 0)
+            database.write({STORE: sorted(stored.items())}, {name: position.encode()})
+
+
+@pytest.mark.parametrize(
+    ("rows", "offset", "changelog", "found"),
+    [
+        pytest.param({b"a": 2}, 3, [1, 2], "", id="equal"),
+        pytest.param({}, 3, [1, None], "", id="equal after a delete"),
+        pytest.param({b"a": 1}, 3, [1, 2], "b'a' is", id="old"),
+        pytest.param({b"a": 2, b"b": 1}, 3, [1, 2], "b'b' is", id="a key too many"),
+        pytest.param({}, 3, [1, 2], "b'a' is None", id="a key too few"),
+        pytest.param({b"a": 1}, 1, [1, 2], "no copy has offset 2", id="incomplete"),
+    ],
+)
+def test_a_copy_on_disk_is_compared_up_to_its_position(
+    tmp_path: Path, rows: dict[bytes, int], offset: int, changelog: list[int | None], found: str
+) -> None:
+    _store(tmp_path / "state-a", rows, offset)
+    _store(tmp_path / "state-b", {b"a": 1}, 1)  # an older copy, which is right
+    differences = list(
+        local_differences(_changelog(*changelog), "app", sorted(tmp_path.glob("state-*")))
+    )
+    assert len(differences) == bool(found)
+    assert found in "".join(differences)

@@ -16,7 +16,7 @@ from tests.fakes.proxy import KafkaProxy
 from tests.faults.conftest import MakeRun
 from tests.faults.fault_run import PARTITIONS, FaultRun, incarnations
 from tests.faults.network.namespaces import Names
-from tests.faults.verdict import verify
+from tests.faults.verification.verdict import verify
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 
 pytestmark = [

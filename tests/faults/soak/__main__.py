@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,9 +22,10 @@ from checks import generated_parts
 from checks.run_tests import speed_up_starts
 from tests.faults.broker_cluster import NODES, BrokerCluster
 from tests.faults.fault_run import FaultRun
+from tests.faults.soak.hosts import Host, hosts, missing
 from tests.faults.soak.nemesis import Nemesis
 from tests.faults.soak.schedule import draw_round
-from tests.faults.verdict import Verdict
+from tests.faults.verification.verdict import Verdict
 from tests.integration.cluster import Cluster
 
 _RECORDS_PER_S: Final = 400
@@ -57,39 +59,45 @@ class Soak:
 
     def round(self, number: int, seconds: float) -> None:
         """Run one round; raise AssertionError for a violation."""
-        cluster = Cluster(self._brokers.bootstrap_servers)
         folder = self._folder / f"round-{number}"
         folder.mkdir()
-        run = FaultRun(
-            cluster=cluster,
-            folder=folder,
-            application_id=f"soak-{self._seed}-{number}",
-            config=_CONFIG,
-            rate=_RECORDS_PER_S,
-            runs_from=_RUNS_FROM,
-            supervised=True,
-        )
-        nemesis = Nemesis(run, self._brokers)
-        try:
-            run.begin()
-            nemesis.inflict(
-                draw_round(self._seed, number, seconds, brokers=NODES), self._progress(nemesis)
+        with ExitStack() as stack:
+            cluster = Cluster(self._brokers.bootstrap_servers)
+            stack.callback(cluster.close)
+            machines: dict[str, Host] = {}
+            if not missing():
+                machines = stack.enter_context(hosts(folder, self._brokers.bootstrap_servers))
+            run = FaultRun(
+                cluster=cluster,
+                folder=folder,
+                application_id=f"soak-{self._seed}-{number}",
+                config=_CONFIG,
+                rate=_RECORDS_PER_S,
+                runs_from=_RUNS_FROM,
+                supervised=True,
+                within={name: host.within for name, host in machines.items()},
             )
+            nemesis = Nemesis(run, self._brokers, machines)
+            stack.callback(self._add, run, nemesis)
+            schedule = draw_round(self._seed, number, seconds, brokers=NODES, hosts=bool(machines))
+            run.begin()
+            nemesis.inflict(schedule, self._progress(nemesis))
             run.resumes = True
             run.verify()
             self.rounds += 1
-        finally:
-            if run.verdict is not None:
-                self.verdicts.append(run.verdict)
-            run.close()
-            cluster.close()
-            self.worst_stall_s = max(self.worst_stall_s, nemesis.stalls.worst_s)
-            self.faults += nemesis.counts
-            self.faults["kill at failpoint"] += run.crashes["kill"]
-            self.restarts += Counter(
-                client=run.crashes["client"], unreachable=run.crashes["unreachable"]
-            )
         shutil.rmtree(folder)
+
+    def _add(self, run: FaultRun, nemesis: Nemesis) -> None:
+        """Add the results of a round, and end its processes."""
+        if run.verdict is not None:
+            self.verdicts.append(run.verdict)
+        run.close()
+        self.worst_stall_s = max(self.worst_stall_s, nemesis.stalls.worst_s)
+        self.faults += nemesis.counts
+        self.faults["kill at failpoint"] += run.crashes["kill"]
+        self.restarts += Counter(
+            client=run.crashes["client"], unreachable=run.crashes["unreachable"]
+        )
 
     def _progress(self, nemesis: Nemesis) -> "_Progress":
         return _Progress(self._begun_s, nemesis)
@@ -109,7 +117,10 @@ class Soak:
             "keys": sum(each.keys for each in verdicts),
             "lost": sum(each.lost + each.missing_input for each in verdicts),
             "repeated": sum(each.repeated for each in verdicts),
-            "wrong": sum(len(each.wrong) + len(each.wrong_state) for each in verdicts),
+            "wrong": sum(
+                len(each.wrong) + len(each.wrong_state) + len(each.wrong_copies)
+                for each in verdicts
+            ),
             "worst_stall_s": round(self.worst_stall_s, 1),
             "restarts": dict(self.restarts),
         }

@@ -5,15 +5,17 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
+from types import MappingProxyType
 from typing import Final
 
 import psutil
 
 from tests.faults.broker_cluster import BrokerCluster
 from tests.faults.fault_run import FaultRun, crash_of, is_stopped
+from tests.faults.soak.hosts import Host
 from tests.faults.soak.schedule import BROKERS, VISITOR, Fault, Schedule
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.processes import WorkerProcess, numbered
@@ -58,9 +60,14 @@ class Nemesis:
         counts: Faults by kind.
     """
 
-    def __init__(self, run: FaultRun, brokers: BrokerCluster | None = None) -> None:
+    def __init__(
+        self,
+        run: FaultRun,
+        brokers: BrokerCluster | None = None,
+        hosts: Mapping[str, Host] = MappingProxyType({}),
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self._run, self._brokers = run, brokers
+        self._run, self._brokers, self._hosts = run, brokers, hosts
         self.stalls = Stalls(time.monotonic())
 
     def inflict(self, schedule: Schedule, tick: Callable[[], None] = lambda: None) -> None:
@@ -99,15 +106,14 @@ class Nemesis:
         for fault in faults:
             yield fault.wait_s
             _log.info("%s: %s", name, fault)
-            yield from self._strike(name, fault)
+            yield from self._visit(fault) if name == VISITOR else self._strike(name, fault)
+
+    def _visit(self, fault: Fault) -> Steps:
+        self._run.start(VISITOR)
+        yield from self._wait(fault)
+        yield from self._stop(VISITOR)
 
     def _strike(self, name: str, fault: Fault) -> Steps:
-        if name == VISITOR:
-            self._run.start(name)
-            self.counts[fault.kind] += 1
-            yield fault.for_s
-            yield from self._stop(name)
-            return
         worker = self._run.workers[name]
         match fault.kind.split():
             case ["kill", "watchdog"] | ["kill", "restore", "helper"]:
@@ -120,6 +126,8 @@ class Nemesis:
                 self._signal(targets, signal.SIGSTOP, fault.kind)
                 yield fault.for_s
                 self._signal(targets, signal.SIGCONT)
+            case ["cut" | "fill", *_]:
+                yield from self._break_host(self._hosts[name], fault)
             case ["kill", "at", "failpoint"]:
                 self._kill(name)
                 worker = self._start_at(name, fault, "kill9")
@@ -139,9 +147,22 @@ class Nemesis:
                 self._kill(name)
                 yield from self._start_again(name, fault)
 
-    def _start_again(self, name: str, fault: Fault) -> Steps:
+    def _break_host(self, host: Host, fault: Fault) -> Steps:
+        fail, mend = (
+            (host.cut, host.connect)
+            if fault.kind.startswith("cut")
+            else (host.disk.fill, host.disk.free)
+        )
+        fail()
+        yield from self._wait(fault)
+        mend()
+
+    def _wait(self, fault: Fault) -> Steps:
         self.counts[fault.kind] += 1
         yield fault.for_s
+
+    def _start_again(self, name: str, fault: Fault) -> Steps:
+        yield from self._wait(fault)
         self._run.start(name)
 
     def _start_at(self, name: str, fault: Fault, action: str) -> WorkerProcess:

@@ -50,6 +50,8 @@ _OPERATIONS: Final = {
     "restart worker": 5,
     "lose worker and disk": 2,
 }
+#: For workers with a network and a disk of their own.
+_HOST_FAULTS: Final = {"cut network": 4, "fill disk": 3}
 _BROKER_FAULTS: Final = {
     "restart broker": 4,
     "kill broker": 4,
@@ -80,10 +82,15 @@ class Fault:
 Schedule = Mapping[str, Sequence[Fault]]
 
 
-def draw_round(seed: int, number: int, seconds: float, *, brokers: Sequence[int]) -> Schedule:
-    """Return the faults of about `seconds` seconds, in a lane for each worker and for brokers."""
+def draw_round(
+    seed: int, number: int, seconds: float, *, brokers: Sequence[int], hosts: bool = False
+) -> Schedule:
+    """Return the faults of about `seconds` seconds, in a lane for each worker and for brokers.
+
+    `hosts`: each worker has a network and a disk of its own, which fail too.
+    """
     chance = Random(f"{seed} {number}")
-    lanes = dict.fromkeys(WORKERS, _CRASHES | _OPERATIONS)
+    lanes = dict.fromkeys(WORKERS, _CRASHES | _OPERATIONS | (_HOST_FAULTS if hosts else {}))
     lanes |= {VISITOR: {_VISIT: 1}} | ({BROKERS: _BROKER_FAULTS} if brokers else {})
     return {lane: _lane(chance, kinds, seconds, brokers) for lane, kinds in lanes.items()}
 
@@ -119,7 +126,8 @@ def _fault(
     brokers: Sequence[int] = (),
 ) -> Fault:
     (kind,) = chance.choices(list(kinds), list(kinds.values()))
-    for_s = min(_skewed(chance, *(_PAUSE_S if "pause" in kind else _DOWN_S)), longest_s)
+    is_pause = "pause" in kind or kind in _HOST_FAULTS
+    for_s = min(_skewed(chance, *(_PAUSE_S if is_pause else _DOWN_S)), longest_s)
     nodes: Sequence[int] = ()
     failpoint = ""
     if "two brokers" in kind:

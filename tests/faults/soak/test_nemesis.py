@@ -1,14 +1,18 @@
 """The nemesis does to each process what a fault's name says."""
 
 import signal
+import socket
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 
 from tests.faults.fault_run import FaultRun, crash_of
+from tests.faults.soak.hosts import hosts, missing
 from tests.faults.soak.nemesis import Nemesis
 from tests.faults.soak.schedule import BROKERS, VISITOR, Fault
 from tests.integration.processes import WorkerProcess
@@ -85,6 +89,14 @@ class _Run:
     def look_after_workers(self) -> None: ...
 
 
+class _Host:
+    def __init__(self, log: list[str]) -> None:
+        self._log, self.disk = log, self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self._log.append(name)
+
+
 class _Brokers:
     def __init__(self, log: list[str]) -> None:
         self._log = log
@@ -132,6 +144,57 @@ def test_a_fault_of_a_worker_hits_its_processes(kind: str, log: list[str], tmp_p
     assert run.log == log
     assert nemesis.counts == {kind: 1}
     assert disk.exists() == (kind != "lose worker and disk")
+
+
+@pytest.mark.parametrize(
+    ("kind", "log"), [("cut network", ["cut", "connect"]), ("fill disk", ["fill", "free"])]
+)
+def test_a_fault_of_a_host_ends(kind: str, log: list[str], tmp_path: Path) -> None:
+    run = _Run(tmp_path)
+    nemesis = Nemesis(cast("FaultRun", run), hosts={"a": cast("Any", _Host(run.log))})
+    nemesis.inflict({"a": [Fault(kind=kind, wait_s=0.0, for_s=0.0)]})
+    assert run.log == log
+    assert nemesis.counts == {kind: 1}
+
+
+def test_a_stopped_relay_delivers_late(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with hosts(tmp_path, f"127.0.0.1:{port}") as machines:
+            host = machines["a"]
+            client = subprocess.Popen(
+                [*host.within, sys.executable, "-uc", _CLIENT, str(port)],
+                stdin=subprocess.PIPE,
+            )
+            server, _ = listening.accept()
+            with client, server:
+                assert client.stdin is not None
+                _send(client.stdin, b"1")
+                assert server.recv(1) == b"1"
+                host.cut()
+                _send(client.stdin, b"2")
+                server.settimeout(0.5)
+                with pytest.raises(TimeoutError):
+                    server.recv(1)
+                host.connect()
+                server.settimeout(30)
+                assert server.recv(1) == b"2"
+                client.stdin.close()
+
+
+_CLIENT = """
+import socket, sys
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while data := sys.stdin.buffer.read(1):
+    client.sendall(data)
+"""
+
+
+def _send(pipe: IO[bytes], data: bytes) -> None:
+    pipe.write(data)
+    pipe.flush()
 
 
 def test_a_visitor_comes_and_drains(tmp_path: Path) -> None:

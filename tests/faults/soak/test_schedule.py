@@ -20,7 +20,7 @@ def test_a_seed_draws_the_same_faults_again() -> None:
 
 
 def test_a_long_round_has_every_fault_and_ends_in_time() -> None:
-    lanes = draw_round(1, 1, _HOUR_S, brokers=NODES)
+    lanes = draw_round(1, 1, _HOUR_S, brokers=NODES, hosts=True)
     assert set(lanes) == {*WORKERS, VISITOR, BROKERS}
     for faults in lanes.values():
         assert 0.8 * _HOUR_S < sum(each.wait_s + each.for_s for each in faults) <= _HOUR_S
@@ -30,7 +30,7 @@ def test_a_long_round_has_every_fault_and_ends_in_time() -> None:
         *("pause worker", "pause worker and helpers", "pause watchdog", "pause at failpoint"),
         *("kill restore helper", "pause restore helper", "restart worker", "lose worker and disk"),
         *("restart broker", "kill broker", "pause broker", "kill two brokers"),
-        "scale up and down",
+        *("scale up and down", "cut network", "fill disk"),
     }
     pauses = [fault.for_s for fault in faults if fault.kind.startswith("pause")]
     assert 0.1 <= min(pauses) < 0.2
@@ -47,6 +47,11 @@ def test_one_broker_fails_at_a_time_and_now_and_then_two() -> None:
 
 def test_a_round_without_brokers_spares_them() -> None:
     assert BROKERS not in draw_round(1, 1, 60.0, brokers=())
+
+
+def test_a_round_without_hosts_spares_networks_and_disks() -> None:
+    lanes = draw_round(1, 1, _HOUR_S, brokers=()).values()
+    assert not {fault.kind for lane in lanes for fault in lane} & {"cut network", "fill disk"}
 
 
 def test_bursts_are_short_and_hit_workers_and_watchdogs_only() -> None:

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.faults.committed_offsets import offset_commits
+from tests.faults.verification.committed_offsets import offset_commits
 from tests.integration.cluster import Cluster
 from tests.integration.outcome import number_of
 from tests.integration.programs.jobs import STORE
 from tidewheel.rebalance.model import TopicPartition
 
 #: Examples in each list of a verdict.
-_SHOWN: Final = 5
+SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Differences from the expected result; each list has at most `_SHOWN` examples.
+    """Differences from the expected result; each list has at most `SHOWN` examples.
 
     Attributes:
         records: Number of input records.
@@ -30,6 +30,7 @@ class Verdict:
         repeated: Updates that the output has more than once.
         wrong: Keys whose output is out of order, or has a count that never was.
         wrong_state: Keys whose changelog differs from the result.
+        wrong_copies: Keys of RocksDB copies that differ from the changelog.
         backwards: Commits that moved an offset back.
     """
 
@@ -40,6 +41,7 @@ class Verdict:
     repeated: int = 0
     wrong: list[str] = field(default_factory=list)
     wrong_state: list[str] = field(default_factory=list)
+    wrong_copies: list[str] = field(default_factory=list)
     backwards: list[str] = field(default_factory=list)
 
     @property
@@ -50,6 +52,7 @@ class Verdict:
             or self.repeated
             or self.wrong
             or self.wrong_state
+            or self.wrong_copies
             or self.backwards
         )
 
@@ -88,9 +91,9 @@ def verify(
         missing_input=(acknowledged - expected).total(),
         lost=lost,
         repeated=repeated,
-        wrong=wrong[:_SHOWN],
-        wrong_state=wrong_state[:_SHOWN],
-        backwards=list(_backwards(cluster, application_id))[:_SHOWN],
+        wrong=wrong[:SHOWN],
+        wrong_state=wrong_state[:SHOWN],
+        backwards=list(_backwards(cluster, application_id))[:SHOWN],
     )
 
 
