@@ -291,5 +291,5 @@ def _file_hint(path: Path) -> str:
 def _holds(check: Callable[[], bool]) -> bool:
     try:
         return check()
-    except OSError:  # the name is too long
+    except OSError:  # name too long
         return False
