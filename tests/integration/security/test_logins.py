@@ -3,7 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +21,7 @@ from tidewheel.streams.worker.application import wiring
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fault("SECURITY")]
 
+_PLAINTEXT_REFUSED: Final = "connecting to a SSL listener"
 #: Records from which a restore helper builds runs; the product's limit is far higher.
 _RUNS_FROM = 2_000
 
@@ -184,13 +185,23 @@ def test_a_fence_with_a_wrong_password_is_a_clear_error(
     admin.close()
 
 
+@pytest.mark.parametrize("forgotten", ["consumer", "producer", "admin"])
 def test_a_client_without_tls_reaches_nothing(
-    secured: SecuredBroker, settings: dict[str, Any], start_app: StartApp, unique: str
+    secured: SecuredBroker,
+    settings: dict[str, Any],
+    start_app: StartApp,
+    unique: str,
+    forgotten: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """So no kind of client can have forgotten its settings in the tests above."""
+    caplog.set_level(logging.INFO)
     secured.plain.create({f"in-{unique}": 1, f"out-{unique}": 1})
-    for forgotten in ("consumer", "producer", "admin"):
-        without = {**settings, forgotten: {}, "worker_hang_timeout_ms": 10_000}
-        app = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), without, wait=False)
-        assert not app.wait_until_running(8)
-        assert app.close(timeout=60_000)
+    without = {**settings, forgotten: {}, "worker_hang_timeout_ms": 10_000}
+    app = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), without, wait=False)
+    until(
+        lambda: _PLAINTEXT_REFUSED in f"{caplog.text}{app.error}",
+        "the client without TLS is refused",
+    )
+    assert not app.wait_until_running(0)
+    assert app.close(timeout=60_000)
