@@ -251,6 +251,8 @@ class AssignedConsumer:
     def _on_error(self, error: KafkaError) -> None:
         if self._users_error_cb is not None:
             self._users_error_cb(error)
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return  # partitions are assigned
         named = _NAMED_PARTITION.search(error.str())
         if error.code() in NO_PARTITION and named is not None:
             where = TopicPartition(named["topic"], int(named["partition"]))
