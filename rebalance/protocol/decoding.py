@@ -6,12 +6,14 @@ depends on the bytes alone: all readers skip the same records.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
 
-from tidewheel.rebalance.protocol.field_types import FORMS
+from tidewheel.rebalance.protocol.field_types import FORMS, Text
+from tidewheel.rebalance.protocol.plain_text import plain_text
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -55,7 +57,7 @@ class RecordDecoder(Generic[_T]):
     """Decoder of a union of record kinds.
 
     Larger inputs than `bytes_max` are rejected unread. `check` validates fields against each other.
-    `texts` names the free-text fields of each struct, to replace their unprintable characters.
+    Unprintable characters of `Text` fields, also in nested structs, are replaced.
     """
 
     def __init__(
@@ -66,7 +68,6 @@ class RecordDecoder(Generic[_T]):
         bytes_max: int,
         version: int,
         check: Callable[[_T], Rejection | None],
-        texts: Mapping[type[Any], tuple[str, ...]],
     ) -> None:
         self._decoder: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kinds)
         self._header = msgspec.json.Decoder(_Header)
@@ -77,7 +78,6 @@ class RecordDecoder(Generic[_T]):
         self._bytes_max = bytes_max
         self._version = version
         self._check = check
-        self._texts = texts
 
     def read(self, data: bytes) -> _T | Rejection | None:
         """Return the record or a rejection; None for a kind that only later versions know."""
@@ -95,7 +95,7 @@ class RecordDecoder(Generic[_T]):
             return Rejection(self._noun, "has text that is not UTF-8")
         except RecursionError:
             return Rejection(self._noun, "is nested too deeply")
-        return self._check(record) or self._with_plain_texts(record)
+        return self._check(record) or with_plain_texts(record)
 
     def _unfit(self, data: bytes, error: str) -> Rejection | None:
         """Return the rejection for a validation error, without the content that it may quote."""
@@ -118,26 +118,36 @@ class RecordDecoder(Generic[_T]):
         field = f"{place['path']} (key)" if place["key"] else place["path"]
         return Rejection(field or self._noun, _plain(problem))
 
-    def _with_plain_texts(self, record: _T) -> _T:
-        changed: dict[str, Any] = {}
-        for field in self._texts.get(type(record), ()):
-            text: str | tuple[str, ...] = getattr(record, field)
-            if isinstance(text, tuple):
-                if not all(line.isprintable() for line in text):
-                    changed[field] = tuple(map(_plain_text, text))
-            elif not text.isprintable():
-                changed[field] = _plain_text(text)
-        return replace(record, **changed) if changed else record
+
+def with_plain_texts(record: _T) -> _T:
+    """Return a struct without unprintable characters in its `Text` fields."""
+    changed: dict[str, Any] = {}
+    for field, clean in _cleaners(type(record)).items():
+        value = getattr(record, field)
+        if value and (cleaned := clean(value)) != value:
+            changed[field] = cleaned
+    return replace(record, **changed) if changed else record
 
 
-def _plain_text(text: str) -> str:
-    r"""Return text with a space for each unprintable character, which could steer a terminal.
+@cache
+def _cleaners(kind: type[msgspec.Struct]) -> Mapping[str, Callable[[Any], Any]]:
+    """Return a function for each field whose value can contain a `Text`."""
+    hints = get_type_hints(kind, include_extras=True)
+    cleaners = {field: _cleaner(hints[field]) for field in kind.__struct_fields__}
+    return {field: clean for field, clean in cleaners.items() if clean is not None}
 
-    >>> _plain_text("no\ndisk \x1b[2J")
-    'no disk  [2J'
-    """
-    return "".join(character if character.isprintable() else " " for character in text)
+
+def _cleaner(annotation: Any) -> Callable[[Any], Any] | None:
+    if annotation == Text:
+        return plain_text
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return with_plain_texts if _cleaners(annotation) else None
+    inner = [clean for clean in map(_cleaner, get_args(annotation)) if clean is not None]
+    if not inner:
+        return None
+    (clean,) = inner  # An array of texts or structs, or an optional one.
+    return lambda value: tuple(map(clean, value)) if isinstance(value, tuple) else clean(value)
 
 
 def _plain(text: str) -> str:
-    return _plain_text(text)[:_PROBLEM_CHARACTERS]
+    return plain_text(text)[:_PROBLEM_CHARACTERS]

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from tidewheel.rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.plain_text import UNPRINTABLE
 
 #: Largest valid count or epoch; only forged records exceed it.
 COUNT_MAX: Final = 1 << 53
@@ -16,22 +17,21 @@ _COUNTED_AT_FIRST: Final = 1 << 32
 _COUNTED_IN_A_TERM: Final = 1 << 20
 #: Maximum partitions in one record, over all topics.
 PARTITIONS_MAX: Final = 1_000_000
-_OFFSET_MAX: Final = (1 << 63) - 1
+OFFSET_MAX: Final = (1 << 63) - 1
 _HASH_MAX: Final = 1 << 32
 _DAY_MS: Final = 86_400_000
 
 _TOPIC: Final = "[A-Za-z0-9._-]{1,249}"
-#: Excludes control characters, which could steer a terminal.
-_PRINTABLE: Final = "[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]"
+_PRINTABLE: Final = f"[^{UNPRINTABLE}]"
 
 Version = Annotated[int, Meta(ge=1, le=1 << 31)]
 Epoch = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 #: Task, step, target and learn epochs.
 Counter = Annotated[int, Meta(ge=0, le=_COUNTER_MAX)]
-Sequence = Annotated[int, Meta(ge=-1, le=_OFFSET_MAX)]
-Offset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
+Sequence = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
+Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 #: -1: unknown.
-OptionalOffset = Annotated[int, Meta(ge=-1, le=_OFFSET_MAX)]
+OptionalOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 KeyHash = Annotated[int, Meta(ge=0, le=_HASH_MAX)]
 OptionalKeyHash = Annotated[int, Meta(ge=-1, le=_HASH_MAX)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
@@ -67,16 +67,16 @@ PartitionText = Annotated[
     str, _form(f"\\A{_TOPIC}-[0-9]{{1,9}}\\Z", "a partition, such as orders-3")
 ]
 Positions = dict[PartitionText, Offset]
-Name = Annotated[str, _form(f"\\A{_PRINTABLE}{{1,1024}}\\Z", "a name without control characters")]
+Name = Annotated[str, _form(f"\\A{_PRINTABLE}{{1,1024}}\\Z", "a name of printable characters")]
 Label = Annotated[
-    str, _form(f"\\A{_PRINTABLE}{{0,1024}}\\Z", "text on one line without control characters")
+    str, _form(f"\\A{_PRINTABLE}{{0,1024}}\\Z", "text on one line of printable characters")
 ]
 #: Longest key in an erasure request: encoded in base64 it fits into a message.
 KEY_BYTES_MAX: Final = 128 * 1024
 KeyBytes = Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
 #: Number of bytes that a windowed store appends to a key.
 TailBytes = Annotated[int, Meta(ge=0, le=16)]
-#: Text for people; the decoder replaces control characters.
+#: Text for people; the decoder replaces unprintable characters.
 Text = Annotated[str, Meta(max_length=100_000)]
 MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]
 TaskPhaseText = Annotated[str, _one_of(TaskPhase, "a task's phase")]

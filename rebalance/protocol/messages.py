@@ -311,13 +311,4 @@ _DECODER: Final[RecordDecoder[AnyMessage]] = RecordDecoder(
     bytes_max=MESSAGE_BYTES_MAX,
     version=PROTOCOL_MAX,
     check=_problem,
-    texts={
-        NotReady: ("reason",),
-        TaskFailed: ("detail",),
-        KeyErased: ("problem",),
-        ShutDown: ("reason",),
-        MemberDied: ("reason",),
-        JoinRefused: ("reason",),
-        LeaderBeat: ("alarms",),
-    },
 )

@@ -341,12 +341,6 @@ _DECODER: Final[RecordDecoder[AnyRecord]] = RecordDecoder(
     bytes_max=RECORD_BYTES_MAX,
     version=RECORD_VERSION,
     check=_problem,
-    texts={
-        GroupRecord: ("held",),
-        MemberRecord: ("reason", "shutdown"),
-        TargetRecord: ("reason",),
-        TaskRecord: ("reason",),
-    },
 )
 
 

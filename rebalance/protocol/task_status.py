@@ -15,6 +15,7 @@ from tidewheel.rebalance.protocol.field_types import (
     Rate,
     TaskRoleText,
     TaskText,
+    Text,
 )
 
 
@@ -60,8 +61,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Busiest key ranges: (first hash, percent busy).
     busiest: tuple[tuple[KeyHash, Count], ...] = ()
     blocking: BlockingCoroutine | None = None
-    waits: str = ""  # Reason why its restore is stopped, or "".
-    dropped: int = 0  # Records dropped by rule (null keys, late records) since the owner began.
-    drop: str = ""
-    skipped: int = 0
-    misplaced: str = ""  # Warning that its inputs' keys are in wrong partitions, or "".
+    waits: Text = ""  # Reason why its restore is stopped, or "".
+    dropped: Count = 0  # Records dropped by rule (null keys, late records) since the owner began.
+    drop: Text = ""
+    skipped: Count = 0
+    misplaced: Text = ""  # Warning that its inputs' keys are in wrong partitions, or "".

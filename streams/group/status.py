@@ -6,7 +6,7 @@ the reader's clock: a clock difference only shifts the ages shown.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidewheel.rebalance.inspect.describe import (
     LogFold,
@@ -17,12 +17,16 @@ from tidewheel.rebalance.inspect.describe import (
     task_phase_text,
 )
 from tidewheel.rebalance.model import TaskId, TaskRole
+from tidewheel.rebalance.protocol.field_types import OFFSET_MAX
 from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
 from tidewheel.streams.group.alarms import Alarm, BrokerFacts, GroupView, alarms
 from tidewheel.streams.group.inbox import SESSION_MS, InboxFold
 from tidewheel.streams.group.range_map import InputRanges, range_map, topic_readers
+
+#: Longer times until a copy has caught up are shown as unknown: ten years.
+_ETA_MAX_S: Final = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,7 @@ class MemberTask:
         lag: Records to process (active) or to restore (copies).
         rate: Records per second.
         done, end: Sums of a copy's changelog offsets: restored ones, and the ends.
-        eta_s: Seconds until a copy has caught up at this rate.
+        eta_s: Seconds until a copy has caught up at this rate; None if unknown or above ten years.
         dropped: Late records and null keys dropped since the owner started.
     """
 
@@ -303,9 +307,9 @@ class _StatusView:
             incarnation=copy.incarnation,
             phase="READY" if is_ready else "FOLLOWING",
             epoch=copy.learn_epoch,
-            done=0 if status is None else sum(status.changelog.values()),
-            end=0 if status is None else sum(status.ends.values()),
-            eta_s=lag / rate if lag is not None and rate else None,
+            done=0 if status is None else _total(status.changelog),
+            end=0 if status is None else _total(status.ends),
+            eta_s=_eta_s(lag, rate),
             stale=self.is_stale(copy.incarnation, self._fresh_ms(copy.incarnation, at_ms)),
             **_since(since),
             **figures,
@@ -382,6 +386,17 @@ def _blocked(report: BlockingCoroutine | None) -> BlockedLoop | None:
         offset=report.offset if at_record else None,
         key_hash=report.key_hash if at_record else None,
     )
+
+
+def _total(positions: Mapping[str, int]) -> int:
+    """Return the sum of offsets, at most that of a single offset: JSON readers take 64 bits."""
+    return min(sum(positions.values()), OFFSET_MAX)
+
+
+def _eta_s(lag: int | None, rate: float | None) -> float | None:
+    if lag is None or not rate or lag > rate * _ETA_MAX_S:
+        return None
+    return lag / rate
 
 
 def _figures(status: TaskStatus | None) -> dict[str, Any]:

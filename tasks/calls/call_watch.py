@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from tidewheel.rebalance.protocol.orders import AnyReport, WorkerInCall
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.task_status import RunningCall
 from tidewheel.tasks.calls.long_calls import UserCall, call_of
 from tidewheel.tasks.key_ranges.range_pool import RangePool
@@ -170,7 +171,7 @@ class CallWatch:
         took_s = 0.0 if longest is None else (now_ns - longest.since_ns) / 1e9
         if longest is None or took_s < _REPORTED_S:
             return None
-        text = "".join(char if char.isprintable() else "?" for char in longest.call.text)
+        text = plain_text(longest.call.text)
         is_long = took_s >= self._limits.alarm_s
         return RunningCall(text=text[:_TEXT_MAX], ms=int(took_s * 1000), is_long=is_long)
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
@@ -15,6 +16,8 @@ _LONG_S: Final = 1.0
 #: Maximum entries per task in a status: one heartbeat carries those of all tasks of a worker.
 _RECORDS_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
+#: Readers reject heartbeats with longer labels.
+_FUNCTION_CHARACTERS_MAX: Final = 400
 
 
 def range_count(task: Task) -> int:
@@ -66,7 +69,7 @@ def _coroutine(
     if not function:
         return None  # the coroutine no longer blocks
     coroutine = BlockingCoroutine(
-        function=function,
+        function=plain_text(function)[:_FUNCTION_CHARACTERS_MAX],
         ms=int((now_s - step.since_s) * 1000),
         first_hash=key_range.setting.first_hash,
         node=node,

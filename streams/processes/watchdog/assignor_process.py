@@ -22,6 +22,7 @@ from tidewheel.rebalance.assignors.task_assignor import (
     validated,
 )
 from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.processes.child import UNREADABLE
@@ -133,9 +134,7 @@ def _on_one_line(text: str) -> str:
     'no such rack'
     """
     plain = _ESCAPES.sub("", text)
-    return " ".join(
-        "".join(character if character.isprintable() else " " for character in plain).split()
-    )
+    return " ".join(plain_text(plain).split())
 
 
 def _question(request: AssignmentRequest, import_path: tuple[str, ...]) -> _Question:

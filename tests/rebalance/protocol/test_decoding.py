@@ -1,8 +1,11 @@
 """Decoder: any bytes give a record or a rejection, and no reader fails."""
 
 import json
+import re
+import unicodedata
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +28,12 @@ from tidewheel.rebalance.protocol.group import (
 )
 from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
+    Beat,
     decode_message,
     encode_message,
     read_message,
 )
+from tidewheel.rebalance.protocol.plain_text import UNPRINTABLE, plain_text
 from tidewheel.rebalance.protocol.records import (
     RECORD_BYTES_MAX,
     LeaderClaim,
@@ -57,6 +62,9 @@ def _record(kind: str, **changes: Any) -> bytes:
 def _message(kind: str, **changes: Any) -> bytes:
     row = next(each for each in map(json.loads, MESSAGES) if each["kind"] == kind)
     return json.dumps(row | changes).encode()
+
+
+_TASK = {"task": "0_0", "role": "active", "epoch": 1, "state": "R"}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +103,9 @@ def _message(kind: str, **changes: Any) -> bytes:
         (_record("MEMBER", threads=10**9), "threads"),
         (_record("MEMBER", session_timeout_ms=10**15), "session_timeout_ms"),
         (_record("MEMBER", member="\x1b[2J"), "member"),
+        (_record("MEMBER", member="b\u202ea"), "member"),
+        (_record("MEMBER", member="a\u200b"), "member"),
+        (_record("MEMBER", host="a\ufeff"), "host"),
         (_record("MEMBER", protocol=[2, 1]), "protocol"),
         (_record("LEADER_CLAIM", leader_epoch=3, previous_epoch=3), "leader_epoch"),
         (b'{"kind":"WEATHER","leader_epoch":1}', "kind"),
@@ -153,6 +164,13 @@ def test_an_invalid_record_is_rejected_with_its_field(data: bytes, field: str) -
             ),
             "tasks[0].rate",
         ),
+        *(
+            (_message("BEAT", tasks=[_TASK | {field: number}]), f"tasks[0].{field}")
+            for field in ("dropped", "skipped")
+            for number in (-5, 2**64, 10**400)
+        ),
+        (_message("BEAT", member="b\u202ea"), "member"),
+        (_message("BEAT", tasks=[_TASK | {"state": "R\u2066"}]), "tasks[0].state"),
         (_message("LEADER_BEAT", leader_epoch=2**60), "leader_epoch"),
         (b'{"kind":"TELEPATHY","app":"shop","member":"a","incarnation":"a-1"}', "kind"),
         (b" " * (MESSAGE_BYTES_MAX + 1), "message"),
@@ -198,9 +216,30 @@ def test_decoded_records_can_be_encoded_again(data: bytes) -> None:
     assert message is None or decode_message(encode_message(message)) is not None
 
 
-def test_control_characters_are_removed_from_texts() -> None:
+def test_unprintable_characters_are_removed_from_texts() -> None:
     record = read_record(_record("TARGET", reason="gone\n\x1b[2Jcleared"))
     assert getattr(record, "reason", "") == "gone  [2Jcleared"
+    beat = read_message(_message("LEADER_BEAT", alarms=["fine", "b\u202ea"]))
+    assert getattr(beat, "alarms", ()) == ("fine", "b a")
+
+
+def test_unprintable_characters_are_removed_from_texts_of_tasks() -> None:
+    texts = {"waits": "no\x1b]0;x\x07", "drop": "few\n", "misplaced": "\x1b[31mEVIL\nFAKE"}
+    plain = {"waits": "no ]0;x ", "drop": "few ", "misplaced": " [31mEVIL FAKE"}
+    beat = read_message(_message("BEAT", tasks=[_TASK | texts, _TASK]))
+    assert isinstance(beat, Beat)
+    assert [msgspec.to_builtins(task) for task in beat.tasks] == [_TASK | plain, _TASK]
+
+
+@pytest.mark.parametrize("number", range(0, 0x110000, 0x8000))
+def test_names_exclude_the_same_characters_as_texts(number: int) -> None:
+    for character in map(chr, range(number, number + 0x8000)):
+        is_plain = plain_text(character) == character
+        assert bool(re.fullmatch(f"[^{UNPRINTABLE}]", character)) is is_plain
+        if character.isprintable():
+            assert is_plain, f"U+{ord(character):04X}"
+        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
+            assert not is_plain, f"U+{ord(character):04X}"
 
 
 # -- the fold ------------------------------------------------------------------------------------------------------------

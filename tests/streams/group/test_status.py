@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.rebalance.protocol.records import LeaderClaim
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.streams.cli.group_view import status_view
 from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
@@ -124,6 +126,26 @@ def test_a_learner_shows_progress_and_when_it_will_be_ready() -> None:
     (learner,) = _status(_learning(), (100, beat("c", told))).learners
     assert (learner.member, learner.done, learner.end, learner.lag) == ("c", 750, 1_000, 250)
     assert (learner.eta_s, learner.phase) == (5.0, "FOLLOWING")
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-290, 1e-9])
+def test_figures_of_a_learner_stay_within_64_bits(rate: float) -> None:
+    positions = dict.fromkeys(("t-0", "t-1", "t-2"), 2**63 - 1)
+    learner = TaskStatus(
+        task="0_1",
+        role="learner",
+        epoch=7,
+        state="RESTORING",
+        changelog=positions,
+        ends=positions,
+        lag=2**63 - 1,
+        rate=rate,
+    )
+    status = _status(_learning(), (100, beat("c", learner)))
+    (shown,) = status.learners
+    assert (shown.done, shown.end, shown.eta_s) == (2**63 - 1, 2**63 - 1, None)
+    assert orjson.loads(orjson.dumps(status.to_dict()))["learners"][0]["end"] == 2**63 - 1
+    status_view(status)
 
 
 def test_a_learner_that_announced_itself_is_ready() -> None:

@@ -7,8 +7,10 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.tasks.key_ranges.programs import TEXT
@@ -37,6 +39,10 @@ async def _spins(released: threading.Event) -> None:
 async def _in_a_task(released: threading.Event) -> None:
     await asyncio.gather(asyncio.sleep(0.01), asyncio.create_task(_sleeps(released)))
 
+
+#: Readers reject heartbeats with such a name.
+_NAME = "_sleeps\x1b[2J\u202e" + "x" * 2_000
+_named_oddly: Way = FunctionType(_sleeps.__code__.replace(co_qualname=_NAME), globals())
 
 WAYS: dict[str, tuple[Way, str]] = {
     "sleeps": (_sleeps, "_sleeps"),
@@ -114,6 +120,14 @@ def test_K6_the_coroutine_that_blocks_the_loop_is_named(
         host.until(lambda: host.status("0_0").blocking is None, "nobody is named any more")
     told_of = [each for each in caplog.messages if "block" in each and "event loop" in each]
     assert len(told_of) == 1
+
+
+@pytest.mark.slow
+def test_any_name_of_the_blocking_coroutine_fits_into_a_heartbeat() -> None:
+    with _blocked(_named_oddly) as (_, host, _released):
+        told: BlockingCoroutine = host.until(lambda: host.status("0_0").blocking, "it is named")
+    assert told.function.startswith("_sleeps [2J x")
+    assert msgspec.convert(msgspec.to_builtins(told), BlockingCoroutine) == told
 
 
 # -- the watch ---------------------------------------------------------------------------------------------------------
