@@ -1,18 +1,20 @@
 """Fixed assignment (N13): settings name the owner, and a new producer fences the former one."""
 
+import hashlib
 import signal
 import socket
 import struct
 import threading
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
-from tidewheel import ConfigError, FencedError, IncompatibleMemberError, StoreLockedError
+from tidewheel import ConfigError, IncompatibleMemberError
 from tidewheel.rebalance.model import TaskId
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
@@ -178,40 +180,75 @@ def test_N13_second_worker_of_a_slot_on_one_machine_is_refused(
     assert first.stop() == 0
 
 
+#: Files of a slot that their owner writes once. RocksDB replaces the others by itself.
+_WRITTEN_ONCE: Final = (
+    ".lock",
+    "member.json",
+    "rocksdict-config.json",
+    "OPTIONS-*",
+    "IDENTITY",
+    "*.sst",
+)
+
+
+def _files(slot: Path) -> dict[str, tuple[int, int, str]]:
+    """Return inode, time of change and digest of each file that is written once."""
+    return {
+        str(file.relative_to(slot)): (
+            file.stat().st_ino,
+            file.stat().st_mtime_ns,
+            hashlib.sha256(file.read_bytes()).hexdigest(),
+        )
+        for pattern in _WRITTEN_ONCE
+        for file in slot.rglob(pattern)
+    }
+
+
 @pytest.mark.fault("39")
 @pytest.mark.parametrize("exclusive", [False, True])
-def test_two_programs_on_one_state_directory_never_share_files(
+def test_two_processes_on_one_state_directory_never_share_files(
     cluster: Cluster,
-    start_app: StartApp,
+    start_worker: StartWorker,
     config: dict[str, Any],
     topics: tuple[str, str],
     exclusive: bool,
 ) -> None:
     source, sink = topics
+    earlier, first, second = (start_worker(name) for name in ("earlier", "first", "second"))
     cluster.send(source, _records(50))
-    first = start_app(JOBS["count_by_key"](source, sink), config)
+    earlier.go("count_by_key", source, sink, config)
     cluster.wait_until_consumed(config["application_id"], source)
+    assert earlier.stop() == ExitCode.OK, earlier.log[-4000:]
+    first.go("count_by_key", source, sink, config)
+    first.wait_until_running()
+    slots = Path(config["state_dir"], config["application_id"])
+    before = _files(slots / "0")
+    names = Counter(Path(file).name for file in before)
+    assert names["rocksdict-config.json"] == 4
+    assert any(name.endswith(".sst") for name in names)
 
-    second = start_app(
-        JOBS["count_by_key"](source, sink),
-        config | {"state_dir_exclusive": exclusive},
-        wait=not exclusive,
-    )
-
+    second.go("count_by_key", source, sink, config | {"state_dir_exclusive": exclusive})
     if exclusive:
-        until(lambda: second.error is not None, "the second is refused")
-        assert isinstance(second.error, StoreLockedError)
-        assert "slot 0" in str(second.error)
-        assert first.error is None
+        assert second.wait() == ExitCode.REFUSED, second.log[-4000:]
+        assert f"by process {first.process.pid}" in second.log
+        assert "in slot 0" in second.log
+    else:
+        second.wait_until_running()
+    assert _files(slots / "0") == before
+
+    cluster.send(source, _records(50))
+    if exclusive:
+        assert not (slots / "1").exists()
+        cluster.wait_until_consumed(config["application_id"], source)
+        assert first.stop() == ExitCode.OK, first.log[-4000:]
     else:
         # Each runs all tasks, so only the last one can continue. The other notices at its next
         # commit.
-        cluster.send(source, _records(50))
-        until(lambda: first.error is not None, "the first is fenced")
-        assert isinstance(first.error, FencedError)
+        assert first.wait() == ExitCode.FENCED, first.log[-4000:]
         cluster.wait_until_consumed(config["application_id"], source)
-        assert second.error is None
-        assert cluster.values_by_key(sink) == _updates(_records(50) * 2)
+        assert len(list((slots / "1").glob("0_*"))) == 4
+        assert second.stop() == ExitCode.OK, second.log[-4000:]
+    assert cluster.values_by_key(sink) == _updates(_records(50) * 2)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
