@@ -180,18 +180,23 @@ def origin_of_foreign(
     offsets: GroupOffsets,
     rules: StartRules,
     floor: int | None,
+    *,
+    is_exact: bool,
 ) -> Origin:
-    """Return the origin of a foreign offset; raise `StartRefusedError` unless it is acceptable.
+    """Return the origin of a foreign offset; raise `StartRefusedError` unless acceptable.
 
-    Acceptable: `accept_offsets` is set, it equals the last owner's offset, or Kafka Streams
-    committed it and this application never ran.
+    Acceptable: `accept_offsets` is set, it equals an exact `floor`, or Kafka Streams committed it
+    and this application never ran.
     """
-    is_accepted = rules.accept_offsets and committed.offset != floor
+    is_left = is_exact and committed.offset == floor
+    is_accepted = rules.accept_offsets and not is_left
     theirs = partition_time_of_kafka_streams(committed.metadata) is not None
     migrates = theirs and floor is None and not offsets.facts
-    if not (is_accepted or committed.offset == floor or migrates):
+    if not (is_accepted or is_left or migrates):
         last_offset_text = (
-            "" if floor is None else f", and the last owner left it at offset {floor}"
+            ""
+            if floor is None
+            else f", and the last owner left it at {floor_text(floor, is_exact=is_exact)}"
         )
         committer = "Kafka Streams committed it" if theirs else "another program or tool set it"
         raise StartRefusedError(
@@ -208,6 +213,10 @@ def origin_of_foreign(
         has_past=not migrates,
         is_accepted=is_accepted,
     )
+
+
+def floor_text(floor: int, *, is_exact: bool) -> str:
+    return f"offset {floor}" if is_exact else f"offset {floor} or later"
 
 
 def origin_of_commit(

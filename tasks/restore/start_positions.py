@@ -24,6 +24,7 @@ from tidewheel.tasks.restore.offset_origin import (
     Origin,
     StartRules,
     check_names,
+    floor_text,
     lost_text,
     origin_of_commit,
     origin_of_foreign,
@@ -53,8 +54,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_epoch: Number of the task's owners so far; 0 under fixed assignment.
-        input: The last owner's committed offsets: lower bounds of the start.
-        changelog_end: Changelog offsets to restore to; where missing, the log's current end.
+        input: The last owner's offsets: lower bounds of the start.
+        changelog_end: Offsets to restore to; by default the log's end.
     """
 
     task_epoch: int = 0
@@ -62,6 +63,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     changelog_end: Mapping[TopicPartition, int] = msgspec.field(
         default_factory=dict[TopicPartition, int]
     )
+
+    @property
+    def is_exact(self) -> bool:
+        """Return False if a fenced owner may have committed more."""
+        return bool(self.changelog_end)
 
 
 def find_starts(
@@ -213,9 +219,14 @@ def _origins(
             if progress is not None:
                 origins[partition] = origin_of_commit(partition, progress, task_inputs, offsets)
             elif is_committed(offset):
-                floor = grant.input.get(partition)
                 origins[partition] = origin_of_foreign(
-                    partition, offset, task_inputs, offsets, rules, floor
+                    partition,
+                    offset,
+                    task_inputs,
+                    offsets,
+                    rules,
+                    grant.input.get(partition),
+                    is_exact=grant.is_exact,
                 )
             else:
                 origins[partition] = origin_without_offset(partition, task_inputs, offsets, rules)
@@ -225,7 +236,7 @@ def _origins(
 def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
     """Raise `StartRefusedError` if a changelog has records although no offset of ours is committed.
 
-    Without this check of all changelogs, tasks without state would start and repeat output.
+    Else tasks without state would start and repeat output.
     """
     partitions = [
         TopicPartition(topic.name, partition)
@@ -272,10 +283,12 @@ def _check_grant(
             continue
         if not is_committed(offset) or offset.offset < floor:
             present = f"offset {offset.offset}" if is_committed(offset) else "nothing"
+            left = floor_text(floor, is_exact=grant.is_exact)
+            restore = f"set the offset again to what it was, {floor}; or " if grant.is_exact else ""
             raise StartRefusedError(
-                f"{partition}: the last owner left it at offset {floor}, but {present} is committed: the offsets of "
+                f"{partition}: the last owner left it at {left}, but {present} is committed: the offsets of "
                 "this group were changed, the topic was deleted, or the offsets expired while the group was stopped. No "
-                f"worker starts there, however often it is started: set the offset again to what it was, {floor}; or run once "
+                f"worker starts there, however often it is started: {restore}run once "
                 "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
                 "`tidewheel reset` to process the input again"
             )

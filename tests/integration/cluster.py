@@ -15,6 +15,13 @@ from confluent_kafka import (
     Message,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.kafka.clients import KafkaClients
@@ -74,6 +81,25 @@ class Cluster:
             ]
         )
 
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Raise the number of partitions of a topic to `count`."""
+        client = self._client()  # its requests end with it
+        for done in client.create_partitions([NewPartitions(topic, count)]).values():
+            done.result(PATIENCE_S)
+
+    def configure(self, topic: str, **config: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        client = self._client()
+        for done in client.incremental_alter_configs([resource]).values():
+            done.result(PATIENCE_S)
+
+    def _client(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
+
     def send(
         self,
         topic: str,
@@ -96,8 +122,13 @@ class Cluster:
         records = [_received(message) for message in self._messages(topic)]
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
-    def _messages(self, topic: str) -> Iterator[Message]:
-        """Yield committed records by partition and offset, after open transactions have ended.
+    def aborted(self, topic: str) -> int:
+        """Return the number of records of aborted transactions, after open ones have ended."""
+        committed = sum(1 for _ in self._messages(topic))
+        return sum(1 for _ in self._messages(topic, isolation="read_uncommitted")) - committed
+
+    def _messages(self, topic: str, *, isolation: str = "read_committed") -> Iterator[Message]:
+        """Yield records by partition and offset; committed ones after open transactions have ended.
 
         A broker acknowledges a commit before consumers can read its records.
         """
@@ -108,7 +139,7 @@ class Cluster:
                 "group.id": "integration-tests-reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "fetch.wait.max.ms": 10,
                 "fetch.queue.backoff.ms": 10,
             }

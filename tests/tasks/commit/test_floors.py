@@ -104,17 +104,36 @@ def test_H15_a_restart_after_a_refusal_is_refused_too(
         assert group.outputs() == {"a": [1], "b": [1], "c": [1]}
 
 
-def test_H15_corrected_offsets_end_the_refusals() -> None:
+@pytest.mark.parametrize("fenced", [False, True])
+def test_H15_corrected_offsets_end_the_refusals(fenced: bool) -> None:
+    """After a fence they must be accepted by the operator: the log may not know them."""
     with bench() as group:
         left = left_at_three(group)
-        second, third = group.host("b"), group.host("c")
+        second, third = group.host("b"), group.host("c", accept_offsets=fenced)
         move_back(group, second)
         order = granted("0_0", 2, left)
         refused(second, order)
         third.worker._ports.admin.alter_committed(APP, {IN: 3})
-        third.member.give(granted_after_fence(order))
+        third.member.give(granted_after_fence(order) if fenced else granted("0_0", 3, left))
         fill(group, "abc")
         processed(group, third)
+        assert group.outputs() == {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
+
+
+def test_H18_offsets_set_back_to_the_floor_of_a_dead_owner_are_refused() -> None:
+    """The log has the offset at which that owner began, and not the one that it committed."""
+    with bench() as group:
+        order = granted("0_0", 2, left_at_three(group))
+        second, third = group.host("b"), group.host("c")
+        second.member.give(order)
+        fill(group, "abc")
+        processed(group, second)
+        third.worker._ports.admin.fence([f"{APP}-b-0"])
+        fill(group, "abc")
+        second.join()
+        third.worker._ports.admin.alter_committed(APP, {IN: 3})
+        error = refused(third, granted_after_fence(order))
+        assert "offset 3 of in-0 was not committed by application app" in error
         assert group.outputs() == {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
 
 
