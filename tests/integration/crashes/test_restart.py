@@ -21,6 +21,7 @@ from tidewheel import (
     Processor,
     ProcessorContext,
     Record,
+    RunOptions,
     Serdes,
     StateStoreError,
     StreamsBuilder,
@@ -238,6 +239,7 @@ def test_damage_is_no_processing_error(
 
 
 @pytest.mark.fault("36")
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
 def test_deleted_changelog_stops_the_start(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     cluster: Cluster,
@@ -245,12 +247,14 @@ def test_deleted_changelog_stops_the_start(
     config: dict[str, Any],
     source: str,
     unique: str,
+    fixed: bool,
 ) -> None:
     run()
     changelog = f"{config['application_id']}-{STORE}-changelog"
     cluster.admin.delete_topics([changelog])
+    job, options = JOBS["count_by_key"](source, f"out-{unique}"), RunOptions(fixed=fixed)
 
-    app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config, wait=False)
+    app = start_app(job, config, options=options, wait=False)
 
     until(lambda: app.error is not None, "the application ends with an error")
     assert isinstance(app.error, StreamsError)
@@ -288,14 +292,17 @@ def test_recreated_changelog_overrides_local_state(
 
 
 @pytest.mark.fault("36")
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
 def test_deletion_of_a_changelog_ends_the_running_application(
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],
     source: str,
     unique: str,
+    fixed: bool,
 ) -> None:
-    app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
+    job, options = JOBS["count_by_key"](source, f"out-{unique}"), RunOptions(fixed=fixed)
+    app = start_app(job, config, options=options)
     cluster.wait_until_consumed(config["application_id"], source)
     # The client may or may not have noticed yet. If so, it keeps the records for one call's limit.
     worker = app._threads[0].worker
@@ -311,3 +318,8 @@ def test_deletion_of_a_changelog_ends_the_running_application(
     until(lambda: app.error is not None, "the application ends with an error", PATIENCE_S)
     assert changelog in str(app.error)
     assert cluster.committed(config["application_id"]) == committed
+    app.close()
+    again = start_app(job, config, options=options, wait=False)
+    until(lambda: again.error is not None, "the next start is refused")
+    assert changelog in str(again.error)
+    assert changelog not in cluster.admin.list_topics(), "it is not created again"

@@ -205,8 +205,9 @@ def test_processed_records_of_repartition_topics_are_purged(
 
 
 @pytest.mark.fault("36")
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
 def test_deleted_source_topic_ends_the_application(
-    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, fixed: bool
 ) -> None:
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
     cluster.send(f"in-{unique}", _RECORDS)
@@ -214,14 +215,19 @@ def test_deleted_source_topic_ends_the_application(
         "topic.metadata.refresh.interval.ms": 200,
         "topic.metadata.propagation.max.ms": 500,
     }
-    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
+    job, options = JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), RunOptions(fixed=fixed)
+    app = start_app(job, config, options=options)
     cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
 
     cluster.admin.delete_topics([f"in-{unique}"])
 
     error = _ends_with_error(app)
     assert isinstance(error, StreamsError)
-    assert f"in-{unique}-0" in str(error)
+    assert f"in-{unique}" in str(error)
+    again = start_app(job, config, options=options, wait=False)
+    assert isinstance(_ends_with_error(again), MissingSourceTopicError)
+    assert f"in-{unique}" in str(again.error)
+    assert f"in-{unique}" not in cluster.admin.list_topics(), "it is not created again"
 
 
 def test_source_topic_recreated_during_a_run_ends_the_application(

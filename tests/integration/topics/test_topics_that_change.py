@@ -3,19 +3,26 @@
 import re
 import secrets
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 from tidewheel import (
     KafkaStreams,
     KafkaStreamsState,
+    KeyValueStore,
     Materialized,
+    Processor,
+    ProcessorContext,
+    Record,
     RunOptions,
+    Serdes,
+    Stores,
     StreamsBuilder,
     StreamsConfig,
 )
@@ -32,12 +39,6 @@ PLACES = [
     pytest.param(RunOptions(), id="group"),
     pytest.param(RunOptions(fixed=True), id="fixed"),
 ]
-
-
-def _grow(cluster: Cluster, topic: str, partitions: int) -> None:
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in client.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result()
 
 
 def _task_ids(app: KafkaStreams) -> list[str]:
@@ -79,34 +80,83 @@ def test_N8_added_partitions_become_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
     source, sink = f"in-{unique}", f"out-{unique}"
-    cluster.create({source: 1, sink: 1})
+    cluster.create({source: 4, sink: 1})
     builder = StreamsBuilder()
     builder.stream(source, key_serde=str, value_serde=str).to(sink, key_serde=str, value_serde=str)
+    tasks = [f"0_{number}" for number in range(8)]
     app = start_app(builder, config | QUICK, options=place)
-    until(lambda: _task_ids(app) == ["0_0"], "the first partition is read")
-    _grow(cluster, source, 3)
-    until(lambda: _task_ids(app) == ["0_0", "0_1", "0_2"], "each partition has a task")
-    for partition in range(3):
-        cluster.send(source, [(b"k", b"v")], partition=partition)
-    until(lambda: len(cluster.read(sink)) == 3, "all of them are processed")
+    until(lambda: _task_ids(app) == tasks[:4], "the first partitions are read")
+    cluster.add_partitions(source, 8)
+    until(lambda: _task_ids(app) == tasks, "each partition has a task")
+    for partition in range(8):
+        cluster.send(source, [(b"k%d" % partition, b"v")], partition=partition)
+    cluster.wait_until_consumed(config["application_id"], source)
+    keys = sorted(record.key for record in cluster.read(sink))
+    assert keys == [b"k%d" % partition for partition in range(8)], "each is read once"
+
+
+class _Tracing(Processor[str, str, str, str]):
+    """Counts by key, and writes the task and the count of each record."""
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self._context = context
+        self._store: KeyValueStore[str, int] = context.get_state_store("counts")
+
+    def process(self, record: Record[str, str]) -> None:
+        count = (self._store.get(record.key) or 0) + 1
+        self._store.put(record.key, count)
+        self._context.forward(record.replace(value=f"{self._context.task_id} {count}"))
+
+
+def _traced(source: str, sink: str, *, repartitioned: bool) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    builder.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=Serdes.int64()))
+    stream = builder.stream(source, key_serde=str, value_serde=str)
+    if repartitioned:
+        stream = stream.repartition(name="again", key_serde=str, value_serde=str)
+    stream.process(_Tracing, stores=["counts"]).to(sink, key_serde=str, value_serde=str)
+    return builder
+
+
+def _assert_one_task_per_key(cluster: Cluster, sink: str) -> None:
+    for key, values in cluster.values_by_key(sink).items():
+        rows = [(value or b"").decode().split() for value in values]
+        assert len({task for task, _ in rows}) == 1, f"{key!r}: {rows}"
+        assert [int(number) for _, number in rows] == list(range(1, len(rows) + 1)), key
 
 
 @pytest.mark.fault("37")
+@pytest.mark.parametrize("repartitioned", [False, True], ids=["direct", "repartitioned"])
 @pytest.mark.parametrize("place", PLACES)
 def test_N8_partitions_that_do_not_fit_the_state_end_the_application(
-    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    place: RunOptions,
+    repartitioned: bool,
 ) -> None:
-    source = f"in-{unique}"
-    cluster.create({source: 1})
-    builder = StreamsBuilder()
-    builder.stream(source, key_serde=str, value_serde=str).group_by_key().count(
-        store=Materialized("counts")
-    )
-    app = start_app(builder, config | QUICK, options=place)
-    _grow(cluster, source, 2)
+    source, sink = f"in-{unique}", f"out-{unique}"
+    cluster.create({source: 4, sink: 1})
+    keys = [(b"key-%d" % number, b"x") for number in range(40)]
+    built = partial(_traced, source, sink, repartitioned=repartitioned)
+    app = start_app(built(), config | QUICK, options=place)
+    cluster.send(source, keys)
+    until(lambda: len(cluster.read(sink)) == len(keys), "the first records are counted")
+
+    cluster.add_partitions(source, 8)
+    cluster.send(source, keys)  # half of the keys are in other partitions now
+    assert {record.partition for record in cluster.read(source)} > set(range(4))
     until(lambda: app.state is KafkaStreamsState.ERROR, "the application ends")
-    changelog = f"{config['application_id']}-counts-changelog"
-    assert f"{changelog} has 1 partitions but the application needs 2" in str(app.error)
+    internal = "again-repartition" if repartitioned else "counts-changelog"
+    needs = f"{config['application_id']}-{internal} has 4 partitions but the application needs 8"
+    assert needs in str(app.error)
+    assert app.close(timeout=30_000)
+
+    again = start_app(built(), config | QUICK, options=place, wait=False)
+    until(lambda: again.state is KafkaStreamsState.ERROR, "the next start is refused, too")
+    assert needs in str(again.error)
+    _assert_one_task_per_key(cluster, sink)
 
 
 def test_N12_a_pattern_may_match_nothing_at_first(
