@@ -264,8 +264,20 @@ class Changelogs:
             if each.partition == partition
         ]
 
-    def replayed(self, kind: str, partition: int) -> list[StoredRow]:
-        database, time = replayed(SPECS[kind], self.read(kind, partition))
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the end of each changelog's partition."""
+        return {
+            partition: end
+            for store in self.stores.values()
+            for partition, end in self._cluster.log_ends(store.topic).items()
+        }
+
+    def replayed(self, kind: str, partition: int, end: int | None = None) -> list[StoredRow]:
+        """Return the rows after a replay of a partition, up to an offset if one is given."""
+        records = self.read(kind, partition)
+        database, time = replayed(
+            SPECS[kind], [each for each in records if end is None or each.offset < end]
+        )
         assert noted(database) == time
         return rows_in(SPECS[kind], database)
 
@@ -275,7 +287,12 @@ def rows_in(spec: StoreSpec, database: Database) -> list[StoredRow]:
     return list(stored_rows(spec, database.iterate(spec.name, None, None), observed_ms))
 
 
-def assert_restored(changelogs: Changelogs, config: StreamsConfig) -> None:
+def assert_restored(
+    changelogs: Changelogs,
+    config: StreamsConfig,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> None:
+    """Check that the stores equal a replay of their changelogs, up to `ends` if given."""
     resources = SharedResources.create(config.rocksdb)
     families = [store.name for store in changelogs.stores.values()]
     slot = Path(config.state_dir) / config.application_id / "0"
@@ -284,7 +301,9 @@ def assert_restored(changelogs: Changelogs, config: StreamsConfig) -> None:
         database = TaskDatabase.open(path, families, config.rocksdb, resources)
         try:
             for kind in changelogs.kinds:
-                spec = changelogs.stores[name_of(kind)].spec
-                assert rows_in(spec, database) == changelogs.replayed(kind, partition), kind
+                store = changelogs.stores[name_of(kind)]
+                end = None if ends is None else ends[store.changelog(partition)]
+                expected = changelogs.replayed(kind, partition, end)
+                assert rows_in(store.spec, database) == expected, kind
         finally:
             database.close()

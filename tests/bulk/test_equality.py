@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from tests.bulk.changelogs import (
     histories,
     is_empty,
     is_varied,
+    many_records,
 )
 from tests.bulk.conftest import MakeConfig
-from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.bulk.programs.growing import growing_driver
+from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.programs.probes import runs_from
 from tests.state_stores.bulk_restore.logs import SPECS
 from tidewheel import KafkaStreams, Processor, StreamsConfig, Topology
@@ -119,3 +122,36 @@ def test_R2_spark_restores_the_same_state_as_replay(
         patched.setattr(wiring, "RunSettings", runs_from(0))
         told = run_worker(changelogs, elsewhere("runs", snapshots=False))
     assert told.count("restoring from changelog") == len(_FULL)
+
+
+@pytest.mark.fault("45")
+def test_R2_a_log_that_grows_while_spark_reads_it_is_restored_to_its_former_end(
+    cluster: Cluster,
+    spark: SparkSession,
+    make_config: MakeConfig,
+    run_worker: RunWorker,
+    tmp_path: Path,
+) -> None:
+    """Each executor has read a part of its changelog when the log grows; a worker reads the rest."""
+    config = make_config()
+    kinds = ("timestamped", "session")
+    changelogs = Changelogs(cluster, config.application_id, kinds)
+    changelogs.write([many_records(kinds, 3_000)])
+    ends = changelogs.ends()
+    with bulk_driver(config, spark, what="test") as driver, ThreadPoolExecutor(1) as apart:
+        growing = growing_driver(driver, tmp_path)
+        report = apart.submit(restore_stores, growing, changelogs.stores)
+        until(lambda: growing.is_reading or report.done(), "an executor reads", PATIENCE_S)
+        assert not report.done(), report.exception()
+        changelogs.write([many_records(kinds, 1_000, seed=8)])
+        grown = changelogs.ends()
+        growing.go_on()
+        restored = report.result()
+    assert all(grown[partition] > end for partition, end in ends.items())
+    topics = {store.name: store for store in changelogs.stores.values()}
+    assert {
+        topics[each.store].changelog(each.task_id.partition): each.offset
+        for each in restored.stores
+    } == ends
+    assert_restored(changelogs, config, ends)
+    run_worker(changelogs, config)
