@@ -21,6 +21,7 @@ from tests.faults.verification.verdict import SHOWN, Verdict, verify
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.processes import WorkerProcess, numbered, owned
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.messages import AnyMessage
 from tidewheel.rebalance.protocol.records import TaskRecord
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.tasks.kafka.ports import UnansweredError
@@ -57,6 +58,7 @@ class FaultRun:
         config: Settings of all workers; their state is in `folder`.
         record: Receives figures for a report.
         forged: Values that the test itself wrote into the group's topics; its trace lacks them.
+        lost_messages: Messages of an inbox that was deleted; its trace begins with them.
         rate: Records per second of the feed.
         is_static: Workers are static members.
         within: Command that starts a worker on a host of its own, by name.
@@ -81,6 +83,7 @@ class FaultRun:
     supervised: bool = False
     crashes: Counter[str] = field(default_factory=Counter[str])
     forged: set[bytes] = field(default_factory=set[bytes])
+    lost_messages: list[AnyMessage] = field(default_factory=list[AnyMessage])
     workers: dict[str, WorkerProcess] = field(default_factory=dict[str, WorkerProcess])
     dead: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
     verdict: Verdict | None = None
@@ -312,7 +315,8 @@ class FaultRun:
         self.until(is_set, f"the clock of {name} is {offset_s} s ahead")
 
     def trace(self) -> GroupTrace:
-        return read_trace(self.cluster, self.application_id, self.forged)
+        trace = read_trace(self.cluster, self.application_id, self.forged)
+        return replace(trace, messages=self.lost_messages + trace.messages)
 
     def close(self) -> None:
         if self.feed.is_alive():

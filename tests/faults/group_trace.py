@@ -26,6 +26,8 @@ from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 
 #: Phases of a member that can no longer commit.
 _OVER = ("FENCED", "GONE")
+#: Leader in the claim of `group recover`, which has fenced all owners.
+_RECOVERY = "recovery"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class _Law:
         if isinstance(record, LeaderClaim):
             assert record.leader_epoch > self._leader_epoch, f"1: {record}: {self._leader_epoch}"
             self._leader_epoch, self._in_snapshot = record.leader_epoch, False
+            if record.leader == _RECOVERY:
+                self._last.clear()
             return
         assert record.leader_epoch == self._leader_epoch, f"1: {record}: {self._leader_epoch}"
         match record:
