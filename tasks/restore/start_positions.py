@@ -284,13 +284,11 @@ def _check_grant(
         if not is_committed(offset) or offset.offset < floor:
             present = f"offset {offset.offset}" if is_committed(offset) else "nothing"
             left = floor_text(floor, is_exact=grant.is_exact)
-            restore = f"set the offset again to what it was, {floor}; or " if grant.is_exact else ""
             raise StartRefusedError(
                 f"{partition}: the last owner left it at {left}, but {present} is committed: the offsets of "
                 "this group were changed, the topic was deleted, or the offsets expired while the group was stopped. No "
-                f"worker starts there, however often it is started: {restore}run once "
-                "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
-                "`tidewheel reset` to process the input again"
+                "worker starts there, however often it is started: run once with --accept-offsets (or accept_offsets=True) to "
+                "start there all the same; or stop all workers and run `tidewheel reset` to process the input again"
             )
 
 
