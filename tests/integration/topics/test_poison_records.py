@@ -297,6 +297,142 @@ def test_state_that_does_not_fit_its_changelog_is_never_skipped(
     assert {key: value for key, (value, _) in changelog.items()} == {b"key": b"x"}
 
 
+_TWO_MB: Final = 2_000_000
+#: Input record 3 of seven, and the topic that refuses what becomes of it.
+_OVERSIZED: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "input": ({"pad": "x" * _TWO_MB}, "default-{}"),
+    "output": ({"output": _TWO_MB}, "default-{}"),
+    "state": ({"state": _TWO_MB}, "app-{}-texts-changelog"),
+}
+
+
+def _sizes(unique: str) -> StreamsBuilder:
+    """Return a topology that copies `pad`, and grows its output and its state as a record asks."""
+    builder = StreamsBuilder()
+    text, data = Serdes.string(), Serdes.json()
+    stream = builder.stream(f"in-{unique}", key_serde=text, value_serde=data)
+    stream.group_by_key().aggregate(
+        str, lambda _key, value, _text: "x" * value.get("state", 1), store="texts",
+        value_serde=text,
+    )  # fmt: skip
+    stream.map_values(lambda value: value | {"more": "x" * value.get("output", 0)}).to(
+        f"default-{unique}", key_serde=text, value_serde=data
+    )
+    return builder
+
+
+#: Most transactions of one start that are aborted because of a state.
+_SEARCHES: Final = 5
+
+
+class _Oversized:
+    """Seven records, the fourth too large; a topology under these settings meets it."""
+
+    def __init__(
+        self, cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, kind: str
+    ) -> None:
+        self.changes, topic = _OVERSIZED[kind]
+        self.topic = topic.format(unique)
+        self.letters = f"dead-{unique}"
+        self.source = TopicPartition(f"in-{unique}", 0)
+        self.output = f"default-{unique}"
+        self.changelog = f"{config['application_id']}-texts-changelog"
+        self._cluster, self._unique, self._start_app = cluster, unique, start_app
+        self._config = config
+        cluster.create({self.letters: 1}, max_message_bytes="3000000")
+        # Internal topics accept what the input topics accept.
+        limit = {"max_message_bytes": "3000000"} if kind == "input" else {}
+        cluster.create({self.source.topic: 1}, **limit)
+        cluster.create({self.output: 1})
+        self.start()
+        cluster.send(self.source.topic, _good(range(3)))
+        self.wait()
+        self.bad = json.dumps({"n": 3} | self.changes).encode()
+        # Under a key of its own: of each key only the last state of a commit is written.
+        cluster.send(self.source.topic, [(b"large", self.bad), *_good(range(4, 7))])
+
+    def start(self) -> KafkaStreams:
+        self.app = self._start_app(_sizes(self._unique), self._config)
+        return self.app
+
+    def wait(self) -> None:
+        self._cluster.wait_until_consumed(self._config["application_id"], self.source.topic)
+
+    def until_failed(self) -> RecordFailedError:
+        until(lambda: self.app.error is not None, "the application ends with an error")
+        assert isinstance(self.app.error, RecordFailedError)
+        return self.app.error
+
+    def assert_clean(self, aborts: int = 0) -> None:
+        """Check that no transaction was aborted, or not more than some.
+
+        An input and an output are checked before a transaction has a record. A state is refused by
+        the broker; the worker then searches for it in a few more transactions, and ends.
+        """
+        assert self._cluster.aborted(self.output) <= 4 * aborts
+        assert self._cluster.aborted(self.changelog) <= 4 * aborts
+
+
+@pytest.mark.fault("33")
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+@pytest.mark.parametrize("kind", _OVERSIZED)
+def test_a_record_of_2_MB_ends_the_application_and_passes_when_the_topic_accepts_it(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    guarantee: str,
+    kind: str,
+) -> None:
+    config |= {"processing_guarantee": guarantee}
+    oversized = _Oversized(cluster, start_app, config, unique, kind)
+    aborts_per_start = _SEARCHES if kind == "state" else 0
+    for starts in (1, 2):
+        error = oversized.until_failed()
+        if kind != "state":  # a record of a changelog stands for all records of a commit
+            assert (error.topic, error.partition, error.offset) == (*oversized.source, 3)
+        assert oversized.topic in str(error)
+        assert cluster.committed(config["application_id"])[oversized.source] == 3
+        oversized.assert_clean(starts * aborts_per_start)
+        oversized.start()
+
+    oversized.until_failed()
+    cluster.configure(oversized.topic, max_message_bytes="3000000")
+    oversized.start()
+    oversized.wait()
+    numbers = _numbers(cluster, oversized.output)
+    if guarantee == "exactly_once":
+        assert numbers == list(range(7))
+    assert set(numbers) == set(range(7))
+    oversized.assert_clean(3 * aborts_per_start)
+
+
+@pytest.mark.fault("33")
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_record_of_2_MB_is_skipped_in_a_clean_transaction(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    guarantee: str,
+    kind: str,
+) -> None:
+    config |= {
+        "processing_guarantee": guarantee,
+        "production_exception_handler": "continue",
+        "dead_letter_queue_topic": f"dead-{unique}",
+    }
+    oversized = _Oversized(cluster, start_app, config, unique, kind)
+    oversized.wait()
+    assert _numbers(cluster, oversized.output) == [0, 1, 2, 4, 5, 6]
+    (letter,) = cluster.read(oversized.letters)
+    assert (_offset(letter), letter.value) == (3, oversized.bad)
+    oversized.assert_clean()
+    assert oversized.app.close(timeout=30_000)
+    assert oversized.app.error is None
+
+
 @pytest.mark.fault("33")
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
 def test_topic_that_shrank_its_limit_loses_no_other_record(
@@ -311,25 +447,12 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
 
     Under at_least_once later records of its key may repeat, and the last one stays last.
     """
-    from confluent_kafka.admin import (  # noqa: PLC0415 - only here
-        AdminClient,
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-    )
-
     config |= dict.fromkeys(_HANDLERS, "continue")
     config |= {"processing_guarantee": guarantee, "dead_letter_queue_topic": f"dead-{unique}"}
     cluster.send(source.topic, _good(range(5)))
     app = start_app(_topology(unique), config)  # it has read the topic's limit by the time ...
     cluster.wait_until_consumed(config["application_id"], source.topic)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC, f"small-{unique}", incremental_configs=[entry]
-    )
-    for changed in admin.incremental_alter_configs([resource]).values():
-        changed.result(30)
+    cluster.configure(f"small-{unique}", max_message_bytes="3000")
 
     large = (b"key", b'{"n": -1, "grow": 10000}')
     cluster.send(source.topic, [*_good(range(5, 50)), large, *_good(range(50, 95))])
