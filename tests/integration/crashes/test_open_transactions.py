@@ -5,6 +5,7 @@ import shutil
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,26 +48,46 @@ class ForeignTransaction:
 class Counting:
     def __init__(self, cluster: Cluster, config: dict[str, Any], unique: str) -> None:
         self.cluster, self.config = cluster, config
+        self.job = "count_by_key"
         self.source, self.sink = f"in-{unique}", f"out-{unique}"
         cluster.create({self.source: _PARTITIONS, self.sink: _PARTITIONS})
         self.changelog = f"{config['application_id']}-{STORE}-changelog"
+        self.repartition = f"{config['application_id']}-{STORE}-repartition"
         self._sent: list[bytes] = []
         self._foreign: list[ForeignTransaction] = []
 
     def send(self, count: int = 100) -> None:
         keys = [b"key-%d" % (number % _KEYS) for number in range(count)]
+        # Each key is also its own value: `word_count` counts words.
         self.cluster.send(
-            self.source, [(key, b"x") for key in keys], first_timestamp=1_000 + len(self._sent)
+            self.source, [(key, key) for key in keys], first_timestamp=1_000 + len(self._sent)
         )
         self._sent += keys
 
-    def wait(self) -> None:
-        self.cluster.wait_until_consumed(self.config["application_id"], self.source)
+    @property
+    def inputs(self) -> list[str]:
+        return [self.source, *([self.repartition] if self.job == "word_count" else [])]
 
-    def disturb(self) -> ForeignTransaction:
-        foreign = ForeignTransaction(self.cluster, self.cluster.partitions(self.changelog))
+    def wait(self) -> None:
+        self.cluster.wait_until_consumed(self.config["application_id"], *self.inputs)
+
+    def disturb(self, topic: str = "") -> ForeignTransaction:
+        """Begin a foreign transaction in a topic, by default the changelog."""
+        partitions = self.cluster.partitions(topic or self.changelog)
+        foreign = ForeignTransaction(self.cluster, partitions)
         self._foreign.append(foreign)
         return foreign
+
+    def is_owned(self, *workers: WorkerProcess) -> bool:
+        """Return True if each of these workers owns a task, and all tasks are owned by one."""
+        owned = [
+            [name for name, owns in worker.numbers().items() if name.startswith("owns:") and owns]
+            for worker in workers
+        ]
+        partitions = Counter(name for each in owned for name in each)
+        return all(owned) and partitions == Counter(
+            f"owns:{topic}-{number}" for topic in self.inputs for number in range(_PARTITIONS)
+        )
 
     def check(self) -> None:
         assert self.cluster.values_by_key(self.sink) == {
@@ -165,6 +186,73 @@ def test_F1_a_standby_becomes_owner_behind_a_foreign_transaction_without_loss(
 
     counting.check()
     assert second.stop() == 0, second.log[-4000:]
+
+
+def _until_settled(counting: Counting, foreign: ForeignTransaction, *living: WorkerProcess) -> None:
+    """Wait until the tasks run, or a worker names the transaction in their changelog."""
+    until(
+        lambda: (
+            any(each.has_ended for each in living)
+            or counting.is_owned(*living)
+            or any(_names(foreign, counting, each) for each in living)
+        ),
+        "the tasks run, or a worker names the transaction",
+    )
+    assert not any(each.has_ended for each in living), living[-1].log[-4000:]
+
+
+@pytest.mark.fault("47")
+@pytest.mark.parametrize("place", ["changelog", "repartition", "input"])
+def test_tasks_restart_restore_and_move_while_a_transaction_is_open(
+    counting: Counting, start_worker: StartWorker, tmp_path: Path, place: str
+) -> None:
+    """A worker restarts, another one loses its disk, a third one joins; the transaction stays open.
+
+    A transaction in a changelog keeps tasks from starting after a kill: the changelog's end is
+    unknown. One in an input keeps only the input's records.
+    """
+    counting.job = "word_count"
+    workers: list[WorkerProcess] = []
+
+    def start(state: str) -> WorkerProcess:
+        worker = start_worker(f"worker-{len(workers)}")
+        config = counting.config | {"settling_ms": 0, "state_dir": str(tmp_path / state)}
+        worker.go(counting.job, counting.source, counting.sink, config, fixed=False)
+        workers.append(worker)
+        return worker
+
+    first = start("one")
+    first.wait_until_running()
+    counting.send()
+    counting.wait()
+    counted = counting.cluster.values_by_key(counting.sink)
+    topics = {"changelog": counting.changelog, "repartition": counting.repartition}
+    foreign = counting.disturb(topics.get(place, counting.source))
+    assert first.stop() == 0, first.log[-4000:]
+    counting.send()
+
+    restarted = start("one")
+    _until_settled(counting, foreign, restarted)
+    restarted.kill()
+    shutil.rmtree(tmp_path / "one")
+    counting.send()
+    restored = start("one")
+    _until_settled(counting, foreign, restored)
+    joined = start("two")
+    until(lambda: joined.has_ended or " incarnation " in joined.log, "it joins")
+    _until_settled(counting, foreign, restored, joined)
+    if place == "changelog":
+        assert _names(foreign, counting, restored)
+        assert not counting.is_owned(restored, joined)
+    else:
+        assert counting.cluster.values_by_key(counting.sink) == counted, "its records wait"
+    foreign.abort()
+
+    until(lambda: counting.is_owned(restored, joined), "both work")
+    counting.wait()
+    counting.check()
+    assert [each.stop() for each in (joined, restored)] == [0, 0], restored.log[-4000:]
+    assert not any("wiping" in each.log for each in workers)
 
 
 @pytest.mark.fault("47")
