@@ -480,7 +480,7 @@ class GroupRuntime:
         for record in rejected:
             self._rejections += 1
             count = self._rejections
-            if count <= _REPORTED_MAX or set(str(count)[1:]) == {"0"}:
+            if count <= _REPORTED_MAX or str(count).strip("0") == "1":
                 _log.warning(
                     "group %s: skipped %s (%d such records so far); find out who may write to that topic",
                     self._settings.app,
