@@ -4,8 +4,10 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
 from tests.faults.conftest import MakeRun
@@ -28,6 +30,10 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.broker, pytest.mark.slow]
 
 _ROUNDS = 20
 _SO_FAR: Final = re.compile(r"\((\d+) such records so far\)")
+_HUGE_BYTES: Final = 10_000_000
+_HUGE_RECORDS: Final = 20
+#: Clients of a process buffer less; the records together have 400 MB.
+_MEMORY_MAX: Final = 150_000_000
 #: A watchdog logs these of its rejections.
 _LOGGED: Final = {*range(1, 11), 100, 1_000}
 
@@ -114,6 +120,54 @@ def _assert_logged_sparsely(run: FaultRun) -> None:
         assert {*range(1, 11)} <= {*logged} <= _LOGGED, worker.name
         assert len(logged) == len({*logged}), worker.name
         assert "Traceback" not in worker.log
+
+
+def _peak_bytes(process: psutil.Process) -> int:
+    """Return the most memory that a process has ever had in use."""
+    status = Path("/proc", str(process.pid), "status").read_text(encoding="ascii")
+    (line,) = [each for each in status.splitlines() if each.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.fault("34")
+def test_control_records_of_10_MB_change_nothing_and_are_not_kept(
+    make_run: MakeRun,
+    capsys: pytest.CaptureFixture[str],
+    record_property: Callable[..., None],
+) -> None:
+    run = make_run()
+    run.begin()
+    state, inbox = state_topic(run.application_id), inbox_topic(run.application_id)
+    owners, before = run.owners(), _group(run)
+    processes = [each for worker in run.workers.values() for each in worker.processes()]
+    peaks = {each: _peak_bytes(each) for each in processes}
+    # JSON of a known kind, and no JSON: a reader could decode the first.
+    claim = b'{"kind":"LEADER_CLAIM","leader_epoch":99,"leader":"evil","previous_epoch":98,"pad":"'
+    values = [claim + b"x" * _HUGE_BYTES + b'"}', b"\xff" * _HUGE_BYTES]
+    for topic in (inbox, state):
+        run.cluster.configure(topic, max_message_bytes="12000000", segment_bytes="100000000")
+        for number in range(_HUGE_RECORDS):
+            run.cluster.send(topic, [(b"noise", values[number % 2])], partition=0)
+
+    # Of the inbox, status reads the last seconds only; the members read it as it is written.
+    logs = [worker.log_path for worker in run.workers.values()]
+    run.until(
+        lambda: all(f"skipped {inbox}-0 offset" in log.read_text() for log in logs),
+        "each worker has skipped records of the inbox",
+    )
+    run.until(lambda: _unreadable(run, capsys, state), "status names the state topic")
+    run.until_progress()
+    assert run.owners() == owners, "no task moves"
+    after = _group(run)
+    assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
+    assert {task: each.task_epoch for task, each in after.states.items()} == {
+        task: each.task_epoch for task, each in before.states.items()
+    }
+    _assert_logged_sparsely(run)
+    grown = max(_peak_bytes(each) - peak for each, peak in peaks.items())
+    record_property("memory_mb", grown / 1e6)
+    assert grown < _MEMORY_MAX
+    run.verify()
 
 
 @pytest.mark.fault("34")
