@@ -1,17 +1,24 @@
 """A group as text, with its phase and the age of its parts, from the log alone."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidewheel.rebalance.leader.targets import is_outdated
+from tidewheel.rebalance.leader.compatibility import is_assignable
+from tidewheel.rebalance.leader.targets import has_basis, is_outdated
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
-from tidewheel.rebalance.protocol.group import Group, apply, refusal_of
-from tidewheel.rebalance.protocol.records import AnyRecord, SnapshotEnd
+from tidewheel.rebalance.protocol.group import Group, Target, apply, refusal_of
+from tidewheel.rebalance.protocol.records import (
+    AnyRecord,
+    GroupRecord,
+    MemberRecord,
+    SnapshotEnd,
+    TaskRecord,
+)
 
 WARMING: Final = "WARMING"
 
@@ -70,11 +77,28 @@ class LogFold:
         #: them to detect restart loops.
         self.begun: dict[str, deque[int]] = {}
         self.claims: deque[int] = deque(maxlen=_REMEMBERED)
-        self._assigning = False
+        #: True if the target is outdated; None: unknown since the last change.
+        self._assigning: bool | None = False
+        self._owned: set[TaskId] = set()
+        self._assignable = 0
+        #: Target, GROUP record and number of assignable members that last fitted each other.
+        self._fitting: tuple[Target | None, GroupRecord | None, int] = (None, None, 0)
 
     @property
     def phase(self) -> GroupPhase:
-        return phase_of(self.group, assigning=self._assigning)
+        if self._assigning is None:
+            self._assigning = self._is_outdated()
+        return phase_of(self.group, assigning=self._assigning, owned=self._owned)
+
+    def _is_outdated(self) -> bool:
+        group, (target, about, count) = self.group, self._fitting
+        # Another number of members has another digest, which costs too much per record.
+        if group.target is target and group.about is about and self._assignable not in (0, count):
+            return True
+        outdated = is_outdated(group)
+        if not outdated and group.tasks and self._assignable and has_basis(group.target):
+            self._fitting = (group.target, group.about, self._assignable)
+        return outdated
 
     def add(self, entry: LogEntry | RejectedRecord) -> bool:
         """Fold an entry; return False if it changes nothing."""
@@ -93,13 +117,9 @@ class LogFold:
             self.leader_since = since
             if since.known:
                 self.claims.append(since.at_ms)
-        self._track_changes(before, after, since)
-        if (
-            after.members is not before.members
-            or after.about is not before.about
-            or after.target is not before.target
-        ):
-            self._assigning = is_outdated(after)
+        self._track_changes(before, after, since, entry.record)
+        if after.about is not before.about or after.target is not before.target:
+            self._assigning = None
         return True
 
     def _rejected(self, entry: LogEntry, rejection: Rejection) -> RejectedRecord:
@@ -116,23 +136,21 @@ class LogFold:
         self.rejected_count += 1
         return False
 
-    def _track_changes(self, before: Group, after: Group, since: Since) -> None:
-        for task, state in after.states.items():
-            old = before.states.get(task)
-            if old is state:
-                continue
-            now = (state.task_epoch, state.phase, state.owner)
-            if old is None or (old.task_epoch, old.phase, old.owner) != now:
-                self.task_since[task] = since
-        for incarnation, record in after.members.items():
-            old_record = before.members.get(incarnation)
-            if old_record is None or old_record.phase != record.phase:
-                self.member_since[incarnation] = since
-            if old_record is None and since.known:
-                self._track_start(record.member, since.at_ms)
-        if len(self.member_since) > len(after.members):
-            for removed in self.member_since.keys() - after.members.keys():
-                del self.member_since[removed]
+    def _track_changes(self, before: Group, after: Group, since: Since, record: AnyRecord) -> None:
+        match record:
+            case TaskRecord() if after.pending is None:
+                self._track_task(TaskId.parse(record.task), before, after, since)
+            case MemberRecord() if after.pending is None:
+                self._track_member(record.incarnation, before, after, since)
+            case SnapshotEnd() if (
+                after.states is not before.states or after.members is not before.members
+            ):
+                for task in {**before.states, **after.states}:
+                    self._track_task(task, before, after, since)
+                for incarnation in {**before.members, **after.members}:
+                    self._track_member(incarnation, before, after, since)
+            case _:
+                pass
         if after.step is not before.step:
             present = {
                 (task, copy.incarnation, copy.learn_epoch)
@@ -141,11 +159,38 @@ class LogFold:
             }
             self.copy_since = {copy: self.copy_since.get(copy, since) for copy in sorted(present)}
 
+    def _track_task(self, task: TaskId, before: Group, after: Group, since: Since) -> None:
+        old, state = before.states.get(task), after.states.get(task)
+        if state is None or state.owner is None:
+            self._owned.discard(task)
+        else:
+            self._owned.add(task)
+        if state is None:
+            return
+        now = (state.task_epoch, state.phase, state.owner)
+        if old is None or (old.task_epoch, old.phase, old.owner) != now:
+            self.task_since[task] = since
+
+    def _track_member(self, incarnation: str, before: Group, after: Group, since: Since) -> None:
+        old, record = before.members.get(incarnation), after.members.get(incarnation)
+        was, is_now = (row is not None and is_assignable(row) for row in (old, record))
+        self._assignable += is_now - was
+        if was or is_now:
+            self._assigning = None
+        if record is None:
+            self.member_since.pop(incarnation, None)
+            return
+        if old is None or old.phase != record.phase:
+            self.member_since[incarnation] = since
+        if old is None and since.known:
+            self._track_start(record.member, since.at_ms)
+
     def _track_start(self, member: str, at_ms: int) -> None:
-        self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
+        starts = self.begun.pop(member, None) or deque(maxlen=_REMEMBERED)
+        starts.append(at_ms)
+        self.begun[member] = starts  # At the end: the first one started longest ago.
         if len(self.begun) > _MEMBERS_REMEMBERED:
-            oldest = min(self.begun, key=lambda member: self.begun[member][-1])
-            del self.begun[oldest]
+            del self.begun[next(iter(self.begun))]
 
 
 def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
@@ -155,8 +200,12 @@ def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
     return fold
 
 
-def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
-    """Return a group's phase; `assigning` is the result of `is_outdated`, if known.
+def phase_of(
+    group: Group, *, assigning: bool | None = None, owned: Collection[TaskId] | None = None
+) -> GroupPhase:
+    """Return a group's phase.
+
+    `assigning` is the result of `is_outdated`, and `owned` are all tasks with an owner, if known.
 
     >>> phase_of(Group()).value
     'EMPTY'
@@ -167,7 +216,8 @@ def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
         return GroupPhase.EMPTY
     if is_outdated(group) if assigning is None else assigning:
         return GroupPhase.ASSIGNING
-    return GroupPhase.RUNNING if _is_at_target(group) else GroupPhase.RECONCILING
+    owned = _owned(group) if owned is None else owned
+    return GroupPhase.RUNNING if _is_at_target(group, owned) else GroupPhase.RECONCILING
 
 
 def task_phase_text(group: Group, task: TaskId) -> str:
@@ -182,8 +232,11 @@ def member_name(group: Group, incarnation: str) -> str:
 
 def displayed_tasks(group: Group) -> list[TaskId]:
     """Return current tasks, and owned ones whose topics are gone."""
-    owned = {task for task, state in group.states.items() if state.owner is not None}
-    return sorted({*group.tasks, *owned})
+    return sorted({*group.tasks, *_owned(group)})
+
+
+def _owned(group: Group) -> set[TaskId]:
+    return {task for task, state in group.states.items() if state.owner is not None}
 
 
 def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
@@ -230,16 +283,15 @@ def duration_text(milliseconds: int) -> str:
     return f"{ms // 100 / 10} s"
 
 
-def _is_at_target(group: Group) -> bool:
+def _is_at_target(group: Group, owned: Collection[TaskId]) -> bool:
     if group.step.learners or any(
         record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
         for record in group.members.values()
     ):
         return False
-    return all(
-        _is_at_home(group, task) if task in group.tasks else group.states[task].owner is None
-        for task in displayed_tasks(group)
-    )
+    if any(task not in group.tasks for task in owned):
+        return False
+    return all(_is_at_home(group, task) for task in group.tasks)
 
 
 def _is_at_home(group: Group, task: TaskId) -> bool:

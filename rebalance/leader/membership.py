@@ -15,7 +15,7 @@ from tidewheel.rebalance.leader.compatibility import (
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.protocol.group import LIVE
+from tidewheel.rebalance.protocol.group import LIVE, MEMBERS_MAX
 from tidewheel.rebalance.protocol.messages import JoinGroup, JoinRefused, Leave
 from tidewheel.rebalance.protocol.records import MemberRecord
 
@@ -42,8 +42,10 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
     draft.observations.returned.clear()
     for join in draft.observations.pending(draft.group):
         problem = join_refusal(join, draft.group)
-        if problem is None:
+        if problem is None and len(draft.group.members) < MEMBERS_MAX:
             _admit(draft, join)
+        elif problem is None:
+            break  # The join waits until members have gone.
         elif not _must_wait(draft, join):
             del draft.observations.members[
                 join.incarnation

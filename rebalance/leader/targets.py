@@ -16,7 +16,7 @@ from tidewheel.rebalance.leader.compatibility import is_assignable, is_returning
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.group import Group, Target
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
 #: Pause after the assignor failed; doubles per failure.
@@ -168,9 +168,18 @@ def is_outdated(group: Group) -> bool:
         return False
     if not group.target.group_epoch:
         return True
-    _, _, standbys = group.target.basis.rpartition(_STANDBYS)
-    # Earlier versions did not write the count: their target counts as current.
-    return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
+    return has_basis(group.target) and basis_of(group, _standbys(group.target)) != (
+        group.target.basis
+    )
+
+
+def has_basis(target: Target) -> bool:
+    """Return False for targets of earlier versions without the standby count: they stay current."""
+    return target.basis.rpartition(_STANDBYS)[2].isdecimal()
+
+
+def _standbys(target: Target) -> int:
+    return int(target.basis.rpartition(_STANDBYS)[2])
 
 
 def _is_possible(group: Group) -> bool:

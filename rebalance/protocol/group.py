@@ -7,7 +7,7 @@ are not in the log: each leader observes them itself.
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRow,
     checksum,
 )
+from tidewheel.rebalance.protocol.table import Table
 
 _R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord, BootstrapRecord | BootstrappedRecord)
 
@@ -48,6 +49,15 @@ EPOCHS_SKIPPED_MAX = 1 << 20
 FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
 ENDED_MAX = 256
+
+#: Readers skip records of further members: a leader's beat of 256 KiB names 5,000 live ones.
+MEMBERS_MAX: Final = 10_000
+#: Readers skip records of further tasks that no GROUP record lists; one lists 60,000 at most.
+TASKS_MAX: Final = 100_000
+#: Readers skip records of further loads of stores.
+BOOTSTRAPS_MAX: Final = 10_000
+#: Readers skip further records of one snapshot: it has these, and GROUP, TARGET and STEP.
+PENDING_MAX: Final = 2 * TASKS_MAX + MEMBERS_MAX + 3
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +93,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     step: IntermediateAssignment = IntermediateAssignment()
     states: Mapping[TaskId, TaskRecord] = _NOTHING
     bootstraps: Mapping[str, BootstrapRecord | BootstrappedRecord] = _NOTHING
-    pending: tuple[AnyRecord, ...] | None = None  # Records of an unfinished snapshot, or None.
+    #: Records of an unfinished snapshot by position, or None.
+    pending: Mapping[int, AnyRecord] | None = None
     #: The last `ENDED_MAX` ended incarnations, oldest first: their messages no longer count.
     ended: tuple[str, ...] = ()
 
@@ -134,7 +145,7 @@ def apply(group: Group, record: AnyRecord) -> Group:
     if isinstance(record, LeaderClaim):
         counts = record.leader_epoch > group.leader_epoch and refusal_of(group, record) is None
         return _claimed(group, record) if counts else group
-    if record.leader_epoch > group.leader_epoch:
+    if record.leader_epoch > group.leader_epoch or _excess(group, record) is not None:
         return group
     if isinstance(record, SnapshotBegin) or group.pending is not None:
         return _in_snapshot(group, record)
@@ -146,9 +157,10 @@ def _in_snapshot(group: Group, record: AnyRecord) -> Group:
         case SnapshotEnd():
             return _with_snapshot(group, record)
         case SnapshotBegin():
-            return replace(group, pending=())
+            return replace(group, pending=Table())
         case _:
-            return replace(group, pending=(*(group.pending or ()), record))
+            pending = Table.of(group.pending or {})
+            return replace(group, pending=pending.with_item(len(pending), record))
 
 
 def _claimed(group: Group, claim: LeaderClaim) -> Group:
@@ -164,12 +176,40 @@ def _claimed(group: Group, claim: LeaderClaim) -> Group:
 def refusal_of(group: Group, record: AnyRecord) -> Rejection | None:
     """Return why readers skip a well-formed record, or None.
 
-    A claim far above all earlier epochs would leave no higher epoch for the next leader.
+    A claim far above all earlier epochs would leave no higher epoch for the next leader. Groups
+    beyond the maximum number of members, tasks or loads exist in forged logs only.
     """
     if not isinstance(record, LeaderClaim):
-        return None
+        return _excess(group, record) if record.leader_epoch == group.leader_epoch else None
     if record.leader_epoch > highest_claim(group):
         return Rejection("leader_epoch", f"is far above {group.leader_epoch}, the newest claim's")
+    return None
+
+
+def _excess(group: Group, record: AnyRecord) -> Rejection | None:
+    if group.pending is not None:
+        is_more = not isinstance(record, SnapshotBegin | SnapshotEnd)
+        return _full("record", "records of a snapshot", group.pending, PENDING_MAX, is_more=is_more)
+    match record:
+        case MemberRecord():
+            is_more = record.incarnation not in group.members and not _is_removal(record)
+            return _full("member", "members", group.members, MEMBERS_MAX, is_more=is_more)
+        case TaskRecord():
+            task = TaskId.parse(record.task)
+            is_more = task not in group.states and task not in group.tasks
+            return _full("task", "tasks", group.states, TASKS_MAX, is_more=is_more)
+        case BootstrapRecord() | BootstrappedRecord():
+            is_more = record.store not in group.bootstraps
+            return _full("store", "loads", group.bootstraps, BOOTSTRAPS_MAX, is_more=is_more)
+        case _:
+            return None
+
+
+def _full(
+    field: str, noun: str, present: Mapping[Any, Any], most: int, *, is_more: bool
+) -> Rejection | None:
+    if is_more and len(present) >= most:
+        return Rejection(field, f"is beyond the maximum of {most} {noun}")
     return None
 
 
@@ -242,7 +282,7 @@ def _with_leader_epoch(record: _R, leader_epoch: int) -> _R:
 
 
 def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
-    items = list(group.pending or ())
+    items = list((group.pending or {}).values())
     if len(items) != end.count or checksum(items) != end.crc:
         return replace(group, pending=None)
     fresh = Group(
@@ -252,7 +292,8 @@ def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
         ended=group.ended,
     )
     for item in items:
-        fresh = _changed(fresh, item)
+        if _excess(fresh, item) is None:
+            fresh = _changed(fresh, item)
     return fresh
 
 
@@ -273,9 +314,11 @@ def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one a
         case StepRecord():
             return replace(group, step=_step(record))
         case TaskRecord():
-            return replace(group, states={**group.states, TaskId.parse(record.task): record})
+            states = Table.of(group.states).with_item(TaskId.parse(record.task), record)
+            return replace(group, states=states)
         case BootstrapRecord() | BootstrappedRecord():
-            return replace(group, bootstraps={**group.bootstraps, record.store: record})
+            loads = Table.of(group.bootstraps).with_item(record.store, record)
+            return replace(group, bootstraps=loads)
         case LeaderClaim() | SnapshotBegin() | SnapshotEnd():
             return group
         case _:
@@ -283,14 +326,18 @@ def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one a
 
 
 def _with_member(group: Group, record: MemberRecord) -> Group:
-    members, ended = dict(group.members), group.ended
+    members, ended = Table.of(group.members), group.ended
     if record.phase == MemberPhase.GONE:
         ended = _latest(ended, (record.incarnation,))
-    if record.phase == MemberPhase.GONE and not record.rejoin_ms:
-        members.pop(record.incarnation, None)
+    if _is_removal(record):
+        members = members.without(record.incarnation)
     else:
-        members[record.incarnation] = record
+        members = members.with_item(record.incarnation, record)
     return replace(group, members=members, ended=ended)
+
+
+def _is_removal(record: MemberRecord) -> bool:
+    return record.phase == MemberPhase.GONE and not record.rejoin_ms
 
 
 def _latest(earlier: tuple[str, ...], later: tuple[str, ...]) -> tuple[str, ...]:

@@ -278,13 +278,13 @@ def _open_transactions(view: GroupView) -> Iterator[Alarm]:
 
 def _waiting(view: GroupView) -> Iterator[Alarm]:
     live = view.group.live()
+    owners = {str(task): state.owner for task, state in view.group.states.items()}
     for incarnation, rows in sorted(view.inbox.tasks.items()):
         record = live.get(incarnation)
         if record is None:
             continue
-        owned = {str(task) for task in view.group.owned(incarnation)}
         for (task, role), (_, row) in sorted(rows.items()):
-            if row.waits and (role != TaskRole.ACTIVE or task in owned):
+            if row.waits and (role != TaskRole.ACTIVE or owners.get(task) == incarnation):
                 what = "restoring" if role == TaskRole.ACTIVE else f"the {role}"
                 yield Alarm(
                     name="restore-waits",

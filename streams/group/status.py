@@ -239,6 +239,15 @@ class _StatusView:
         self.log = log
         self.inbox = inbox
         self.now_ms = now_ms
+        step = log.group.step
+        owners = ((task, state.owner) for task, state in log.group.states.items() if state.owner)
+        self._owned = _tasks_by_incarnation(owners)
+        self._learners = _tasks_by_incarnation(
+            (task, copy.incarnation) for task, copy in step.learners.items()
+        )
+        self._standbys = _tasks_by_incarnation(
+            (task, copy.incarnation) for task, copies in step.standbys.items() for copy in copies
+        )
 
     @property
     def group(self) -> Group:
@@ -316,7 +325,7 @@ class _StatusView:
         )
 
     def _member(self, record: MemberRecord) -> MemberStatus:
-        step, incarnation = self.group.step, record.incarnation
+        incarnation = record.incarnation
         since = self.log.member_since.get(incarnation)
         silent_ms = self.silent_ms(incarnation)
         call = self.inbox.calls.get(incarnation)
@@ -331,11 +340,9 @@ class _StatusView:
             process_id=record.process_id,
             threads=record.threads,
             leads=bool(record.process_id) and record.process_id == self.group.leader,
-            active=tuple(map(str, self.group.owned(incarnation))),
-            standby=_tasks_of_copies(step.standbys, incarnation),
-            learner=_tasks_of_copies(
-                {task: (copy,) for task, copy in step.learners.items()}, incarnation
-            ),
+            active=self._owned.get(incarnation, ()),
+            standby=self._standbys.get(incarnation, ()),
+            learner=self._learners.get(incarnation, ()),
             since_ms=None if since is None else since.at_ms,
             heard_ms_ago=silent_ms,
             call="" if call is None else call.text,
@@ -355,12 +362,11 @@ class _StatusView:
         return None if at_ms is None else self.inbox.heard_ms.get(incarnation, at_ms)
 
 
-def _tasks_of_copies(copies: Mapping[TaskId, Iterable[Copy]], incarnation: str) -> tuple[str, ...]:
-    return tuple(
-        str(task)
-        for task, task_copies in sorted(copies.items())
-        if any(copy.incarnation == incarnation for copy in task_copies)
-    )
+def _tasks_by_incarnation(places: Iterable[tuple[TaskId, str]]) -> dict[str, tuple[str, ...]]:
+    tasks: dict[str, dict[TaskId, None]] = {}
+    for task, incarnation in sorted(places):
+        tasks.setdefault(incarnation, {})[task] = None
+    return {incarnation: tuple(map(str, each)) for incarnation, each in tasks.items()}
 
 
 def _since(since: Since | None) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from tidewheel.rebalance.inspect.describe import (
     task_phase_text,
 )
 from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.group import replay, snapshot
 from tidewheel.rebalance.protocol.orders import WorkerClosed, WorkerLeaves
-from tidewheel.rebalance.protocol.records import TargetRecord
+from tidewheel.rebalance.protocol.records import LeaderClaim, TargetRecord, TaskRecord
 
 MOVED = TaskId(0, 1)
 
@@ -229,3 +230,12 @@ def test_members_that_left_are_forgotten_eventually() -> None:
         name = f"visitor-{number}"
         book.member(name).member(name, MemberPhase.GONE)
     assert fold_log(book.entries).member_since.keys() == {"a-1"}
+
+
+def test_a_snapshot_without_members_sets_the_times_of_its_tasks() -> None:
+    task = TaskRecord(leader_epoch=2, task="0_0", phase="RELEASED", task_epoch=1)
+    group = replay([LeaderClaim(leader_epoch=2, leader="p", previous_epoch=1), task])
+    claim = LeaderClaim(leader_epoch=3, leader="q", previous_epoch=2)
+    records = [claim, *snapshot(group, 3)]
+    fold = fold_log(LogEntry(offset, 5, record) for offset, record in enumerate(records))
+    assert fold.task_since.keys() == {TaskId(0, 0)}

@@ -544,3 +544,18 @@ def test_an_awaited_static_member_is_forgotten_with_its_topology() -> None:
     table.run(1_000)
     assert list(table.group.members) == ["b-1"]
     assert set(table.owners().values()) == {"b-1"}
+
+
+def test_a_join_waits_while_the_group_has_its_maximum_of_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("leader.membership", "protocol.group"):
+        monkeypatch.setattr(f"tidewheel.rebalance.{module}.MEMBERS_MAX", 2)
+    table = RoundTable()
+    for name in "abc":
+        table.start(name)
+    table.run(2_000)
+    assert sorted(table.group.members) == ["a-1", "b-1"]
+    table.kill("b-1")
+    table.run(8_000)
+    assert sorted(table.group.members) == ["a-1", "c-1"]

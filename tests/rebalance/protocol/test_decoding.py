@@ -14,7 +14,7 @@ from tests.fuzz.damage import bounded
 from tests.rebalance.leader.attacked import Supervised
 from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import join
-from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group
+from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group, phase_of
 from tidewheel.rebalance.inspect.history import Chronicle, episode_text
 from tidewheel.rebalance.model import EPOCH_MAX, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
@@ -289,6 +289,7 @@ def _folded(offset: int, data: bytes, fold: LogFold, chronicle: Chronicle, plain
         plain = apply(plain, record)
     fold.add(entry)
     chronicle.add(entry)
+    assert fold.phase is phase_of(fold.group)
     return plain
 
 
