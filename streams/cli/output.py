@@ -7,6 +7,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from tidewheel.rebalance.protocol.plain_text import plain_lines
+
 
 def wants_json(*, asked: bool) -> bool:
     return asked or not sys.stdout.isatty()
@@ -20,8 +22,8 @@ def print_json(value: object) -> None:
 def print_error(message: str) -> None:
     console = Console(stderr=True)
     console.print("error:", style="bold red", end=" ")
-    # No markup or wrapping: messages contain brackets and long paths.
-    console.print(message, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    # No markup or wrapping: messages contain brackets and long paths. They quote clients and brokers.
+    console.print(plain_lines(message), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

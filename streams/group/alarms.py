@@ -7,6 +7,7 @@ from typing import Final
 from tidewheel.rebalance.inspect.describe import LogFold, duration_text
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.group.inbox import SESSION_MS, InboxFold
@@ -38,6 +39,10 @@ class Alarm:
 
     name: str
     text: str
+
+    def __post_init__(self) -> None:
+        """Replace unprintable characters, which a client may have chosen."""
+        object.__setattr__(self, "text", plain_text(self.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

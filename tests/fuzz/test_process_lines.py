@@ -181,6 +181,16 @@ def test_the_answers_are_those_of_a_broker() -> None:
         assert broker.transactions_of([7])[7].transactional_id == "id"
 
 
+def test_foreign_transactional_ids_steer_no_terminal() -> None:
+    forged = "a\x1b[2J\nb\u202e".encode()
+    answer = _TRANSACTIONS.replace(b"\x03id", bytes([len(forged) + 1]) + forged)
+    with (
+        _broker([_answer(answer.replace(b"\x03On", b"\x03\r\x07"))]) as port,
+        BrokerConnection("127.0.0.1", port, {}, 10) as broker,
+    ):
+        assert broker.transactions_of([7])[7] == ("a [2J b ", "  ")
+
+
 @examples(25)
 @given(
     hostile([_PRODUCERS]).map(_answer) | hostile([_answer(_PRODUCERS)]), hostile([_TRANSACTIONS])

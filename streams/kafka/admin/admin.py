@@ -32,6 +32,7 @@ from confluent_kafka.admin import NewTopic as KafkaNewTopic
 from msgspec.structs import replace
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.open_transactions import BrokerAddress, with_producers
 from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, missing_right, next_step
@@ -347,13 +348,13 @@ class KafkaAdmin:
 
     def group_members(self, group_id: str) -> tuple[str, ...]:
         return tuple(
-            f"{member.client_id!r} on {member.host.removeprefix('/')}"
+            f"{plain_text(member.client_id)!r} on {plain_text(member.host.removeprefix('/'))}"
             for member in self._members(group_id)
         )
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
         return {
-            member.client_id: member.host.removeprefix("/")
+            plain_text(member.client_id): plain_text(member.host.removeprefix("/"))
             for member in self._members(fixed_group(application_id))
         }
 

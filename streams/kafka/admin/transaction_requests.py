@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.streams.config.client_properties import unchecked_certificates
 
 _DESCRIBE_PRODUCERS: Final = (61, 0)
@@ -242,7 +243,8 @@ class _Response:
         return max(self._varint() - 1, 0)
 
     def text(self) -> str:
-        return self.bytes(self.count()).decode()
+        """Return a text, which any client may have chosen, without unprintable characters."""
+        return plain_text(self.bytes(self.count()).decode())
 
     def tags(self) -> None:
         for _ in range(self._varint()):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidewheel.streams.cli.app import _asks_for_list, build_app, main
+from tidewheel.streams.cli.output import print_error
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
@@ -224,3 +225,8 @@ def test_commands_are_imported_only_when_they_are_called() -> None:
 )
 def test_only_lists_of_commands_import_all_commands(line: str, asks: bool) -> None:
     assert _asks_for_list(line.split()) == asks
+
+
+def test_errors_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("open by a\x1b[2J\u202e[red]:\n  next line")
+    assert capsys.readouterr().err == "error: open by a [2J [red]:\n  next line\n"

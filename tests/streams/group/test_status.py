@@ -312,6 +312,16 @@ def test_alarms_from_reports_of_brokers(around: BrokerFacts, name: str, words: s
     assert words in status.alarms[0].text
 
 
+def test_alarms_steer_no_terminal() -> None:
+    around = BrokerFacts(open_transactions=(replace(OPEN, transactional_id="w\x1b[2J\nFAKE"),))
+    (text,) = (
+        each.text
+        for each in _status(two_members(), around=around).alarms
+        if each.name == "open-transaction"
+    )
+    assert "transactional id w [2J FAKE," in text
+
+
 def test_alarms_of_the_inbox() -> None:
     book = two_members()
     assert _names(_status(book)) == ["no-leader", "silent-member", "silent-member"]

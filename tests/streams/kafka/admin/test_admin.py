@@ -108,3 +108,13 @@ def test_a_client_closed_during_a_request_raises_an_error_that_names_the_close(
 
     with pytest.raises(StreamsError, match="list topics: given up, because the client was closed"):
         admin._ask("list topics", asked_while_it_closes)
+
+
+def test_client_ids_of_other_programs_steer_no_terminal(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = SimpleNamespace(client_id="a\x1b[2J\nb", host="/h\x07")
+    groups = {"g": SimpleNamespace(members=[forged])}
+    monkeypatch.setattr(admin, "_each", lambda *_, **__: groups)
+    assert admin.fixed_workers("shop") == {"a [2J b": "h "}
+    assert admin.group_members("shop") == ("'a [2J b' on h ",)
