@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Final
@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tidewheel.streams.dashboard.access_control import Guard
 from tidewheel.streams.dashboard.metrics import metrics_text
@@ -103,7 +104,8 @@ class _Answers:
                 status_code=503,
                 headers={"retry-after": "10"},
             )
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        self._streams += 1
+        return _EventStream(self._stream(), self._free_place)
 
     async def health(self, _: Request) -> Response:
         """Report readability of the group and nothing else, because this route needs no token."""
@@ -115,15 +117,28 @@ class _Answers:
         return Response(text, media_type=_METRICS_TYPE)
 
     async def _stream(self) -> AsyncGenerator[bytes]:
-        self._streams += 1
         clock = asyncio.get_running_loop()
+        async with contextlib.aclosing(self._poller.results()) as results:
+            async for poll in results:
+                yield event(poll, self._poller.interval_s, clock.time())
+        yield b"event: end\ndata: {}\n\n"
+
+    def _free_place(self) -> None:
+        self._streams -= 1
+
+
+class _EventStream(StreamingResponse):
+    """Response that frees its place at its end, even if its client left before the first event."""
+
+    def __init__(self, content: AsyncGenerator[bytes], free_place: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._free_place = free_place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with contextlib.aclosing(self._poller.results()) as results:
-                async for poll in results:
-                    yield event(poll, self._poller.interval_s, clock.time())
-            yield b"event: end\ndata: {}\n\n"
+            await super().__call__(scope, receive, send)
         finally:
-            self._streams -= 1
+            self._free_place()
 
 
 def _json(value: object, *, status_code: int = 200) -> Response:

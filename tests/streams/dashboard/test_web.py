@@ -1,19 +1,22 @@
 """Answers and refusals of the dashboard."""
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.streams.dashboard.polled_groups import EVIL, polled_group
 from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
-from tidewheel.streams.dashboard.web import build_app
+from tidewheel.streams.dashboard.web import STREAMS_MAX, build_app
 from tidewheel.streams.errors import StreamsError
 
 PAGE = files("tidewheel.streams.dashboard") / "page"
@@ -279,3 +282,43 @@ def test_the_number_of_followers_is_limited(monkeypatch: pytest.MonkeyPatch) -> 
         head = client.head("/api/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize("leave", ["disconnect", "fail"])
+def test_simultaneous_viewers_are_limited_and_give_their_places_back(leave: str) -> None:
+    async def follow() -> list[Counter[int]]:
+        app = build_app("shop", GroupPoller(polled_group, 60.0))
+        return [await _simultaneous(app, 90, leave) for _ in range(2)]
+
+    expected = Counter({200: STREAMS_MAX, 503: 90 - STREAMS_MAX})
+    assert asyncio.run(follow()) == [expected, expected]
+
+
+async def _simultaneous(app: Starlette, count: int, leave: str) -> Counter[int]:
+    """Return the status codes of requests that all wait for events at the same time."""
+    codes: list[int] = []
+    answered, over = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] != "http.response.start":
+            return
+        codes.append(message["status"])
+        if len(codes) == count:
+            answered.set()
+        if leave == "fail" and message["status"] == 200:
+            await over.wait()
+            raise OSError("the client has gone")
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/events", "query_string": b"",
+        "headers": [(b"host", b"localhost")], "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    viewers = [asyncio.create_task(app(dict(scope), receive, send)) for _ in range(count)]
+    await asyncio.wait_for(answered.wait(), 60)
+    over.set()
+    await asyncio.gather(*viewers, return_exceptions=True)
+    return Counter(codes)
