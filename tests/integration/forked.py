@@ -16,6 +16,16 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _NURSERY: Final = "tests.integration.programs.nursery"
 
 
+def program_environment() -> dict[str, str]:
+    """Return the environment of a test's program, which may arm failpoints."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(_ROOT),
+        "PYTHONFAULTHANDLER": "1",
+        "FAILPOINT": "",
+    }
+
+
 class _Nursery:
     """Parent of the forked children of one program, started on first use."""
 
@@ -36,12 +46,7 @@ class _Nursery:
             process = subprocess.Popen(
                 [sys.executable, "-m", _NURSERY, self._program],
                 cwd=_ROOT,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(_ROOT),
-                    "PYTHONFAULTHANDLER": "1",
-                    "FAILPOINT": "",
-                },
+                env=program_environment(),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )

@@ -1,6 +1,5 @@
 """Worker processes that tests start, query and kill."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import msgspec
 import psutil
 
 from tests.integration.cluster import PATIENCE_S, until
-from tests.integration.forked import ForkedProcess
+from tests.integration.forked import ForkedProcess, program_environment
 from tests.integration.programs.probes import STATE_NUMBERS
 from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
@@ -135,7 +134,7 @@ def _started(program: str, log: BinaryIO, within: Sequence[str]) -> "subprocess.
     return subprocess.Popen(
         [*within, sys.executable, "-m", program],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONFAULTHANDLER": "1"},
+        env=program_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=log,
