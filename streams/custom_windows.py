@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, cast
 
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.durations import Duration
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.user_functions import function_name
@@ -143,7 +144,7 @@ class CustomWindows(FixedWindows):
         try:
             pairs: list[Any] = list(self.of(timestamp))
         except Exception as error:
-            raise self._broken(timestamp, f"raised {type(error).__name__}: {error}") from error
+            raise self._broken(timestamp, f"raised {located(error)}") from error
         if len(pairs) > _MOST_WINDOWS:
             raise self._broken(timestamp, f"gives {len(pairs)} windows, of at most {_MOST_WINDOWS}")
         spans: dict[int, int] = {}

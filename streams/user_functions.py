@@ -2,16 +2,14 @@
 
 import inspect
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
+from tidewheel.state_stores.user_code import is_ours, register_program, shown_path
 from tidewheel.streams.errors import TopologyError
 from tidewheel.tasks.processing.api.coroutines import Awaiting
 
@@ -84,9 +82,6 @@ _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
 _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
-
-#: Path of Tidewheel's frames. Not resolved: in the repository this folder is a link.
-_PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 
 class _Signature(msgspec.Struct, frozen=True):
@@ -183,38 +178,11 @@ def caller_location() -> str:
     frame = inspect.currentframe()
     while frame is not None:
         path = frame.f_code.co_filename
-        # The __init__ of a dataclass is compiled from a text called <string>.
-        if path != "<string>" and not path.startswith((_PACKAGE, "<frozen ")):
-            return f"{_relative(path)}:{frame.f_lineno}"
+        if not is_ours(path):
+            register_program(path)
+            return f"{shown_path(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def raised_at(error: BaseException) -> str:
-    """Return "file:line" of the user code that raised, else of a library, else ""."""
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{_relative(error.filename)}:{error.lineno}"
-    frames = [
-        (path, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not (path := frame.f_code.co_filename).startswith((_PACKAGE, "<"))
-    ]
-    libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
-    user_frames = [frame for frame in frames if not frame[0].startswith(libraries)]
-    if not frames:
-        return ""
-    path, line = (user_frames or frames)[-1]
-    return f"{_relative(path)}:{line}"
-
-
-def _relative(path: str) -> str:
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except (
-        ValueError,
-        OSError,
-    ):  # elsewhere, a name such as <stdin>, or a missing working directory
-        return path
 
 
 def _is_partial(function: object) -> TypeGuard[partial[Any]]:

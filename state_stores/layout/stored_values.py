@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
 from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.user_code import raised
 
 #: Errors of a serde; `SystemExit` too, so a library's exit can't end a worker without naming the
 #: row.
@@ -40,9 +41,7 @@ def unreadable(store: str, error: BaseException, key: bytes | None = None) -> St
     """Return `StoredRowError` for a row that raised `error`; other `StreamsError`s stay."""
     if isinstance(error, StreamsError) and not isinstance(error, SerdeError):
         return error
-    fact = (
-        error.fact if isinstance(error, SerdeError) else f"its serde raised {type(error).__name__}"
-    )
+    fact = error.fact if isinstance(error, SerdeError) else f"its serde {raised(error)}"
     return StoredRowError(store, fact, key_hash=None if key is None else key_hash(key))
 
 

@@ -25,6 +25,7 @@ from tidewheel.state_stores.stores.custom_store import (
     StateStore,
     StateStoreContext,
 )
+from tidewheel.state_stores.user_code import located
 
 #: Interval (ms) between writes of the file `position`: the changelog's topic id and the commit's
 #: time, which the offset saved by the user's store object lacks.
@@ -297,7 +298,7 @@ class CustomStoreHost:
             raise
         except Exception as error:
             raise StateStoreError(
-                f"store {self._spec.name} of task {self._task_id}: {action} failed: {type(error).__name__}: {error}; fix its "
+                f"store {self._spec.name} of task {self._task_id}: {action} failed: {located(error)}; fix its "
                 "class, then restart: committed changes are in its changelog"
             ) from error
         finally:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Final
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.user_code import located, log_trace
 from tidewheel.streams.console_log import configure_logging
 from tidewheel.streams.errors import SchemaRegistryError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
@@ -149,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
         is_registry = isinstance(error, SchemaRegistryError)
         is_unexpected = exit_code_of(error) is ExitCode.FAILED and not is_registry
         if error.__cause__ is not None or is_unexpected:
-            _log.error("the program could not be loaded", exc_info=error)
+            _log.error("the program could not be loaded", exc_info=log_trace(error))
         return _crashed(link, error)
     # The program lives as long as the process: exclude its objects from garbage collection.
     gc.freeze()
@@ -212,8 +213,7 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
     code = exit_code_of(error)
     link.queue(
         WorkerCrashed(
-            error=type(error).__name__,
-            message=str(error)[:_MESSAGE_MAX],
+            message=located(error)[:_MESSAGE_MAX],
             exit_code=code,
             topic=getattr(error, "topic", None),
             partition=getattr(error, "partition", None),
@@ -227,7 +227,7 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
 def _late(link: SupervisorLink) -> int:
     code = ExitCode.NOT_STOPPED_IN_TIME
     late = "the worker did not stop within drain_timeout_ms; committed work is safe"
-    link.queue(WorkerCrashed(error="TimeoutError", message=late, exit_code=code))
+    link.queue(WorkerCrashed(message=late, exit_code=code))
     link.flush()
     return code
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeGuard
 
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.definitions.checks import check_callable
 from tidewheel.streams.definitions.default_serdes import serdes_or_default
 from tidewheel.streams.definitions.materialized import StoreBuilder
@@ -144,7 +145,7 @@ def _call_supplier(supplier: Callable[[], object], context: str) -> object:
         return supplier()
     except Exception as error:
         raise TopologyError(
-            f"{context}: the supplier failed with {type(error).__name__}: {error}; it is called without arguments, once "
+            f"{context}: the supplier failed with {located(error)}; it is called without arguments, once "
             "for each task and twice here (to see that it makes a new object each time)"
         ) from error
 

@@ -5,6 +5,7 @@ from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
 from tidewheel.state_stores.stores.custom_store import StateStore
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.definitions.checks import check_flag
 from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
@@ -49,7 +50,7 @@ def check_makes_stores(factory: object, context: str) -> None:
         first, second = factory(), factory()
     except Exception as error:
         raise TopologyError(
-            f"{example}; factory={factory!r} failed with {type(error).__name__}: {error}"
+            f"{example}; factory={factory!r} failed with {located(error)}"
         ) from error
     if not isinstance(first, StateStore):
         raise TopologyError(f"{example}; it made an object of type {type(first).__name__}")

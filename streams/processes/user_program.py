@@ -19,13 +19,13 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from tidewheel.state_stores.user_code import located, place_of
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, expanded, settings_file
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
-from tidewheel.streams.user_functions import raised_at
 
 _USUAL_NAME: Final = "topology"
 _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology"
@@ -170,11 +170,13 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not _is_part(error.name, path, name):
             raise ConfigError(
-                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_location_text(error)}"
+                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{f' ({place})' if (place := place_of(error, libraries=True)) else ''}"
             ) from error
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(f"{name!r} could not be imported: {_error_text(error)}") from error
+        raise ConfigError(
+            f"{name!r} could not be imported: {located(error, libraries=True)}"
+        ) from error
 
 
 def _dotted(name: str, path: Path) -> str:
@@ -183,15 +185,6 @@ def _dotted(name: str, path: Path) -> str:
     if not all(dotted.split(".")):
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
     return dotted
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}{_location_text(error)}"
-
-
-def _location_text(error: BaseException) -> str:
-    place = raised_at(error)
-    return f" ({place})" if place else ""
 
 
 def _is_part(missing: str, path: Path, name: str) -> bool:
@@ -248,7 +241,9 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
                 f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
             ) from None
         # `ConfigError` ends the command: after a restart the function would raise again.
-        raise ConfigError(f"{target!r} raised {_error_text(error)}; mend the function") from error
+        raise ConfigError(
+            f"{target!r} raised {located(error, libraries=True)}; mend the function"
+        ) from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
             f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"

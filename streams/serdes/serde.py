@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.user_code import raised
 from tidewheel.streams.errors import SerializationError, TopologyError
 from tidewheel.streams.user_functions import accepts, function_name
 
@@ -103,7 +104,7 @@ class Serde(Generic[T]):
         try:
             return self._serializer(topic, value)
         except Exception as error:
-            raise self.failed("serialise", topic, _kind_of(error)) from error
+            raise self.failed("serialise", topic, raised(error)) from error
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         """Return the value of some bytes; raise `SerializationError` for unreadable bytes."""
@@ -113,7 +114,7 @@ class Serde(Generic[T]):
             return self._deserializer(topic, data)
         except Exception as error:
             raise self.failed(
-                "deserialise", topic, f"{len(data)} bytes, {_kind_of(error)}"
+                "deserialise", topic, f"{len(data)} bytes, {raised(error)}"
             ) from error
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
@@ -167,8 +168,3 @@ def _two_parameters(function: Callable[..., Any], signature: str) -> Callable[..
             "wrap it, as in `lambda topic, value: ...`"
         )
     return function
-
-
-def _kind_of(error: Exception) -> str:
-    # A user exception's text may quote the record; it stays in the chained exception.
-    return f"raised {type(error).__name__}"

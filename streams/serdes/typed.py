@@ -16,6 +16,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json as pydantic_to_json
 
+from tidewheel.state_stores.user_code import place_of, raised
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes.class_defaults import default_setter, has_attrs_with_dict
 from tidewheel.streams.serdes.exact_fields import exact_fields
@@ -553,21 +554,29 @@ def _reason(error: Exception, step: PathStep, python_type: Any = Any) -> str:
             f"[{place}]" if shows_indexes and isinstance(place, int) else step(place)
             for place in first["loc"]
         )
-        return f"{first['type']} at ${path}"
+        return f"{first['type']} at ${path}{_validator_place(error)}"
     if isinstance(error, CodecError):
         return str(error)
     text = str(error)
     # raised by a user's constructor; msgspec has added the place
     if isinstance(error.__cause__, Exception):
-        place = _PLACE.search(text)
-        return f"raised {type(error.__cause__).__name__}{place[0] if place else ''}"
+        place, users = _PLACE.search(text), place_of(error.__cause__)
+        name = type(error.__cause__).__name__
+        return f"raised {name}{place[0] if place else ''}{users and f', {users}'}"
     is_expected = isinstance(error, msgspec.MsgspecError) or type(error) in {
         TypeError,
         OverflowError,
     }
     if is_expected and not _is_raised_by_users(error):
         return _QUOTED.sub("'…'", _WITH_VALUE.sub(r"\1'…'\2", text))
-    return f"raised {type(error).__name__}"
+    return raised(error)
+
+
+def _validator_place(error: ValidationError) -> str:
+    """Return ", in check() (shop.py:3)" if a user's validator raised."""
+    cause: Any = error.errors(include_input=False, include_url=False)[0].get("ctx", {}).get("error")
+    place = place_of(cause) if isinstance(cause, Exception) else ""
+    return place and f", {place}"
 
 
 def _is_raised_by_users(error: Exception) -> bool:

@@ -162,6 +162,7 @@ class TopologyTestDriver:
         self._policy = ErrorPolicy(
             error_handlers(self._config),
             lambda columns: self._collector.add(columns, internal=False),
+            locations=self._plan.locations(),
         )
         self._collector.policy = self._policy
         self._global_stores: GlobalStores | None = None

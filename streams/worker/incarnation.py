@@ -16,6 +16,7 @@ from tidewheel.rebalance.protocol.orders import WorkerClosed
 from tidewheel.rebalance.protocol.task_status import RunningCall
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.processes.watchdog.link import WatchdogLink
@@ -153,7 +154,7 @@ class WorkerLife:
     def _end_application(self, error: BaseException) -> None:
         if self.membership is None or not self._ends_all(error):
             return
-        reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
+        reason = located(error)[:_REASON_MAX]
         if self.membership.shut_down(reason, _SHUTDOWN_S):
             _log.warning("the group is ending the whole application")
         else:

@@ -9,7 +9,8 @@ from typing import Final, Literal, Protocol
 
 from tidewheel.state_stores.errors import DiskFullError
 from tidewheel.state_stores.state_directory import StateDirectory
-from tidewheel.streams.errors import ApplicationShutdownError, FencedError, StreamsError
+from tidewheel.state_stores.user_code import cause_text, located, log_trace
+from tidewheel.streams.errors import ApplicationShutdownError, FencedError
 from tidewheel.streams.gc_tuning import collect_by_batches
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.wiring import claim_slot
@@ -192,7 +193,7 @@ class StreamThread:
             _log.warning("%s; the worker starts again in %.2f s", error, wait_s)
             self._report_running(False)
             return not self._ending.wait(wait_s)
-        _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
+        _log.error("the worker ended: %s", cause_text(error), exc_info=log_trace(error))
         if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
             _log.warning("wiping the global stores and restoring them from their topics")
             self._wipe_globals = True
@@ -219,15 +220,19 @@ class StreamThread:
     def _ask_listener(self, error: BaseException) -> Answer:
         try:
             return self._listener.answer_to(error)
-        except Exception:  # noqa: BLE001 - logged, and the application shuts down
-            _log.exception("the uncaught exception handler failed; shutting down")
+        except Exception as failure:  # noqa: BLE001 - logged, and the application shuts down
+            _log.error(
+                "the uncaught exception handler failed; shutting down: %s",
+                located(failure),
+                exc_info=log_trace(failure),
+            )
             return "shutdown_client"
 
     def _final_error(self, error: BaseException) -> BaseException | None:
         """Return the error to show to users; None if the end was requested."""
         if self._last_answer == (error, "shutdown_application"):
             ended = ApplicationShutdownError(
-                f"the uncaught exception handler has ended the whole application after {type(error).__name__}: {error}"
+                f"the uncaught exception handler has ended the whole application after {located(error)}"
             )
             ended.__cause__ = error
             return ended

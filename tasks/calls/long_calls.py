@@ -11,6 +11,7 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.user_code import shown_path
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.graph import Node
 from tidewheel.tasks.processing.engine.operator import Operator
@@ -129,14 +130,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 def _text(frame: FrameType) -> str:
     code = frame.f_code
-    return f"{code.co_qualname} ({_relative(code.co_filename)}:{frame.f_lineno})"
-
-
-def _relative(path: str) -> str:
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # the file is elsewhere, or the working directory gone
-        return path
+    return f"{code.co_qualname} ({shown_path(code.co_filename)}:{frame.f_lineno})"
 
 
 def _without_frame(stack: Sequence[FrameType]) -> str:

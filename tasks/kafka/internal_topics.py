@@ -22,6 +22,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     SubtopologySpec,
     TopologySpec,
+    node_locations,
 )
 
 #: Suffixes of internal topic names.
@@ -101,6 +102,11 @@ class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def inputs(self, task_id: TaskId) -> frozenset[TopicPartition]:
         return self.subtopologies[task_id.subtopology].inputs(task_id.partition)
+
+    def locations(self) -> dict[str, str]:
+        """Return the user's line that defined each node, as "shop.py:12"."""
+        specs = [plan.spec for plan in self.subtopologies.values()]
+        return node_locations(node for spec in specs for node in spec.nodes)
 
 
 def plan_application(

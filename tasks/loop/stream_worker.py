@@ -185,7 +185,9 @@ class StreamWorker:
             OutputCollector(ports.topics, sink, ports.make_input_reader)
         )
         policy = ErrorPolicy(
-            settings.handlers, lambda columns: collector.add(columns, internal=False)
+            settings.handlers,
+            lambda columns: collector.add(columns, internal=False),
+            locations=self.plan.locations(),
         )
         collector.policy = policy
         committer = self._committer.serve(collector, stack)

@@ -31,6 +31,7 @@ from tidewheel.rebalance.protocol.orders import (
 )
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.user_code import cause_text, located, log_trace
 from tidewheel.tasks.commit.commit_round import CommitRound, changelog_positions
 from tidewheel.tasks.errors import OutdatedGrantError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
@@ -200,8 +201,9 @@ class TaskManager:
                 task.life.close()
                 task.stores.close()
             except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
-                expected = isinstance(error, StreamsError)
-                _log.error("task %s: %s", task.task_id, error, exc_info=not expected)
+                _log.error(
+                    "task %s: %s", task.task_id, cause_text(error), exc_info=log_trace(error)
+                )
                 failed = failed or error
         if failed is not None and kind is None:
             raise failed
@@ -346,7 +348,7 @@ class TaskManager:
 
     def _send_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
         _log.error("task %s (%s) can't be had here: %s", task_id, role, error)
-        detail = f"{type(error).__name__}: {error}"
+        detail = located(error)
         self._report(TaskBroken(task=str(task_id), epoch=epoch, role=role, detail=detail))
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -473,8 +475,13 @@ class TaskManager:
         self._work.remove(task)
         try:
             task.life.retire()
-        except Exception:  # noqa: BLE001 - logged; the task is over, and others run
-            _log.exception("task %s could not be closed in order", task_id)
+        except Exception as error:  # noqa: BLE001 - logged; the task is over, and others run
+            _log.error(
+                "task %s could not be closed in order: %s",
+                task_id,
+                cause_text(error),
+                exc_info=log_trace(error),
+            )
         if order.keep:
             self._follow([(self._create(task_id, task.stores), _copy_of(order))])
         else:

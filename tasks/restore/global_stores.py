@@ -31,14 +31,13 @@ from tidewheel.tasks.processing.api.handlers import FAILURES, ErrorContext
 from tidewheel.tasks.processing.api.processor import PunctuationType
 from tidewheel.tasks.processing.api.record import Record, RecordMetadata
 from tidewheel.tasks.processing.api.supplied import checked_processor
-from tidewheel.tasks.processing.api.topology_spec import GlobalStoreSpec
+from tidewheel.tasks.processing.api.topology_spec import GlobalStoreSpec, node_locations
 from tidewheel.tasks.processing.engine.drops import Drop
 from tidewheel.tasks.processing.engine.error_policy import (
     ErrorHandlers,
     ErrorPolicy,
     input_failure,
     node_failure,
-    unhandled_error,
 )
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.processor_node import ProcessorNode
@@ -219,7 +218,13 @@ class GlobalStores:
         self.now_ms = now_ms
         # No dead letters: they would need a producer; Kafka Streams writes none either (KIP-1034).
         self._has_handler = handlers.processing_global
-        self._policy = ErrorPolicy(replace(handlers, dead_letter_topic=None), _not_written)
+        self._policy = ErrorPolicy(
+            replace(handlers, dead_letter_topic=None),
+            _not_written,
+            locations=node_locations(
+                node for spec in stores for node in (spec.source, spec.processor)
+            ),
+        )
         self._timestamp = -1
         self._sources = {
             spec.topic: SourceNode(spec.source, self._corrupt, self._dropped) for spec in stores
@@ -341,7 +346,7 @@ class GlobalStores:
     def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
         context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
         if not self._has_handler:
-            raise unhandled_error(context, error, _UNHANDLED) from error
+            raise self._policy.unhandled(context, error, _UNHANDLED) from error
         self._skip(context, record, error)
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:

@@ -41,7 +41,7 @@ _LINES = [
     encode_hello(Hello(join=_JOIN, bootstrap_servers="localhost:9092", consumer={"a": {"b": 1}})),
     worker_messages.encode(worker_messages.MetricsReported(metrics={"tasks": {"0_0": [1, 2.5]}})),
     worker_messages.encode(
-        worker_messages.WorkerCrashed(error="ValueError", message="no", exit_code=1, offset=3)
+        worker_messages.WorkerCrashed(message="ValueError: no", exit_code=1, offset=3)
     ),
     worker_messages.encode(worker_messages.StartWorker(target="a:b", overrides={"x": ["y"]})),
     helper_messages.encode(helper_messages.Failed(number=1, reason="gone")),

@@ -363,7 +363,7 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
     has_partition = report.topic is not None and report.partition is not None
     return Crash(
         exit_code=_exit_code_of(report.exit_code),
-        message=f"{report.error}: {report.message}",
+        message=report.message,
         healthy_ms=healthy_ms,
         partition=TopicPartition(report.topic or "", report.partition or 0)
         if has_partition

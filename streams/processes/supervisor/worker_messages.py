@@ -87,7 +87,6 @@ class WorkerStopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
 class WorkerCrashed(msgspec.Struct, frozen=True, kw_only=True, tag="crash"):
     """The last line of a worker that ended by an error; the offset is the failed record's."""
 
-    error: str
     message: str
     exit_code: int
     topic: str | None = None

@@ -23,6 +23,7 @@ from tidewheel.rebalance.assignors.task_assignor import (
 )
 from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.rebalance.protocol.plain_text import plain_text
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.processes.child import UNREADABLE
@@ -201,7 +202,7 @@ def _answer(question: _Question) -> _ChildOutput:
     except ConfigError as error:
         return _ChildOutput(error=str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the error is the answer
-        return _ChildOutput(error=f"{type(error).__name__}: {error}")
+        return _ChildOutput(error=located(error))
     return _ChildOutput(
         owners={str(task): member for task, member in assignment.owners.items()},
         standbys={str(task): members for task, members in assignment.standbys.items()},

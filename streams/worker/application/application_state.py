@@ -14,6 +14,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
+from tidewheel.state_stores.user_code import located, log_trace
+
 _log = logging.getLogger("tidewheel")
 
 #: Longest sleep of the main thread: only it handles signals, and only once it wakes.
@@ -98,8 +100,14 @@ class ApplicationState:
         if self.listener is not None:
             try:
                 self.listener(state, old)
-            except Exception:  # noqa: BLE001 - logged; a listener can't stop a worker
-                _log.exception("the state listener failed at %s -> %s", old.value, state.value)
+            except Exception as error:  # noqa: BLE001 - logged; a listener can't stop a worker
+                _log.error(
+                    "the state listener failed at %s -> %s: %s",
+                    old.value,
+                    state.value,
+                    located(error),
+                    exc_info=log_trace(error),
+                )
 
     def ask_to_stop(self) -> None:
         """Set `stopping` and wake waiting threads.

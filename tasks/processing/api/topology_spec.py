@@ -73,6 +73,11 @@ class SinkSpec:
 NodeSpec = SourceSpec | ProcessorSpec | SinkSpec
 
 
+def node_locations(nodes: Iterable[NodeSpec]) -> dict[str, str]:
+    """Return the user's line that defined each node, by the node's name."""
+    return {node.name: node.location for node in nodes if node.location}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtopologySpec:
     """Nodes connected by edges or stores, in topological order; one task per partition."""

@@ -6,12 +6,20 @@ Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, K
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from tidewheel.state_stores.errors import StoredRowError
 from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.state_stores.user_code import (
+    ExcInfo,
+    class_name,
+    located,
+    message_of,
+    place_of,
+    user_trace,
+)
 from tidewheel.tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
 from tidewheel.tasks.processing.api.handlers import (
     FAILURES,
@@ -30,6 +38,8 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 
 _log = logging.getLogger(__name__)
 
+#: Different places whose frames are logged when their records are skipped.
+_TRACED_MAX = 100
 #: Prefix of dead letters' headers, as in Kafka Streams' `ExceptionHandlerUtils`.
 _PREFIX = "__streams.errors."
 
@@ -56,10 +66,20 @@ class ErrorPolicy:
         handlers: ErrorHandlers,
         emit: Callable[[OutputColumns], None],
         drops: DropLog | None = None,
+        *,
+        locations: Mapping[str, str] | None = None,
     ) -> None:
+        """Create the policy.
+
+        Args:
+            locations: User's line that defined each node: "shop.py:12".
+        """
         self.drops = DropLog() if drops is None else drops
         self._handlers = handlers
         self._emit = emit
+        self._locations = locations or {}
+        #: Places whose frames were logged; later skips there log their message alone.
+        self._traced: set[str] = set()
         self.skipped = 0
         self.dead_letters = 0
         #: By task id, skipped outputs that failed in the worker's collector or producer: the tasks'
@@ -84,11 +104,11 @@ class ErrorPolicy:
         self.dead_letters += 1
 
     def without_dead_letters(self) -> "ErrorPolicy":
-        return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
+        return self.emitting(lambda _columns: None)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
         """Return the same policy with another writer of dead letters, for a key range."""
-        return ErrorPolicy(self._handlers, emit, self.drops)
+        return ErrorPolicy(self._handlers, emit, self.drops, locations=self._locations)
 
     def apply(
         self,
@@ -124,10 +144,30 @@ class ErrorPolicy:
         if response.action == "continue" and not internal:
             self.skipped += 1
             verb = "a dead letter is lost: it failed" if dead_letter else "skipped"
-            _log.warning("%s", describe(context, error, verb), extra=_fields(context))
+            _log.warning(
+                "%s",
+                self._described(context, error, verb),
+                extra=_fields(context),
+                exc_info=self._first_trace(error),
+            )
             return "continue"
         step = _next_step(context.stage, response.action, internal=internal)
-        raise _failure(context, describe(context, error, "failed") + step) from error
+        raise _failure(context, self._described(context, error, "failed") + step) from error
+
+    def unhandled(self, context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
+        """Return the error of a record for which no handler is called; `why` ends its message."""
+        return _failure(context, f"{self._described(context, error, 'failed')}. {why}")
+
+    def _described(self, context: ErrorContext, error: Exception, verb: str) -> str:
+        return describe(context, error, verb, self._locations.get(context.node, ""))
+
+    def _first_trace(self, error: Exception) -> ExcInfo | None:
+        """Return the frames of user code, once for each place."""
+        place = place_of(error)
+        if not place or place in self._traced or len(self._traced) >= _TRACED_MAX:
+            return None
+        self._traced.add(place)
+        return user_trace(error)
 
     def _setting(self, stage: ErrorStage) -> ErrorHandlerSetting:
         return (
@@ -145,23 +185,27 @@ class ErrorPolicy:
         raw: tuple[bytes | None, bytes | None],
     ) -> ErrorResponse:
         if callable(setting):
-            return _call_handler(setting, context, record, error)
+            failed = self._described(context, error, "failed")
+            return _call_handler(setting, context, record, error, failed)
         topic = self._handlers.dead_letter_topic
         letters = () if topic is None else (dead_letter(topic, context, error, raw),)
         return ErrorResponse(action=setting, dead_letter_records=letters)
 
 
 def _call_handler(
-    handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
+    handler: ErrorHandler,
+    context: ErrorContext,
+    record: Record[Any, Any],
+    error: Exception,
+    failed: str,
 ) -> ErrorResponse:
-    failed = describe(context, error, "failed")
     try:
         response = handler(context, record, error)
     except FAILURES as handler_error:
         raise _failure(
             context,
-            f"{failed}; and the {context.stage}_exception_handler failed on it: {_class_name(handler_error)}: "
-            f"{_message(handler_error)}",
+            f"{failed}; and the {context.stage}_exception_handler failed on it: "
+            f"{located(handler_error)}",
         ) from handler_error
     if not isinstance(response, ErrorResponse):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
         raise _failure(
@@ -229,11 +273,6 @@ def exited(error: SystemExit) -> Exception:
     return failure
 
 
-def unhandled_error(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
-    """Return the error of a record for which no handler is called; `why` ends its message."""
-    return _failure(context, f"{describe(context, error, 'failed')}. {why}")
-
-
 def _failure(context: ErrorContext, message: str) -> RecordFailedError:
     return RecordFailedError(
         message, topic=context.topic, partition=context.partition, offset=context.offset
@@ -288,8 +327,8 @@ def dead_letter(
 ) -> DeadLetter:
     stack = "".join(traceback.format_exception(error))
     added: Headers = (
-        (_PREFIX + "exception", _class_name(error).encode()),
-        (_PREFIX + "message", _encoded(_message(error))),
+        (_PREFIX + "exception", class_name(error).encode()),
+        (_PREFIX + "message", message_of(error).encode()),
         (_PREFIX + "stacktrace", _encoded(stack)),
         (_PREFIX + "topic", None if context.topic is None else context.topic.encode()),
         (
@@ -307,39 +346,25 @@ def dead_letter(
     )
 
 
-def describe(context: ErrorContext, error: Exception, verb: str) -> str:
-    """Return one sentence on a failed record, without its payload."""
+def describe(context: ErrorContext, error: Exception, verb: str, defined: str = "") -> str:
+    """Return one sentence on a failed record, without its payload.
+
+    It names the user's line that raised, else the line that `defined` the node.
+    """
     place = (
         "a record without an input (a punctuation or a cache flush)"
         if context.topic is None
         else f"{context.topic}-{context.partition} offset {context.offset}"
     )
-    return f"{verb} in {context.stage} at {context.node} (task {context.task_id}), {place}: {_class_name(error)}: {_printable(_message(error))}"
-
-
-def _class_name(error: Exception) -> str:
-    kind = type(error)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the error is a user's object; reporting it must not hide it
-        return "(its text can't be made)"
+    node = f"task {context.task_id}"
+    if defined and not place_of(error):
+        node += f", defined at {defined}"
+    return f"{verb} in {context.stage} at {context.node} ({node}), {place}: {located(error)}"
 
 
 def _encoded(text: str) -> bytes:
     # Error texts may quote lone surrogates, which UTF-8 can't encode.
     return text.encode(errors="backslashreplace")
-
-
-def _printable(text: str) -> str:
-    return _encoded(text).decode()
 
 
 def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:

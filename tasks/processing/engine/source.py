@@ -5,6 +5,7 @@ from operator import index as index_of
 from typing import Any
 
 from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.user_code import located
 from tidewheel.tasks.errors import RecordFailedError
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.api.record import TIMESTAMP_MAX_MS, ConsumedRecord, RecordMetadata
@@ -268,7 +269,7 @@ class SourceNode:
         except FAILURES as error:
             raise RecordFailedError(
                 f"the timestamp extractor of {self.spec.name} failed on {metadata.topic}-{metadata.partition} "
-                f"at offset {metadata.offset}: {error!r}; make it return a negative number to drop the record",
+                f"at offset {metadata.offset}: {located(error)}; make it return a negative number to drop the record",
                 **metadata._asdict(),
             ) from error
         if timestamp > TIMESTAMP_MAX_MS:

@@ -107,7 +107,9 @@ def test_errors_name_the_line_of_the_users_code(program: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"SyntaxError: .* \(misspelt\.py:1\)$"):
         load_program("misspelt:topology")
     line = PROGRAM.splitlines().index('    raise TypeError("the user\'s own")') + 1
-    with pytest.raises(ConfigError, match=rf"own \(shop_program\.py:{line}\); mend the function"):
+    with pytest.raises(
+        ConfigError, match=rf"own, in fails\(\) \(shop_program\.py:{line}\); mend the function"
+    ):
         load_program(f"{program}:fails").topology()
 
 

@@ -53,7 +53,9 @@ def app_that_fails(monkeypatch: Any) -> KafkaStreams:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_raising_exception_handler_still_ends_the_application(monkeypatch: Any) -> None:
+def test_a_raising_exception_handler_still_ends_the_application(
+    monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     app = app_that_fails(monkeypatch)
 
     def handler(_error: BaseException) -> None:
@@ -63,10 +65,13 @@ def test_a_raising_exception_handler_still_ends_the_application(monkeypatch: Any
     app.start()
     ended = app.wait(timeout_s=20)
     assert ended, f"hangs for ever: state {app.state}"
+    assert "RuntimeError: the handler's own bug, in handler() (tests/" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_raising_state_listener_still_ends_the_application(monkeypatch: Any) -> None:
+def test_a_raising_state_listener_still_ends_the_application(
+    monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     app = app_that_fails(monkeypatch)
 
     def listener(new: Any, _old: Any) -> None:
@@ -77,6 +82,7 @@ def test_a_raising_state_listener_still_ends_the_application(monkeypatch: Any) -
     app.start()
     ended = app.wait(timeout_s=20)
     assert ended, f"hangs for ever: state {app.state}"
+    assert "RuntimeError: the listener's own bug, in listener() (tests/" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore")

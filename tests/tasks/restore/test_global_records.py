@@ -48,7 +48,7 @@ def test_records_that_do_not_deserialise_go_to_the_handler(again: bool) -> None:
         process.life() as life,
         pytest.raises(
             RecordFailedError,
-            match=rf"deserialization at KSTREAM-SOURCE-0000000000 \(task global\), {TOPIC}-. offset 1",
+            match=rf"deserialization at KSTREAM-SOURCE-0000000000 \(task global, defined at \S+\), {TOPIC}-. offset 1",
         ),
     ):
         life.wait()

@@ -53,11 +53,11 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
                     line.sendall(b"who?")
                     Path(argument).write_text(line.recv(100).decode(), encoding="ascii")
             case "crash":
-                say(type="crash", error="Boom", message="it broke", exit_code=int(argument))
+                say(type="crash", message="Boom: it broke", exit_code=int(argument))
                 return int(argument)
             case "record":
                 say(
-                    type="crash", error="RecordFailedError", message="bad record", exit_code=3,
+                    type="crash", message="RecordFailedError: bad record", exit_code=3,
                     topic="t", partition=1, offset=int(argument),
                 )  # fmt: skip
                 return 3

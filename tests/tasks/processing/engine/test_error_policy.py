@@ -241,7 +241,7 @@ def test_an_invalid_error_response_is_reported(
     outcome = Outcome(stage, unclear_handler)
     with pytest.raises(
         RecordFailedError,
-        match=rf"in-2 offset 77: ValueError: bad amount; and the {stage}_exception_handler \(.*test_error_policy.*"
+        match=rf"in-2 offset 77: ValueError: bad amount.*; and the {stage}_exception_handler \(.*test_error_policy.*"
         rf"unclear_handler\) returned an ErrorResponse .*{told}",
     ):
         outcome.fail()

@@ -1,0 +1,133 @@
+"""Places and texts of errors, by the files that their frames come from."""
+
+import json
+import logging
+import sysconfig
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tidewheel import StreamsError
+from tidewheel.state_stores import user_code
+
+OURS = f"{Path(user_code.__file__).parent}/loop.py"
+SITE = sysconfig.get_path("purelib")
+
+
+def compiled(path: str, source: str, **names: Any) -> dict[str, Any]:
+    exec(compile(source, path, "exec"), names)  # noqa: S102 - code of a file that does not exist
+    return names
+
+
+def caller(path: str, callee: Callable[[], object], name: str = "call") -> Callable[[], object]:
+    names = compiled(path, f"def {name}():\n    return callee()\n", callee=callee)
+    return cast("Callable[[], object]", names[name])
+
+
+def fail() -> None:
+    raise LookupError("no city")
+
+
+def raised_by(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the error is the result
+        trace = error.__traceback__
+        return error.with_traceback(None if trace is None else trace.tb_next)
+    raise AssertionError
+
+
+def frames(error: BaseException) -> list[str]:
+    trace = user_code.user_trace(error)
+    assert trace is not None
+    text = logging.Formatter().formatException(trace)
+    return [line.rpartition("in ")[2] for line in text.splitlines() if line.startswith("  File")]
+
+
+def test_a_librarys_error_is_placed_at_the_users_line_that_called_it() -> None:
+    def parse() -> object:
+        return json.loads("{")
+
+    error = raised_by(caller(OURS, parse))
+    line = parse.__code__.co_firstlineno + 1
+    assert user_code.place_of(error) == f"in parse() ({user_code.shown_path(__file__)}:{line})"
+    assert frames(error)[0] == "parse"
+    assert frames(error)[-1] == "raw_decode"
+
+
+def test_frames_of_tidewheel_between_the_users_are_left_out() -> None:
+    error = raised_by(caller("/app/shop.py", caller(OURS, fail), "outer"))
+    assert frames(error) == ["outer", "fail"]
+
+
+def test_an_unexpected_error_of_tidewheel_is_logged_with_all_its_frames() -> None:
+    def fails_in_ours() -> object:
+        return compiled(OURS, "def call():\n    raise LookupError\n")["call"]()
+
+    error = raised_by(fails_in_ours)
+    assert "fails_in_ours" in user_code.place_of(error)
+    assert user_code.log_trace(error) == (LookupError, error, error.__traceback__)
+    own = StreamsError("expected")
+    assert user_code.log_trace(own) is None
+
+
+def test_a_program_that_is_installed_as_a_package_is_user_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_code, "_programs", set())
+    source = "def inner():\n    raise LookupError\n"
+    inner = compiled(f"{SITE}/library/core.py", source)["inner"]
+    error = raised_by(caller(OURS, caller(f"{SITE}/shop/prices.py", inner, "price")))
+    assert user_code.user_trace(error) is None
+    user_code.register_program(f"{SITE}/shop/app.py")
+    assert (
+        user_code.place_of(error) == f"in price() ({user_code.shown_path(SITE)}/shop/prices.py:2)"
+    )
+    assert frames(error) == ["price", "inner"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("cents"), "KeyError: 'cents'"),
+        (TimeoutError(), "TimeoutError"),
+        (ValueError("  "), "ValueError"),
+        (StreamsError("no"), "StreamsError: no"),
+        (json.JSONDecodeError("bad", "", 0), "json.decoder.JSONDecodeError: bad: line 1 column 1"),
+        (ExceptionGroup("two", [OSError("busy"), KeyError()]), "ExceptionGroup: two (2 sub-exc"),
+        (ValueError("\ud83d"), "ValueError: \\ud83d"),
+    ],
+)
+def test_the_text_of_an_error_has_its_class(error: Exception, text: str) -> None:
+    assert user_code.error_text(error).startswith(text)
+    assert user_code.place_of(error) == ""
+
+
+def test_an_error_in_a_serde_is_shown_without_its_text() -> None:
+    from tidewheel import Serde  # noqa: PLC0415 - this package is below it
+
+    def read(_topic: str, data: bytes) -> str:
+        raise ValueError(f"no name in {data!r}")
+
+    serde = Serde[str](lambda _topic, value: value.encode(), read)
+    data = b"sec" + b"ret"
+    error = raised_by(partial(serde.deserialize, "orders", data))
+    assert "read() (" in str(error)
+    trace = user_code.user_trace(error)
+    text = logging.Formatter().formatException(trace) if trace else ""
+    assert "in read" in text
+    assert text.splitlines()[-1] == "ValueError"
+    assert "secret" not in str(error) + text
+
+
+def test_a_missing_working_directory_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert user_code.shown_path(f"{tmp_path}/a.py") == f"{tmp_path}/a.py"
