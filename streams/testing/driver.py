@@ -24,6 +24,7 @@ from tidewheel.state_stores.stores.custom_store_host import user_object
 from tidewheel.state_stores.stores.task_store import TaskStore
 from tidewheel.state_stores.stores.windowed import fully_frozen
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.sources import KEYWORD
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
 from tidewheel.streams.definitions.names import check_name
@@ -109,7 +110,8 @@ class TopologyTestDriver:
     ...     output.read_value()
     'HELLO'
 
-    State is in a temporary folder unless the config sets `state_dir`. Without a config, results are
+    State is in a temporary folder unless `state_dir` is an argument of the config; a `state_dir` of
+    the environment or a settings file does not count. Without a config, results are
     not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Each record emits
     all due results of closed windows and unmatched join records, unless the config sets
     `emit_interval_ms`.
@@ -229,7 +231,8 @@ class TopologyTestDriver:
         return stores
 
     def _directory(self) -> Path:
-        if "state_dir" in self._config.model_fields_set:
+        # A `state_dir` of the environment or a settings file is that of the running application.
+        if self._config.source_of("state_dir") == KEYWORD:
             path = Path(self._config.state_dir) / self._config.application_id
             make_private_directory(path)
             return path

@@ -234,6 +234,29 @@ def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Pat
     assert (tmp_path / "kept").is_dir()
 
 
+@pytest.mark.parametrize("source", ["environment", "file", "named file"])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_state_directory_outside_the_program_keeps_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, *, given: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "state"
+    file = tmp_path / ("other.toml" if source == "named file" else "tidewheel.toml")
+    if source == "environment":
+        monkeypatch.setenv("TIDEWHEEL_STATE_DIR", str(state))
+    else:
+        file.write_text(f'state_dir = "{state}"\n')
+    if source == "named file":
+        monkeypatch.setenv("TIDEWHEEL_CONFIG_FILE", str(file))
+    for _ in range(2):
+        config = StreamsConfig(application_id="shop") if given else None
+        assert config is None or config.state_dir == state
+        with TopologyTestDriver(counting(), config) as driver:
+            driver.create_input_topic("in", **TEXT).pipe_input(None, "x", 1)
+            assert driver.get_state_store("counts").get("x").value == 1
+    assert not state.exists()
+
+
 def test_a_closed_driver_accepts_only_close() -> None:
     driver = TopologyTestDriver(counting(store_type="in_memory"))
     source = driver.create_input_topic("in", **TEXT)
