@@ -88,11 +88,16 @@ class StateDirectory:
         *,
         slot: int | None = None,
         exclusive: bool = False,
+        next_free: bool = False,
         member_id: str | None = None,
     ) -> Self:
         """Lock `slot`, or the lowest free one if it is None.
 
         A slot without a stored member id gets `member_id`, or a random one.
+
+        Args:
+            exclusive: Reject holders of other slots; without effect if `slot` is given.
+            next_free: If another process holds `slot`, lock the next free one instead.
 
         Raises:
             StoreLockedError: Another process holds `slot`; with `exclusive` and None, any slot.
@@ -106,7 +111,8 @@ class StateDirectory:
             _make_directory(application)
             if slot is None and exclusive:
                 _reject_other_holders(application)
-            candidates = range(_MOST_SLOTS) if slot is None else (slot,)
+            is_fixed = slot is not None and not next_free
+            candidates = range(slot or 0, (slot or 0) + (1 if is_fixed else _MOST_SLOTS))
             others: list[Holder] = []
             for candidate in candidates:
                 path = _inside(application, str(candidate))
@@ -115,7 +121,7 @@ class StateDirectory:
                 if lock is not None:
                     return cls._occupy(path, candidate, lock, member_id, tuple(others))
                 others.append(_holder(path, candidate))
-                if slot is not None:
+                if is_fixed:
                     raise _slot_locked(application, others[-1])
                 # All slots were free at the check above: another process took this one since.
                 if exclusive:

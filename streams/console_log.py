@@ -45,6 +45,14 @@ def configured_format() -> LogFormat | None:
     return None
 
 
+def show_slot(slot: int) -> None:
+    """Show another slot on the lines of this process."""
+    for handler in logging.getLogger().handlers:
+        for log_filter in handler.filters:
+            if isinstance(log_filter, _SlotFilter):
+                log_filter.show(slot)
+
+
 def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
     handler: logging.Handler
     if log_format == "json":
@@ -107,6 +115,9 @@ class JsonFormatter(TextFormatter):
 class _SlotFilter(logging.Filter):
     def __init__(self, slot: int | None) -> None:
         super().__init__()
+        self.show(slot)
+
+    def show(self, slot: int | None) -> None:
         self._slot = slot
         self._prefix = "" if slot is None else f"[{slot}] "
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.user_code import located, log_trace
-from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.console_log import configure_logging, show_slot
 from tidewheel.streams.errors import SchemaRegistryError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.kafka_streams import KafkaStreams
@@ -31,6 +31,7 @@ from tidewheel.streams.processes.supervisor.worker_messages import (
     NextRecord,
     Order,
     Report,
+    SlotTaken,
     StartWorker,
     StateChanged,
     StopWorker,
@@ -171,6 +172,8 @@ def _prepare(
     config = program.config(start.overrides, start.config_file)
     options = RunOptions(
         slot=start.slot,
+        next_free=start.next_free,
+        on_slot=partial(_report_slot, link, start),
         workers=start.workers,
         fixed=start.fixed,
         tasks=None if start.tasks is None else tuple(map(TaskId.parse, start.tasks)),
@@ -230,6 +233,12 @@ def _late(link: SupervisorLink) -> int:
     link.queue(WorkerCrashed(message=late, exit_code=code))
     link.flush()
     return code
+
+
+def _report_slot(link: SupervisorLink, start: StartWorker, slot: int) -> None:
+    link.queue(SlotTaken(slot=slot))
+    if start.workers > 1:
+        show_slot(slot)
 
 
 def _report_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:

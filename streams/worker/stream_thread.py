@@ -156,7 +156,12 @@ class StreamThread:
     def _claim_slot(self) -> StateDirectory:
         """Return the slot of all lives: between two of them another process could take it."""
         if self._slot is None:
-            self._slot = claim_slot(self._application.config, self._preferred_slot)
+            options = self._application.options
+            self._slot = claim_slot(
+                self._application.config, self._preferred_slot, next_free=options.next_free
+            )
+            if options.on_slot is not None and self._preferred_slot is not None:
+                options.on_slot(self._slot.slot)
         return self._slot
 
     def _begin(self) -> WorkerLife:

@@ -107,6 +107,23 @@ def test_the_lowest_free_slot_is_used(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_held_slot_is_replaced_by_the_next_free_one(tmp_path: Path) -> None:
+    first = [StateDirectory.acquire(tmp_path, "app", slot=slot) for slot in range(2)]
+    second = [
+        StateDirectory.acquire(tmp_path, "app", slot=slot, next_free=True) for slot in range(2)
+    ]
+    assert [directory.slot for directory in second] == [2, 3]
+    assert [other.slot for other in second[0].others] == [0, 1]
+    assert [other.slot for other in second[1].others] == [1, 2]
+    first[1].close()
+    with StateDirectory.acquire(tmp_path, "app", slot=1, next_free=True) as again:
+        assert again.slot == 1
+    with pytest.raises(StoreLockedError, match="slot 2"):
+        StateDirectory.acquire(tmp_path, "app", slot=2)
+    for directory in (*first, *second):
+        directory.close()
+
+
 def test_each_application_has_its_own_slots(tmp_path: Path) -> None:
     with (
         StateDirectory.acquire(tmp_path, "one") as one,

@@ -41,7 +41,7 @@ def run(
         target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may
             have settings in `config`.
         workers: Worker processes on this machine; each is a member of the application's group,
-            which shares the tasks.
+            which shares the tasks. A second command adds its workers, in the next free slots.
         fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. Only if
             no other host runs the application.
         tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
@@ -78,6 +78,7 @@ def run(
             tasks=None if chosen is None else tuple(map(str, chosen[slot::workers])),
             wait_for_topics=wait_for_topics,
             create_topics=create_topics,
+            next_free=is_grouped,
             log_level=log_level,
             log_format=log_format,
         )

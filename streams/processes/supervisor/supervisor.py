@@ -37,6 +37,7 @@ from tidewheel.streams.processes.supervisor.worker_messages import (
     MetricsReported,
     NextRecord,
     Report,
+    SlotTaken,
     StartWorker,
     StateChanged,
     StopWorker,
@@ -215,6 +216,8 @@ class Supervisor:
             case WorkerReady():
                 if self._drain_ms_override is None:
                     self._drain_timeout_ms = report.drain_timeout_ms
+            case SlotTaken():
+                slot.start = msgspec.structs.replace(slot.start, slot=report.slot, next_free=False)
             case StateChanged(new="RUNNING"):
                 slot.running_since_s = now_s
             case StateChanged():

@@ -22,6 +22,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
         process_id: Random id of the supervisor, the same for all its workers. Their watchdog's id
             in leader elections begins with it.
         careful: The previous process died without a report: send `NextRecord` before each record.
+        next_free: Take the next free slot if another program holds `slot`, and report `SlotTaken`.
     """
 
     target: str
@@ -38,6 +39,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     log_format: LogFormat | None = None
     report_interval_ms: int = 1_000
     careful: bool = False
+    next_free: bool = False
 
 
 class StopWorker(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -51,6 +53,12 @@ class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     application_id: str
     drain_timeout_ms: int
+
+
+class SlotTaken(msgspec.Struct, frozen=True, kw_only=True, tag="slot"):
+    """The slot that the worker took; its next processes take the same one."""
+
+    slot: int
 
 
 class StateChanged(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
@@ -95,7 +103,15 @@ class WorkerCrashed(msgspec.Struct, frozen=True, kw_only=True, tag="crash"):
 
 
 Order = StartWorker | StopWorker
-Report = WorkerReady | StateChanged | MetricsReported | NextRecord | WorkerStopped | WorkerCrashed
+Report = (
+    WorkerReady
+    | SlotTaken
+    | StateChanged
+    | MetricsReported
+    | NextRecord
+    | WorkerStopped
+    | WorkerCrashed
+)
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 _orders: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)

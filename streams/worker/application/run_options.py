@@ -12,6 +12,8 @@ class RunOptions:
 
     Attributes:
         slot: Numbered part of the state directory; None takes the lowest free one.
+        next_free: Take the next free slot if another process holds `slot`.
+        on_slot: Called with the number of the slot that the first worker takes.
         workers: Workers of this program. With fixed assignment, slot n runs every task whose index
             modulo this is n.
         fixed: Use no group (as `task_assignor="fixed"`).
@@ -27,6 +29,8 @@ class RunOptions:
     """
 
     slot: int | None = None
+    next_free: bool = False
+    on_slot: Callable[[int], None] | None = None
     workers: int = 1
     fixed: bool = False
     tasks: tuple[TaskId, ...] | None = None

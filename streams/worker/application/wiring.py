@@ -54,21 +54,23 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
     )
 
 
-def claim_slot(config: StreamsConfig, number: int | None) -> StateDirectory:
-    """Acquire slot `number` (None: the lowest free one)."""
+def claim_slot(
+    config: StreamsConfig, number: int | None, *, next_free: bool = False
+) -> StateDirectory:
+    """Acquire slot `number`, with `next_free` the next free one; None: the lowest free one."""
     slot = StateDirectory.acquire(
         Path(config.state_dir),
         config.application_id,
         slot=number,
         exclusive=config.state_dir_exclusive,
+        next_free=next_free and not config.state_dir_exclusive,
     )
-    for holder in slot.others:
+    if slot.others:
         _log.warning(
-            "slot %d of %s is held by %s; taking slot %d",
-            holder.slot,
-            slot.path.parent,
-            holder,
+            "taking slot %d of %s: %s",
             slot.slot,
+            slot.path.parent,
+            ", ".join(f"slot {holder.slot} is held by {holder}" for holder in slot.others),
         )
     return slot
 

@@ -139,7 +139,7 @@ def test_run_needs_only_the_program(
     ((starts, restart),) = supervised
     process_id = starts[0].process_id
     assert process_id
-    assert starts == [StartWorker(target="app:topology", process_id=process_id)]
+    assert starts == [StartWorker(target="app:topology", process_id=process_id, next_free=True)]
     assert restart == RestartSettings()
 
 

@@ -102,6 +102,27 @@ def test_R1_two_worker_processes_share_the_tasks_and_survive_kill_9(shouting: Sh
         assert '"slot":1' in command.said
 
 
+def test_a_second_command_takes_the_next_slots_and_keeps_them(shouting: Shouting) -> None:
+    shouting.create()
+    with Command(*shouting.arguments()) as first:
+        first.until_said("REBALANCING -> RUNNING")
+        with Command(*shouting.arguments("--workers", "2")) as second:
+            second.until_said("REBALANCING -> RUNNING", 2)
+            holder = f"slot 0 is held by process {first.workers[0]} on "
+            assert second.said.count(holder) >= 1
+            assert f"{shouting.app}, slot 1," in second.said
+            assert f"{shouting.app}, slot 2," in second.said
+            second.kill_worker(second.workers[1])
+            second.until_said("REBALANCING -> RUNNING", 3)
+            slots = [second.said.count(f"{shouting.app}, slot {slot},") for slot in range(4)]
+            assert slots[0] == slots[3] == 0
+            assert sorted(slots[1:3]) == [1, 2]
+            second.signal(signal.SIGTERM)
+            assert second.wait() == ExitCode.OK, second.said
+        first.signal(signal.SIGTERM)
+        assert first.wait() == ExitCode.OK, first.said
+
+
 @pytest.mark.fault("58")
 def test_workers_stop_cleanly_when_their_supervisor_is_killed(shouting: Shouting) -> None:
     shouting.create()

@@ -39,6 +39,9 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
         match word:
             case "ready":
                 say(type="ready", application_id="app", drain_timeout_ms=int(argument or 5_000))
+            case "slot":
+                if start["next_free"]:
+                    say(type="slot", slot=int(argument))
             case "run":
                 say(type="state", new="RUNNING", old="REBALANCING")
             case "echo":

@@ -42,6 +42,14 @@ def test_workers_that_end_by_themselves_end_the_command() -> None:
     assert _supervise("ready", "ready") is ExitCode.OK
 
 
+def test_a_restarted_worker_gets_the_slot_that_it_took(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    orders = [StartWorker(target=f"slot=7,echo={seen},record=3", slot=0, next_free=True)]
+    assert Supervisor(orders, restart=IMPATIENT, command=FAKE_WORKER).run() is not ExitCode.OK
+    start = json.loads(seen.with_suffix(".7").read_text())
+    assert (start["slot"], start["next_free"]) == (7, False)
+
+
 def test_every_worker_gets_its_slot_and_the_settings_through_its_pipe(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     orders = [
