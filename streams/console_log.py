@@ -3,13 +3,23 @@
 import logging
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, NamedTuple, TextIO, cast, get_args
 
 import orjson
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: Final[tuple[str, ...]] = get_args(LogLevel)
+
+#: Tidewheel's loggers, which libraries' do not follow.
+_OURS: Final = "tidewheel"
+#: Logger of unreachable brokers; helper processes leave such lines to the workers.
+UNREACHABLE_LOGGER: Final = "tidewheel.streams.kafka.brokers"
+#: Seconds for which an unchanged warning is not logged again.
+_REPEAT_S: Final = 60.0
+_log = logging.getLogger("tidewheel.worker")
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(slot)s%(name)s: %(message)s"
 _USER_OF_URL: Final = re.compile(r"://[^\s/@\"']+@")
@@ -22,19 +32,111 @@ def configure_logging(
     *,
     slot: int | None = None,
     stream: TextIO | None = None,
+    levels: Mapping[str, LogLevel] | None = None,
 ) -> None:
     """Send all log records to standard error, replacing earlier configuration.
 
     Args:
+        level: Lowest level of Tidewheel's loggers. Libraries' loggers stay at WARNING, or follow a
+            higher level.
         log_format: `text` or `json`; default: text on a terminal, else JSON lines.
         slot: Worker number, shown on its lines.
+        levels: Levels of other loggers by name; `root` is that of all.
     """
     out = sys.stderr if stream is None else stream
     chosen = log_format or ("text" if out.isatty() else "json")
     handler = _handler(out, chosen)
     handler.addFilter(_SlotFilter(slot))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    handler.addFilter(_RepeatFilter())
+    least = max(logging.WARNING, _number(level))
+    logging.basicConfig(level=least, handlers=[handler], force=True)
+    logging.getLogger(_OURS).setLevel(_number(level))
+    for name, other in (levels or {}).items():
+        logging.getLogger(name).setLevel(_number(other))
     logging.captureWarnings(True)
+    _configured.clear()
+    _configured.append(_Configured(handler, level, dict(levels or {})))
+
+
+def parse_log_levels(texts: Sequence[str]) -> tuple[LogLevel, dict[str, LogLevel]]:
+    """Return the level of Tidewheel, and other loggers' levels by name; the last of each wins.
+
+    >>> parse_log_levels(["debug", "httpx=info"])
+    ('debug', {'httpx': 'info'})
+
+    Raises:
+        ValueError: A level is unknown.
+    """
+    own: LogLevel = "info"
+    levels: dict[str, LogLevel] = {}
+    for text in texts:
+        name, _, level = text.rpartition("=")
+        if level.lower() not in LEVELS or text.startswith("="):
+            raise ValueError(f"{text!r} is no level; give {', '.join(LEVELS)}, or LOGGER=LEVEL")
+        chosen = cast("LogLevel", level.lower())
+        if name:
+            levels[name] = chosen
+        else:
+            own = chosen
+    return own, levels
+
+
+def configured_levels() -> dict[str, LogLevel]:
+    """Return the `levels` of `configure_logging`, for helper processes."""
+    return dict(_configured[0].levels) if _configured else {}
+
+
+def adopt_program(module: str) -> None:
+    """Adapt the logging to a user's program, after its import.
+
+    Its loggers get the level of Tidewheel's. If it has configured logging itself, its handlers
+    replace ours where both write to the terminal, and Tidewheel's loggers stay enabled.
+    """
+    if _configured:
+        own = logging.getLogger(module.partition(".")[0])
+        if own.level == logging.NOTSET:
+            own.setLevel(_number(_configured[0].level))
+        _keep_one_console_handler(_configured[0].handler)
+    enable_loggers()
+
+
+def enable_loggers() -> None:
+    """Enable Tidewheel's loggers if a program's `dictConfig` has disabled them, with a warning."""
+    disabled = [
+        logger
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if f"{name}.".startswith(f"{_OURS}.")
+        and isinstance(logger, logging.Logger)
+        and logger.disabled
+    ]
+    for logger in disabled:
+        logger.disabled = False
+    if disabled:
+        _log.warning(
+            "the program's logging configuration had disabled Tidewheel's loggers, which are enabled again; give "
+            "dictConfig or fileConfig disable_existing_loggers=False, and set the level of the logger tidewheel"
+        )
+
+
+def _keep_one_console_handler(ours: logging.Handler) -> None:
+    root, own = logging.getLogger(), logging.getLogger(_OURS)
+    others = [handler for handler in (*root.handlers, *own.handlers) if handler is not ours]
+    if any(map(_writes_to_console, others)):
+        root.removeHandler(ours)
+    elif ours not in root.handlers:
+        # The program logs elsewhere, such as to a file: it keeps its lines, and we ours.
+        own.addHandler(ours)
+
+
+def _writes_to_console(handler: logging.Handler) -> bool:
+    stream = getattr(handler, "stream", None)
+    if stream is not None:
+        return stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__)
+    return getattr(handler, "console", None) is not None  # a RichHandler
+
+
+def _number(level: LogLevel) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]
 
 
 def configured_format() -> LogFormat | None:
@@ -86,8 +188,9 @@ class TextFormatter(logging.Formatter):
     """Hides passwords of URLs in tracebacks."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
-        """Return the traceback without passwords."""
-        return _USER_OF_URL.sub("://***@", super().formatException(ei))
+        """Return the traceback without passwords, and without what UTF-8 can't encode."""
+        text = _USER_OF_URL.sub("://***@", super().formatException(ei))
+        return text.encode(errors="backslashreplace").decode()
 
 
 class JsonFormatter(TextFormatter):
@@ -110,6 +213,38 @@ class JsonFormatter(TextFormatter):
             line["error"] = record.exc_info[0].__name__
             line["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
+
+
+class _RepeatFilter(logging.Filter):
+    """Drops a warning of Tidewheel whose text is that of its last one, for a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: By logger and template: last text, its time, and the number dropped since.
+        self._last: dict[tuple[str, str], tuple[str, float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or not record.name.startswith(_OURS):
+            return True
+        text, kind = record.getMessage(), (record.name, str(record.msg))
+        last, logged_s, dropped = self._last.get(kind, ("", 0.0, 0))
+        if text == last and record.created - logged_s < _REPEAT_S:
+            self._last[kind] = (text, logged_s, dropped + 1)
+            return False
+        self._last[kind] = (text, record.created, 0)
+        if text == last and dropped:
+            record.msg, record.args = f"{text} ({dropped} more like this)", None
+        return True
+
+
+class _Configured(NamedTuple):
+    handler: logging.Handler
+    level: LogLevel
+    levels: dict[str, LogLevel]
+
+
+#: The last configuration of `configure_logging`, if any.
+_configured: Final[list[_Configured]] = []
 
 
 class _SlotFilter(logging.Filter):

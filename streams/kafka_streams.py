@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
+from tidewheel.streams.console_log import enable_loggers
 from tidewheel.streams.definitions.checks import check_flag, check_series
 from tidewheel.streams.definitions.isolation_level import IsolationLevel, checked_isolation_level
 from tidewheel.streams.durations import to_ms
@@ -181,6 +182,7 @@ class KafkaStreams:
             if self.state in ENDED:
                 raise StreamsError("KafkaStreams was closed before; make a new one to run")
             thread = self._new_thread(self._options.slot)
+        enable_loggers()
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
         self._freed_memory.start()

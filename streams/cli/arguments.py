@@ -3,16 +3,28 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from cyclopts import Parameter
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.streams.config.sources import TABLES
+from tidewheel.streams.console_log import parse_log_levels
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError
 
 _WORKERS_MAX: Final = 1_000
+
+
+def _check_log_levels(_type: object, value: object) -> None:
+    if isinstance(value, tuple):
+        parse_log_levels([str(text) for text in cast("tuple[object, ...]", value)])
+
+
+#: `--log-level LEVEL` or `--log-level NAME=LEVEL`, repeatable.
+LogLevels = Annotated[
+    tuple[str, ...], Parameter(negative=(), validator=_check_log_levels, show_default=False)
+]
 
 
 @Parameter(name="*")

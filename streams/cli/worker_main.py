@@ -20,7 +20,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.user_code import located, log_trace
-from tidewheel.streams.console_log import configure_logging, show_slot
+from tidewheel.streams.console_log import adopt_program, configure_logging, show_slot
 from tidewheel.streams.errors import SchemaRegistryError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.kafka_streams import KafkaStreams
@@ -142,7 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
     if start is None:
         return ExitCode.OK
     configure_logging(
-        start.log_level, start.log_format, slot=start.slot if start.workers > 1 else None
+        start.log_level,
+        start.log_format,
+        slot=start.slot if start.workers > 1 else None,
+        levels=start.log_levels,
     )
     try:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
@@ -169,6 +172,7 @@ def _prepare(
     start: StartWorker, link: SupervisorLink, watchdog_fd: int | None
 ) -> tuple[KafkaStreams, int]:
     program = load_program(start.target)
+    adopt_program(program.module)
     config = program.config(start.overrides, start.config_file)
     options = RunOptions(
         slot=start.slot,
@@ -181,6 +185,7 @@ def _prepare(
         process_id=start.process_id,
         wait_for_topics=start.wait_for_topics,
         create_topics=start.create_topics,
+        wait_for_brokers=start.wait_for_brokers,
         on_record=partial(_report_record, link) if start.careful else None,
     )
     app = KafkaStreams(program.topology(config), config, options=options)

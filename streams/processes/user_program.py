@@ -38,11 +38,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         target: Its `MODULE:TOPOLOGY`.
         source: The object that the target names.
         defaults: The module's `config`.
+        module: Name of the module.
     """
 
     target: str
     source: object
     defaults: StreamsConfig | Mapping[str, Any]
+    module: str = ""
 
     def config(
         self, overrides: Mapping[str, Any] | None = None, config_file: str | None = None
@@ -80,7 +82,12 @@ def load_program(target: str) -> Program:
             f"{target!r} is of type {type(source).__name__}, not a Topology, a StreamsBuilder or a function that returns one"
             f"{_hint(name, module)}"
         )
-    return Program(target=target, source=source, defaults=_defaults(module, module_name))
+    return Program(
+        target=target,
+        source=source,
+        defaults=_defaults(module, module_name),
+        module=module.__name__,
+    )
 
 
 def effective_config(

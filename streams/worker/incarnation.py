@@ -1,6 +1,7 @@
 """Life of a worker, from its slot to the last close."""
 
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -172,7 +173,8 @@ class WorkerLife:
         slot = self._claim_slot()
         admin = clients.admin()
         stack.callback(admin.close)
-        if not admin.reach(self._ending):
+        patience_s = math.inf if application.options.wait_for_brokers else None
+        if not admin.reach(self._ending, timeout_s=patience_s):
             return
         placement = PlacementCheck(application, admin, self._ending)
         placement.check()

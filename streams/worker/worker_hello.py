@@ -19,7 +19,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.console_log import LogLevel, configured_format
+from tidewheel.streams.console_log import LogLevel, configured_format, configured_levels
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.watchdog.hello import Hello
 from tidewheel.streams.worker.application.application import Application
@@ -49,6 +49,7 @@ def make_hello(
         import_path=tuple(sys.path),
         log_level=log_level_here(),
         log_format=configured_format(),
+        log_levels=configured_levels(),
         **shared_options(config, Hello),
     )
 

@@ -54,6 +54,7 @@ class GroupOrders:
         if orders:
             manager.carry_out(orders)
         now_s = self._clock.monotonic_s()
+        manager.settle(now_s)
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + self._status_interval_s
             rates = self._rates.of(manager.running, now_s)

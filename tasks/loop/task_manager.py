@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that a release waits for running calls of user code.
 _IN_PROGRESS_S: Final = 0.1
+#: Time in which a group assigns the first tasks to a new worker.
+_FIRST_TASKS_S: Final = 2.0
 
 
 class AssignedTasks(msgspec.Struct):
@@ -119,6 +121,10 @@ class TaskManager:
         self._on_running = on_running
         self._before_start = before_start
         self._reported_running: bool | None = None
+        #: True until the group has assigned a task, or `_FIRST_TASKS_S` are over without one. An
+        #: empty worker counts as running, so its state would change twice in its first moments.
+        self._awaits_first_tasks = send is not None
+        self._first_tasks_until_s: float | None = None
         #: True once a task has run since the tasks' last start.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
@@ -180,9 +186,21 @@ class TaskManager:
 
     def _report_running(self) -> None:
         running = not self.is_restoring
-        if running is not self._reported_running:
+        if self.tasks:
+            self._awaits_first_tasks = False
+        if running is not self._reported_running and not self._awaits_first_tasks:
             self._reported_running = running
             self._on_running(running)
+
+    def settle(self, now_s: float) -> None:
+        """Report an empty worker as running once the time for its first tasks is over."""
+        if not self._awaits_first_tasks:
+            return
+        if self._first_tasks_until_s is None:
+            self._first_tasks_until_s = now_s + _FIRST_TASKS_S
+        if now_s >= self._first_tasks_until_s:
+            self._awaits_first_tasks = False
+            self._report_running()
 
     def close(
         self,

@@ -1,12 +1,23 @@
 import io
 import json
 import logging
+import logging.config
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tidewheel.streams.console_log import LogFormat, configure_logging, configured_format
+from tidewheel.streams import console_log
+from tidewheel.streams.console_log import (
+    LogFormat,
+    LogLevel,
+    adopt_program,
+    configure_logging,
+    configured_format,
+    enable_loggers,
+    parse_log_levels,
+)
 
 
 class _Terminal(io.StringIO):
@@ -16,12 +27,17 @@ class _Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    loggers = [logging.getLogger(name) for name in (None, "tidewheel", "library", "shop")]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
     yield
     logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+    for known in logging.root.manager.loggerDict.values():
+        if isinstance(known, logging.Logger):
+            known.disabled = False
+    console_log._configured.clear()
 
 
 def test_without_a_terminal_each_record_is_a_json_line() -> None:
@@ -77,7 +93,7 @@ def test_a_record_without_exception_info_has_no_exception() -> None:
 def test_a_terminal_shows_text_with_its_markup_characters() -> None:
     out = _Terminal()
     configure_logging(stream=out)
-    logging.getLogger("x").info("bad value [bold]")
+    logging.getLogger("tidewheel.x").info("bad value [bold]")
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert "bad value [bold]" in text
 
@@ -85,14 +101,126 @@ def test_a_terminal_shows_text_with_its_markup_characters() -> None:
 def test_records_below_the_level_are_not_shown() -> None:
     out = io.StringIO()
     configure_logging("warning", stream=out)
-    logging.getLogger("x").info("quiet")
+    logging.getLogger("tidewheel.x").info("quiet")
     assert out.getvalue() == ""
+
+
+def messages(out: io.StringIO) -> list[str]:
+    return [json.loads(line)["message"] for line in out.getvalue().splitlines()]
+
+
+def log_everywhere() -> None:
+    for name in ("tidewheel.tasks", "library.http", "shop.orders"):
+        logging.getLogger(name).info("%s", name)
+        logging.getLogger(name).debug("%s debug", name)
+
+
+@pytest.mark.parametrize(
+    ("level", "levels", "expected"),
+    [
+        ("info", {}, ["tidewheel.tasks", "shop.orders"]),
+        (
+            "debug",
+            {},
+            ["tidewheel.tasks", "tidewheel.tasks debug", "shop.orders", "shop.orders debug"],
+        ),
+        ("error", {"library": "info"}, ["library.http"]),
+        (
+            "info",
+            {"tidewheel.tasks": "warning", "shop": "debug"},
+            ["shop.orders", "shop.orders debug"],
+        ),
+    ],
+)
+def test_libraries_stay_at_warning_unless_named(
+    level: LogLevel, levels: dict[str, LogLevel], expected: list[str]
+) -> None:
+    out = io.StringIO()
+    configure_logging(level, stream=out, levels=levels)
+    adopt_program("shop.app")
+    log_everywhere()
+    logging.getLogger("tidewheel.tasks").setLevel(logging.NOTSET)
+    assert messages(out) == expected
+    logging.getLogger("library").error("broken")
+    assert messages(out)[-1] == "broken"
+
+
+def test_levels_are_parsed_and_unknown_ones_refused() -> None:
+    assert parse_log_levels(()) == ("info", {})
+    assert parse_log_levels(["a=debug", "Warning", "b.c=ERROR"]) == (
+        "warning",
+        {"a": "debug", "b.c": "error"},
+    )
+    for wrong in ("loud", "a=loud", "=info", "a="):
+        with pytest.raises(ValueError, match="is no level"):
+            parse_log_levels([wrong])
+
+
+def test_a_dict_config_silences_no_logger_of_tidewheel() -> None:
+    """A program configures logging at its import, and disables all existing loggers by default."""
+    out, its = io.StringIO(), io.StringIO()
+    own = logging.getLogger("tidewheel.tasks")
+    configure_logging(stream=out)
+    sink = {"class": "logging.StreamHandler", "stream": its}
+    logging.config.dictConfig(
+        {"version": 1, "handlers": {"its": sink}, "root": {"handlers": ["its"], "level": "INFO"}}
+    )
+    assert own.disabled
+    adopt_program("shop")
+    own.info("state")
+    assert messages(out)[-1] == "state"
+    assert "disable_existing_loggers=False" in messages(out)[0]
+    assert its.getvalue().splitlines()[-1] == "state"
+    logging.getLogger("shop").info("an order")
+    assert "an order" not in out.getvalue()
+    out.truncate(0)
+    enable_loggers()
+    assert out.getvalue() == ""
+
+
+def test_a_programs_own_console_handler_replaces_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging()
+    logging.getLogger().addHandler(logging.StreamHandler(sys.stderr))
+    adopt_program("shop")
+    logging.getLogger("tidewheel").info("state")
+    assert capsys.readouterr().err == "state\n"
+
+
+def test_a_warning_is_not_repeated_without_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    now_s = 1_000.0
+    monkeypatch.setattr("time.time", lambda: now_s)
+    own = logging.getLogger("tidewheel.tasks")
+    for reason in ("busy", "busy", "gone", "gone", "busy"):
+        own.warning("trying again: %s", reason)
+        own.info("an event")
+        logging.getLogger("library").warning("its warning")
+    assert [text for text in messages(out) if "again" in text] == [
+        "trying again: busy",
+        "trying again: gone",
+        "trying again: busy",
+    ]
+    assert messages(out).count("an event") == messages(out).count("its warning") == 5
+    own.warning("trying again: %s", "busy")
+    now_s += 61
+    own.warning("trying again: %s", "busy")
+    assert messages(out)[-1] == "trying again: busy (1 more like this)"
+
+
+def test_configuring_twice_doubles_no_line() -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    configure_logging(stream=out)
+    adopt_program("shop")
+    logging.getLogger("tidewheel").info("state")
+    assert messages(out) == ["state"]
 
 
 def test_json_can_be_selected_on_a_terminal() -> None:
     out = _Terminal()
     configure_logging(log_format="json", stream=out)
-    logging.getLogger("x").info("hello")
+    logging.getLogger("tidewheel.x").info("hello")
     assert json.loads(out.getvalue())["message"] == "hello"
 
 

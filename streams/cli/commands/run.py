@@ -5,8 +5,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tidewheel.streams.cli.arguments import SettingsOptions, check_workers, parse_tasks
-from tidewheel.streams.console_log import LogFormat, LogLevel, configure_logging
+from tidewheel.streams.cli.arguments import (
+    LogLevels,
+    SettingsOptions,
+    check_workers,
+    parse_tasks,
+)
+from tidewheel.streams.console_log import LogFormat, configure_logging, parse_log_levels
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
@@ -27,7 +32,7 @@ def run(
     create_topics: _Flag = False,
     accept_offsets: _Flag = False,
     restart: bool = True,
-    log_level: LogLevel = "info",
+    log_level: LogLevels = ("info",),
     log_format: LogFormat | None = None,
     settings: SettingsOptions | None = None,
 ) -> int:
@@ -49,13 +54,15 @@ def run(
         create_topics: Create missing source topics.
         accept_offsets: Start even if another tool has changed the committed offsets, or they are
             gone.
-        restart: Restart crashed workers. Otherwise the first crash ends the command with the exit
+        restart: Restart crashed workers, and wait for brokers without a limit. Otherwise the first crash ends the command with the exit
             code of its cause.
-        log_level: Lowest level to log.
+        log_level: Lowest level to log, of Tidewheel and of the program: debug, info, warning or
+            error. Other loggers stay at warning; NAME=LEVEL sets the level of one. Repeatable.
         log_format: text or json; default: text on a terminal, JSON lines elsewhere.
         settings: Settings.
     """
-    configure_logging(log_level, log_format)
+    level, levels = parse_log_levels(log_level)
+    configure_logging(level, log_format, levels=levels)
     chosen = None if tasks is None else parse_tasks(tasks)
     check_workers(workers)
     if chosen is not None and len(chosen) < workers:
@@ -79,7 +86,9 @@ def run(
             wait_for_topics=wait_for_topics,
             create_topics=create_topics,
             next_free=is_grouped,
-            log_level=log_level,
+            log_level=level,
+            log_levels=levels,
+            wait_for_brokers=restart,
             log_format=log_format,
         )
         for slot in range(workers)

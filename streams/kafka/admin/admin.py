@@ -117,7 +117,8 @@ class KafkaAdmin:
             waited_s = time.monotonic() - began_s
             if waited_s >= patience_s:
                 raise StreamsError(f"{self._no_answer()}; {AWAY_ADVICE}") from cause
-            if not is_logged and waited_s >= _QUIET_S:
+            # A known reason is in the log already, see `client_log`.
+            if not is_logged and waited_s >= _QUIET_S and not self._log.unreachable:
                 is_logged = True
                 _LOGGER.warning("%s; trying on", self._no_answer())
         return False

@@ -7,20 +7,30 @@ may still end a *later* transaction (H8). Only the debug log shows the lost conn
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tidewheel.streams.kafka.client.advice import LOGIN_ADVICE
+from tidewheel.streams.console_log import UNREACHABLE_LOGGER
+from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, LOGIN_ADVICE
 from tidewheel.streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
 from tidewheel.streams.kafka.client.settings import ClientKind, Config, construction_error
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
+_BROKERS: Final = logging.getLogger(UNREACHABLE_LOGGER)
 
-#: Seconds between forwarded lines of one kind; the client repeats some 20 times a second.
-_QUIET_S: Final = 30.0
+#: Seconds between lines of one kind, and of one broker; the client repeats some 20 times a second.
+_QUIET_S: Final = 60.0
+
+#: Kinds of log lines about the connection to a broker.
+_CONNECTION: Final = frozenset({"FAIL", "REQTMOUT"})
+#: "sasl_ssl://host:9092/1: Connect to ipv4#10.0.0.1:9092 failed: refused (after 0ms in state CONNECT)"
+_AWAY_LINE: Final = re.compile(
+    r"(?:^|[ /])(?P<address>[^\s/]+:\d+)(?:/(?P<node>\w+))?: (?:Connect to \S+ failed: )?(?P<reason>.*)$"
+)
 
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
 _ENDED_BY_US: Final = "_DESTROY"
@@ -68,7 +78,10 @@ class ClientLog:
             if self._with_debug:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
             return
-        self.forward(level, str(parts[0]) if parts else template, template % parts)
+        facility = str(parts[0]) if parts else template
+        if facility in _CONNECTION and _report_away(str(parts[-1])):
+            return
+        self.forward(level, facility, template % parts)
 
     def on_error(self, error: KafkaError) -> None:
         """Handle an error that belongs to no call (`error_cb`): lost broker, failed login."""
@@ -76,6 +89,8 @@ class ClientLog:
             self.refused_login = error
         elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
             self.unreachable = error.str().partition(" (after ")[0]
+        if error.code() == ALL_BROKERS_DOWN or (error.code() in AWAY and _report_away(error.str())):
+            return  # each broker has its line
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
         self.forward(level, error.name(), f"{error.str()}{_advice(error)}")
 
@@ -91,6 +106,41 @@ class ClientLog:
         self._last_logged[kind] = (now, 0)
         more = f" ({suppressed} more like this)" if suppressed else ""
         _LOGGER.log(level, "%s: %s%s", self._name, text, more)
+
+
+class _Away:
+    """Time of the last line about each broker, of all clients of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logged_s: dict[str, float] = {}
+
+    def is_due(self, address: str) -> bool:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._logged_s.get(address, -_QUIET_S) < _QUIET_S:
+                return False
+            self._logged_s[address] = now_s
+            return True
+
+    def clear(self) -> None:
+        with self._lock:
+            self._logged_s.clear()
+
+
+away: Final = _Away()
+
+
+def _report_away(text: str) -> bool:
+    """Log once a minute that a broker can't be reached; return False if no broker is named."""
+    found = _AWAY_LINE.search(text.partition(" (after ")[0])
+    if found is None:
+        return False
+    address, reason = found["address"], found["reason"].removesuffix(".")
+    if _ENDED_BY_US not in text and away.is_due(address):
+        advice = f"; {AWAY_ADVICE}" if found["node"] == "bootstrap" else ""
+        _BROKERS.warning("broker %s can't be reached: %s%s", address, reason, advice)
+    return True
 
 
 class TransactionLog(ClientLog):

@@ -13,7 +13,7 @@ import sys
 import time
 
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
-from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.console_log import UNREACHABLE_LOGGER, configure_logging
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.processes.child import LineReader, LineWriter
 from tidewheel.streams.processes.restore_helper.helper_messages import (
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def _make_helper(settings: Begin, worker: _WorkerSocket) -> RestoreHelper:
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, levels={UNREACHABLE_LOGGER: "error"})
     # Callbacks of the client settings are imported from the worker's path.
     sys.path += [path for path in settings.import_path if path not in sys.path]
     rack = {} if settings.rack_id is None else {"client.rack": settings.rack_id}

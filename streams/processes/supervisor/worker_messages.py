@@ -22,6 +22,8 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
         process_id: Random id of the supervisor, the same for all its workers. Their watchdog's id
             in leader elections begins with it.
         careful: The previous process died without a report: send `NextRecord` before each record.
+        log_levels: Levels of other loggers by name.
+        wait_for_brokers: Wait without a limit while no broker can be reached at the start.
         next_free: Take the next free slot if another program holds `slot`, and report `SlotTaken`.
     """
 
@@ -36,10 +38,12 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     wait_for_topics: bool = False
     create_topics: bool = False
     log_level: LogLevel = "info"
+    log_levels: dict[str, LogLevel] = {}
     log_format: LogFormat | None = None
     report_interval_ms: int = 1_000
     careful: bool = False
     next_free: bool = False
+    wait_for_brokers: bool = False
 
 
 class StopWorker(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

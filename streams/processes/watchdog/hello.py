@@ -28,7 +28,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         coordinator: Group-wide settings, used if this watchdog is the leader.
         assignor_timeout_ms: Limit for a user's assignor.
         import_path: `sys.path` of the worker.
-        log_level, log_format: See `tidewheel.streams.console_log.configure_logging`.
+        log_level, log_format, log_levels: See `tidewheel.streams.console_log.configure_logging`.
         welcomed: The group had accepted this start of the member. If it is gone from the group log,
             it was fenced and must not join again.
 
@@ -55,6 +55,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     import_path: tuple[str, ...] = ()
     log_level: LogLevel = "warning"
     log_format: LogFormat | None = None
+    log_levels: dict[str, LogLevel] = {}
     welcomed: bool = False
 
     def __repr__(self) -> str:

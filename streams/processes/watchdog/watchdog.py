@@ -19,7 +19,7 @@ import msgspec
 
 from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
 from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
-from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.console_log import UNREACHABLE_LOGGER, LogLevel, configure_logging
 from tidewheel.streams.kafka.admin.group_log import KafkaGroupAdmin, KafkaGroupLog
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.processes.child import WakePipe
@@ -129,7 +129,9 @@ class Watchdog:
 
     def _add_member(self, worker: WorkerSocket, hello: Hello) -> None:
         if self._runtime is None:
-            configure_logging(hello.log_level, hello.log_format)
+            # The workers report unreachable brokers.
+            levels: dict[str, LogLevel] = {UNREACHABLE_LOGGER: "error", **hello.log_levels}
+            configure_logging(hello.log_level, hello.log_format, levels=levels)
             # Callbacks of clients (`oauth_cb`) are imported by name.
             sys.path += [path for path in hello.import_path if path not in sys.path]
             self._runtime = make_runtime(hello)

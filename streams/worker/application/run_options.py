@@ -20,6 +20,7 @@ class RunOptions:
         tasks: Use no group, and run exactly these tasks; needs `group_instance_id`.
         watchdog_fd: Inherited watchdog socket; None starts a watchdog on demand.
         process_id: Name of the host program in its group.
+        wait_for_brokers: Wait without a limit while no broker can be reached at the start.
         create_topics: Create missing source topics with the cluster's default partition count.
         on_record: Called with (partition, offset) before each record, and (None, -1) after the last;
         set after a worker died without an error, to find the record. None processes batches.
@@ -38,4 +39,5 @@ class RunOptions:
     process_id: str | None = None
     wait_for_topics: bool = False
     create_topics: bool = False
+    wait_for_brokers: bool = False
     on_record: Callable[[TopicPartition | None, int], None] | None = None

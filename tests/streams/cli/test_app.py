@@ -22,7 +22,9 @@ WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
 @pytest.fixture(autouse=True)
 def _logging_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler on this test's standard error would fail in every later test."""
-    monkeypatch.setattr("tidewheel.streams.cli.commands.run.configure_logging", lambda *_: None)
+    monkeypatch.setattr(
+        "tidewheel.streams.cli.commands.run.configure_logging", lambda *_, **__: None
+    )
 
 
 @pytest.fixture
@@ -139,7 +141,10 @@ def test_run_needs_only_the_program(
     ((starts, restart),) = supervised
     process_id = starts[0].process_id
     assert process_id
-    assert starts == [StartWorker(target="app:topology", process_id=process_id, next_free=True)]
+    expected = StartWorker(
+        target="app:topology", process_id=process_id, next_free=True, wait_for_brokers=True
+    )
+    assert starts == [expected]
     assert restart == RestartSettings()
 
 

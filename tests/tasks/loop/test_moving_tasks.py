@@ -17,6 +17,7 @@ from tidewheel.rebalance.protocol.orders import (
     TaskReleased,
     WorkerStatus,
 )
+from tidewheel.tasks.loop import task_manager
 
 CHANGELOG = "app-counts-changelog"
 
@@ -53,6 +54,22 @@ def test_L1_a_task_is_granted_run_and_released() -> None:
         assert released.changelog_end[f"{CHANGELOG}-0"] > 0
         assert not released.kept
         assert group.outputs() == {"a": [1, 2], "b": [1]}
+
+
+@pytest.mark.parametrize("patience_s", [600.0, 0.0])
+def test_a_new_workers_state_changes_once(
+    patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_manager, "_FIRST_TASKS_S", patience_s)
+    with bench() as group:
+        host = group.host("a")
+        if patience_s:
+            host.until(lambda: host.member.all_of(WorkerStatus), "the loop works")
+            assert host.running == []
+            host.run_task("0_0", 1)
+            host.until(lambda: host.running == [False, True], "the first task runs")
+        else:
+            host.until(lambda: host.running == [True], "without a task for it, it runs")
 
 
 def test_L1_a_learner_is_promoted_in_place_and_reads_no_record_twice() -> None:

@@ -1,5 +1,6 @@
 """Faults once found in the worker, from poll to commit, restart and close."""
 
+import logging
 import os
 import threading
 import time
@@ -66,6 +67,17 @@ def test_a_raising_exception_handler_still_ends_the_application(
     ended = app.wait(timeout_s=20)
     assert ended, f"hangs for ever: state {app.state}"
     assert "RuntimeError: the handler's own bug, in handler() (tests/" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_start_enables_loggers_that_the_program_disabled(monkeypatch: Any) -> None:
+    """`dictConfig` disables all loggers that exist, unless told otherwise."""
+    logger = logging.getLogger("tidewheel.tasks")
+    monkeypatch.setattr(logger, "disabled", True)
+    app = app_that_fails(monkeypatch)
+    app.start()
+    assert app.wait(timeout_s=20)
+    assert not logger.disabled
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,9 +1,15 @@
 import logging
+import time
 
 import pytest
 from confluent_kafka import KafkaError
 
-from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, raises_doubt
+from tidewheel.streams.kafka.client.client_log import (
+    ClientLog,
+    TransactionLog,
+    away,
+    raises_doubt,
+)
 
 LOST = "[thrd:TxnCoordinator]: TxnCoordinator: 10.0.0.1:9092: Disconnected: connection closed by peer (after 8ms in state UP)"
 LOST_BROKER = "[thrd:10.0.0.1:9092/1]: 10.0.0.1:9092/1: Disconnected: connection closed by peer (after 9ms in state UP)"
@@ -53,13 +59,64 @@ def test_a_repeated_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     log = ClientLog("app-source")
     for attempt in range(50):
-        _write(log, 20, "FAIL", f"Connect failed: attempt {attempt}")
+        _write(log, 20, "PARTCNT", f"attempt {attempt}")
     _write(log, 30, "CONFWARN", "a setting is odd")
     _write(log, 10, "WAKEUP", "debug noise")
     assert [record.getMessage() for record in caplog.records] == [
-        "app-source: FAIL [client#1] Connect failed: attempt 0",
+        "app-source: PARTCNT [client#1] attempt 0",
         "app-source: CONFWARN [client#1] a setting is odd",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "localhost:9099/bootstrap: Connect to ipv4#127.0.0.1:9099 failed: Connection refused (after 0ms in state CONNECT)",
+            "broker localhost:9099 can't be reached: Connection refused; check that the brokers run",
+        ),
+        (
+            "sasl_ssl://kafka.example:9093/1: Disconnected (after 8ms in state APIVERSION_QUERY)",
+            "broker kafka.example:9093 can't be reached: Disconnected",
+        ),
+        (
+            "nohost.invalid:9092/bootstrap: Failed to resolve 'nohost.invalid:9092': Name or service not known (after 1ms in state CONNECT)",
+            "broker nohost.invalid:9092 can't be reached: Failed to resolve 'nohost.invalid:9092': Name or service not known; check",
+        ),
+        (
+            "GroupCoordinator: 10.0.0.1:9092: Connection setup timed out in state CONNECT (after 30029ms in state CONNECT)",
+            "broker 10.0.0.1:9092 can't be reached: Connection setup timed out in state CONNECT",
+        ),
+        (
+            "[::1]:9092/2: Timed out 1 in-flight, 0 retry-queued, 0 out-queue, 0 partially-sent requests",
+            "broker [::1]:9092 can't be reached: Timed out 1 in-flight",
+        ),
+    ],
+)
+def test_an_unreachable_broker_is_one_line_for_all_clients(
+    caplog: pytest.LogCaptureFixture, text: str, line: str
+) -> None:
+    away.clear()
+    for name in ("admin", "source", "producer"):
+        log = ClientLog(name)
+        _write(log, 40, "FAIL", f"[thrd:broker]: {text}")
+        log.on_error(KafkaError(KafkaError._TRANSPORT, text))
+        log.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    (logged,) = caplog.messages
+    assert logged.startswith(line)
+    assert "thrd" not in logged
+
+
+def test_an_unreachable_broker_is_logged_again_after_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away.clear()
+    log = ClientLog("admin")
+    for second in range(0, 150, 10):
+        monkeypatch.setattr(time, "monotonic", lambda now=second: 1000.0 + now)
+        log.on_error(KafkaError(KafkaError._TRANSPORT, "a:1/1: Disconnected"))
+        log.on_error(KafkaError(KafkaError._TRANSPORT, "b:1/2: Disconnected"))
+    assert [message.split()[1] for message in caplog.messages] == ["a:1", "b:1"] * 3
 
 
 def test_debug_lines_are_logged_if_the_user_configured_them(
