@@ -3,91 +3,201 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
 
-from tidewheel.streams.cli.output import print_error
-from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.cli.output import print_error, text_console
+from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 
 _HELP: Final = """Kafka Streams for Python: exactly-once stateful stream processing on Kafka and RocksDB.
 
-Try `tidewheel demo` for a first look, `tidewheel broker` for a Kafka to develop with.
+Try 'tidewheel demo' for a first look, 'tidewheel broker' for a Kafka to develop with.
 """
 
-#: Commands and their functions, in the order of the help. A function is imported when called.
+
+class _Command(NamedTuple):
+    """A command: its function, imported when called, and the first sentence of its help.
+
+    The list of commands shows the summary, because importing all functions takes a second.
+    """
+
+    path: str
+    summary: str
+
+
+_INSTALL_COMPLETION: Final = "--install-completion"
+
+#: Commands in the order of the help.
 _COMMANDS: Final = {
-    "run": "tidewheel.streams.cli.commands.run:run",
-    "describe": "tidewheel.streams.cli.commands.describe:describe",
-    "demo": "tidewheel.streams.cli.commands.demo:demo",
-    "broker": "tidewheel.streams.cli.commands.broker:broker",
-    "reset": "tidewheel.streams.cli.commands.reset:reset",
-    "snapshot": "tidewheel.streams.cli.commands.snapshot:snapshot",
-    "restore": "tidewheel.streams.cli.commands.restore:restore",
-    "bootstrap": "tidewheel.streams.cli.commands.bootstrap:bootstrap",
-    "status": "tidewheel.streams.cli.commands.status:status",
-    "top": "tidewheel.streams.cli.commands.top:top",
-    "dashboard": "tidewheel.streams.cli.commands.dashboard:dashboard",
-    "drain": "tidewheel.streams.cli.commands.drain:drain",
+    "run": _Command(
+        "tidewheel.streams.cli.commands.run:run",
+        "Run an application until Ctrl-C or SIGTERM.",
+    ),
+    "describe": _Command(
+        "tidewheel.streams.cli.commands.describe:describe",
+        "Show a topology: sub-topologies, nodes, stores and topics, in Kafka Streams' text.",
+    ),
+    "demo": _Command(
+        "tidewheel.streams.cli.commands.demo:demo",
+        "Run a demo: 336,776 real flights through a stateful topology on a real Kafka, exactly once.",
+    ),
+    "broker": _Command(
+        "tidewheel.streams.cli.commands.broker:broker",
+        "Start a real Kafka on this machine and run it until Ctrl-C (or SIGTERM).",
+    ),
+    "reset": _Command(
+        "tidewheel.streams.cli.commands.reset:reset",
+        "Reset an application: its offsets, its internal topics, its local state on this machine.",
+    ),
+    "snapshot": _Command(
+        "tidewheel.streams.cli.commands.snapshot:snapshot",
+        "Make a snapshot of an application's stores; the application may run.",
+    ),
+    "restore": _Command(
+        "tidewheel.streams.cli.commands.restore:restore",
+        "Restore an application's state on this machine by Spark, before its workers start.",
+    ),
+    "bootstrap": _Command(
+        "tidewheel.streams.cli.commands.bootstrap:bootstrap",
+        "Load a store's content from files or a table, before its application runs.",
+    ),
+    "status": _Command(
+        "tidewheel.streams.cli.commands.status:status",
+        "Show a group: members, tasks, learners with their progress, and alarms.",
+    ),
+    "top": _Command(
+        "tidewheel.streams.cli.commands.top:top",
+        "Show a group live, until q or Ctrl-C.",
+    ),
+    "dashboard": _Command(
+        "tidewheel.streams.cli.commands.dashboard:dashboard",
+        "Show a group as a live page for browsers, until Ctrl-C (or SIGTERM).",
+    ),
+    "drain": _Command(
+        "tidewheel.streams.cli.commands.drain:drain",
+        "Make a member leave: its tasks move to others while it keeps working, then it ends.",
+    ),
 }
 #: Commands with subcommands (`tidewheel group history`): help, and functions by name.
 _FAMILIES: Final = {
     "group": (
         "Show the history of an application's group, or recover it.",
         {
-            "history": "tidewheel.streams.cli.commands.group:history",
-            "recover": "tidewheel.streams.cli.commands.group:recover",
+            "history": _Command(
+                "tidewheel.streams.cli.commands.group:history",
+                "Show a group's history: members that came and left, assignments with reasons, moved tasks.",
+            ),
+            "recover": _Command(
+                "tidewheel.streams.cli.commands.group:recover",
+                "Restore a group after one of its two topics was deleted.",
+            ),
         },
     ),
     "state": (
         "Read an application's stores, compare them with their changelogs, and delete a key.",
         {
-            "list": "tidewheel.streams.cli.commands.state:list_stores",
-            "get": "tidewheel.streams.cli.commands.state:get",
-            "scan": "tidewheel.streams.cli.commands.state:scan",
-            "verify": "tidewheel.streams.cli.commands.state:verify",
-            "delete": "tidewheel.streams.cli.commands.erase:delete",
+            "list": _Command(
+                "tidewheel.streams.cli.commands.state:list_stores",
+                "List an application's stores: kind, changelog, newest snapshot.",
+            ),
+            "get": _Command(
+                "tidewheel.streams.cli.commands.state:get",
+                "Show the row of a key, or its rows: windows, sessions, versions.",
+            ),
+            "scan": _Command(
+                "tidewheel.streams.cli.commands.state:scan",
+                "Show rows of a store, ordered by key within each partition.",
+            ),
+            "verify": _Command(
+                "tidewheel.streams.cli.commands.state:verify",
+                "Compare stores with their changelogs by Spark: newest snapshot and this machine's databases.",
+            ),
+            "delete": _Command(
+                "tidewheel.streams.cli.commands.erase:delete",
+                "Delete a key from a store of a running application: its row, windows, sessions or versions.",
+            ),
         },
     ),
     "config": (
         "Show the settings an application would run with.",
-        {"show": "tidewheel.streams.cli.commands.config:show"},
+        {
+            "show": _Command(
+                "tidewheel.streams.cli.commands.config:show",
+                "Show every setting: its value (secrets hidden), its source and its meaning.",
+            )
+        },
     ),
 }
-#: With these options all command modules are imported, because the list shows their help.
-_ASK_FOR_HELP: Final = frozenset({"--help", "-h"})
+_ASK_FOR_HELP: Final = frozenset({"--help", "-h", "--version"})
 
 
 def program_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - costs 40 ms
+
     try:
         return version("tidewheel")
     except PackageNotFoundError:
         return "0 (not installed)"
 
 
-def build_app(*, whole: bool = True) -> App:
-    """Return the `App`; `whole` imports all command modules, to list them with their help."""
+def build_app(*, lists: bool = False, whole: bool = False) -> App:
+    """Return the `App`.
+
+    Args:
+        lists: Only list the commands, with their summaries.
+        whole: Import all commands, for the shell's completion of their options.
+    """
     app = App(
         name="tidewheel",
         help=_HELP,
-        help_format="markdown",
+        # Markdown takes as long to import as all the rest of a list.
+        help_format="rich" if lists else "markdown",
         version=program_version,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
-        help_epilogue=_exit_codes(),
+        help_epilogue=_exit_codes() if lists else "",
     )
-    for sort_key, (name, path) in enumerate(_COMMANDS.items()):
-        app.command(_command(path, whole=whole), name=name, sort_key=sort_key, help_epilogue="")
+    for sort_key, (name, command) in enumerate(_COMMANDS.items()):
+        _add(app, name, command, sort_key, lists=lists, whole=whole)
     for sort_key, (name, (help_text, commands)) in enumerate(_FAMILIES.items(), len(_COMMANDS)):
         family = App(name=name, help=help_text, help_epilogue="", sort_key=sort_key)
-        for command_name, path in commands.items():
-            family.command(_command(path, whole=whole), name=command_name)
+        for place, (command_name, command) in enumerate(commands.items()):
+            _add(family, command_name, command, place, lists=lists, whole=whole)
         app.command(family)
+    app.command(partial(_install_completion, app), name=_INSTALL_COMPLETION, help_epilogue="")
     return app
+
+
+def _install_completion(app: App, *, shell: Literal["bash", "zsh", "fish"] | None = None) -> int:
+    """Install the completion of commands and options for your shell.
+
+    Args:
+        shell: The shell; default: the one that runs this command.
+    """
+    from cyclopts.completion.detect import ShellDetectionError  # noqa: PLC0415 - rarely needed
+
+    try:
+        path = app.install_completion(shell=shell)
+    except ShellDetectionError as error:
+        raise ConfigError(
+            f"the shell is unknown ({error}); add --shell bash, zsh or fish"
+        ) from error
+    sys.stdout.write(f"installed {path}; it is used by new shells\n")
+    return ExitCode.OK
+
+
+def _add(
+    app: App, name: str, command: _Command, sort_key: int, *, lists: bool, whole: bool
+) -> None:
+    if lists:
+        app.command(App(name=name, help=command.summary, help_epilogue="", sort_key=sort_key))
+        return
+    function = _function(command.path) if whole else command.path
+    app.command(function, name=name, sort_key=sort_key, help_epilogue="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         os.umask(0o077)  # RocksDB's files are readable by all
     try:
-        app = build_app(whole=_asks_for_list(argv))
+        app = build_app(lists=_asks_for_list(argv), whole=_INSTALL_COMPLETION in argv)
         result = app(argv, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print_error(f"{error} (`tidewheel --help` lists the commands)")
@@ -104,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(str(error))
         return exit_code_of(error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
+        text_console(stderr=True).print("interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # `tidewheel ... | head` closed the pipe; flushing stdout at exit would raise again.
@@ -113,11 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
-    """Return a command's function if `whole`, else its path, which `App` imports when called."""
+def _function(path: str) -> Callable[..., int]:
     module, _, function = path.partition(":")
-    if not whole:
-        return path
     found: Callable[..., int] = getattr(import_module(module), function)
     return found
 
@@ -129,5 +236,6 @@ def _asks_for_list(argv: Sequence[str]) -> bool:
 
 
 def _exit_codes() -> str:
-    rows = "\n".join(f"- {code.value}: {code.meaning}" for code in ExitCode)
-    return f"**Exit codes**\n\n{rows}"
+    # Escape brackets: meanings are text, not markup.
+    rows = "\n".join(f" • {code.value}: {code.meaning}" for code in ExitCode).replace("[", r"\[")
+    return f"[bold]Exit codes[/]\n\n{rows}"

@@ -44,7 +44,7 @@ def test_the_example_prices_orders_with_products_from_a_file(
     offsets = ("--input-offsets", "latest")
     assert main([*command, *offsets]) == ExitCode.FAILED
     assert "several rows have the same key, such as 'p1'" in capsys.readouterr().err
-    assert main([*command, "--order-by", "price", *offsets]) == ExitCode.OK
+    assert main([*command, "--order-by", "price", *offsets, "--json"]) == ExitCode.OK
     lines = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["rows"] == 2
     # Three rows read and checked, two written.

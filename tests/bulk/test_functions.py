@@ -200,7 +200,7 @@ def test_the_commands(
     target = f"{path}:topology"
 
     def lines(*arguments: str, code: int = 0) -> list[dict[str, object]]:
-        assert main(list(arguments)) == code
+        assert main([*arguments, "--json"]) == code
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     made = [line for line in lines("snapshot", target) if "store" in line]

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.streams.bulk.bootstrap.command import (
     BootstrapRefused,
@@ -15,7 +14,7 @@ from tidewheel.streams.bulk.bootstrap.command import bootstrap as load
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress
-from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -81,11 +80,11 @@ def bootstrap(
             Default: keys must be unique.
         replace: Replace the store's content; keys without a row are deleted.
         master: Spark master; default: this machine.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     topology, config = program_of(app, settings)
-    as_json = wants_json(asked=json)
+    as_json = json
     try:
         with shown_progress(as_json=json) as on_progress:
             report = load(
@@ -117,7 +116,7 @@ def _lines(step: BootstrapStep) -> None:
 
 
 def _print_step(step: BootstrapStep) -> None:
-    Console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
+    text_console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
 
 
 def _print(report: BootstrapReport, *, as_json: bool) -> None:

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import orjson
 from cyclopts import Parameter
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from tidewheel.state_stores.names import check_topic_name
 from tidewheel.streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
 from tidewheel.streams.broker.kafka_broker import HEAP_MB
+from tidewheel.streams.cli.output import text_console
 from tidewheel.streams.processes.signals import signals_handled
 
 EXIT_OK = 0
@@ -66,9 +66,9 @@ def broker(
         heap_mb: Java heap in MiB.
         verify: Compare the checksums of all jars first, and fetch damaged ones again.
         print_bootstrap: Print only the address for clients.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
     """
-    report = _BrokerOutput(json=json or not sys.stdout.isatty(), bootstrap_only=print_bootstrap)
+    report = _BrokerOutput(json=json, bootstrap_only=print_bootstrap)
     try:
         with signals_handled(_STOP_SIGNALS, _interrupt):
             return _run(
@@ -120,8 +120,8 @@ class _BrokerOutput:
     def __init__(self, *, json: bool, bootstrap_only: bool) -> None:
         self._json = json and not bootstrap_only
         self._bootstrap_only = bootstrap_only
-        self._out = Console()
-        self._error = Console(stderr=True)
+        self._out = text_console()
+        self._error = text_console(stderr=True)
         self._was_ready = False
 
     def ready(self, kafka: KafkaBroker, topics: dict[str, int], *, temporary: bool) -> None:

@@ -8,13 +8,12 @@ from types import FrameType
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidewheel.streams.bulk.driver import BulkProgress, OnProgress
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.output import print_json, wants_json
+from tidewheel.streams.cli.output import print_json, text_console
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.signals import signals_handled
@@ -73,7 +72,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
 
 @contextlib.contextmanager
 def _shown(*, as_json: bool) -> Generator[OnProgress]:
-    if wants_json(asked=as_json):
+    if as_json:
         yield _lines()
         return
     with Progress(
@@ -82,7 +81,7 @@ def _shown(*, as_json: bool) -> Generator[OnProgress]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=text_console(stderr=True),
         transient=True,
     ) as progress:
         yield _bars(progress)

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_json, print_table, text_console
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.processes.user_program import effective_config, load_program, named
 
@@ -27,7 +26,7 @@ def show(
 
     Args:
         target: MODULE:TOPOLOGY of a program with settings of its own.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     settings = settings or SettingsOptions()
@@ -45,7 +44,7 @@ def show(
         else (row.option, "", "not set, but required", row.description)
         for row in config.describe()
     ]
-    if wants_json(asked=json):
+    if json:
         for option, value, source, description in rows:
             print_json(
                 {"option": option, "value": value, "source": source, "description": description}
@@ -53,6 +52,6 @@ def show(
         return 0
     print_table("Settings", ["option", "value", "source", "meaning"], rows)
     for caution in config.cautions():
-        Console().print("caution:", style="bold yellow", end=" ")
-        Console().print(caution, markup=False, emoji=False, soft_wrap=True)
+        text_console().print("caution:", style="bold yellow", end=" ")
+        text_console().print(caution, markup=False, emoji=False, soft_wrap=True)
     return 0

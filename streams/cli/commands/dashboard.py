@@ -7,13 +7,12 @@ from importlib.util import find_spec
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.rebalance.inspect.history import Chronicle, episode_text
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.aside import exit_immediately
 from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
-from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.config.secrets import is_reference, resolve_secrets
 from tidewheel.streams.dashboard.address import Address
@@ -65,7 +64,7 @@ def dashboard(
         allowed_hosts: Another host name by which viewers reach the page, such as a proxy's;
             repeatable.
         interval: Seconds between two reads.
-        json: Print each event (ready, stopped) as a line of JSON on a terminal too.
+        json: Print each event (ready, stopped) as a line of JSON.
         settings: Settings.
     """
     check_interval(interval)
@@ -88,7 +87,7 @@ def dashboard(
         except OSError as error:
             return _no_place(host, port, error)
         with listening:
-            report = _DashboardOutput(access.application_id, json=wants_json(asked=json))
+            report = _DashboardOutput(access.application_id, json=json)
             report.ready(address.url(listening.getsockname()[1]), with_token=secret is not None)
             poller = GroupPoller(_fetch_status(access), interval)
             _serve(
@@ -166,7 +165,7 @@ class _DashboardOutput:
     def __init__(self, application_id: str, *, json: bool) -> None:
         self._application_id = application_id
         self._json = json
-        self._out = Console()
+        self._out = text_console()
 
     def ready(self, url: str, *, with_token: bool) -> None:
         if self._json:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tidewheel.streams.cli.output import wants_json
 from tidewheel.streams.console_log import LogLevel, configure_logging
 from tidewheel.streams.demo.run import DemoOptions, run_demo
 from tidewheel.streams.demo.view import JsonView, TerminalView
@@ -31,12 +30,12 @@ def demo(
     Args:
         bootstrap_servers: Use a running Kafka instead of starting one; the demo's topics are
             deleted at the end.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         log_level: Lowest level to log.
     """
     configure_logging(log_level)
     # SIGTERM ends the demo as Ctrl-C does, with all clean-up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    view = JsonView() if wants_json(asked=json) else TerminalView()
+    view = JsonView() if json else TerminalView()
     good = run_demo(DemoOptions(bootstrap_servers=bootstrap_servers), view)
     return ExitCode.OK if good else ExitCode.FAILED

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewheel.rebalance.inspect.describe import duration_text
@@ -16,7 +15,7 @@ from tidewheel.rebalance.protocol.messages import DrainMember
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.group_access import GroupAccess, group_access
-from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
@@ -51,7 +50,7 @@ def drain(
         member: The member's name in `tidewheel status`, or an unambiguous beginning of it.
         target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         timeout: Limit for moving its tasks, such as 30s or 5m; default: drain_timeout_ms.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     if not member.strip():
@@ -68,7 +67,7 @@ def drain(
         access.read()
         record = find_member(access.group, member)
         drained = _Draining(access, record, drain_ms)
-        if wants_json(asked=json):
+        if json:
             outcome = drained.follow(
                 lambda step: print_json(
                     {"member": step.member, "phase": step.phase, "tasks": list(step.tasks)}
@@ -172,7 +171,7 @@ class _Draining:
 
 
 def _with_bar(drained: _Draining, drain_ms: int) -> _Outcome:
-    console = Console()
+    console = text_console()
     first = drained.step()
     total = len(first.tasks)
     columns = (

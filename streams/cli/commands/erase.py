@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console
-
 from tidewheel.rebalance.inspect.describe import duration_text
 from tidewheel.rebalance.model import TaskId, TaskPhase
 from tidewheel.rebalance.protocol.field_types import KEY_BYTES_MAX
@@ -19,7 +17,7 @@ from tidewheel.streams.bulk.stores import BulkStore
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.commands.bulk import Flag, program_of
 from tidewheel.streams.cli.group_access import GroupAccess, access_to
-from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -64,14 +62,14 @@ def delete(
             keys are not the records' keys.
         execute: Delete the key.
         timeout: Limit for the owner's commit, such as 30s or 5m.
-        json: Print a line of JSON on a terminal too.
+        json: Print a line of JSON instead of text.
         settings: Settings.
     """
     timeout_ms = parse_timeout_ms(timeout, 1, ": give how long to wait, such as 30s")
     if everywhere and partition is not None:
         raise ConfigError("--everywhere and --partition contradict each other; give one of them")
     topology, config = program_of(target, settings)
-    as_json = wants_json(asked=json)
+    as_json = json
     with access_to(config) as access:
         _check_group(access)
         topics = access.connection.admin.list_topics()
@@ -293,7 +291,7 @@ class _Deletion:
 def _waited(deletion: _Deletion, timeout_ms: int, *, as_json: bool) -> KeyErased:
     if as_json:
         return deletion.run(timeout_ms, lambda _: None)
-    with Console(stderr=True).status("asking") as status:
+    with text_console(stderr=True).status("asking") as status:
         return deletion.run(timeout_ms, status.update)
 
 
@@ -321,7 +319,7 @@ def _place(rows: KeyRows) -> dict[str, Any]:
 
 
 def _print_plans(deletions: Sequence[_Deletion], *, as_json: bool) -> None:
-    console = Console()
+    console = text_console()
     for deletion in deletions:
         rows, owner = deletion.rows, deletion.owner_name()
         if as_json:
@@ -347,7 +345,7 @@ def _print_answer(rows: KeyRows, answer: KeyErased, *, as_json: bool) -> None:
         print_json({**_place(rows), **done})
         return
     count = "1 row" if answer.rows == 1 else f"{answer.rows:,} rows"
-    console = Console()
+    console = text_console()
     console.print(
         f"{answer.member} deleted {count} of the key from store {rows.store.name}. Committed in {rows.store.topic} partition "
         f"{rows.partition}{_offsets_text(answer)}.",

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.rebalance.inspect.history import Episode, account, episode_text
 from tidewheel.rebalance.model import TaskId, TopicPartition
@@ -13,7 +12,7 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
-from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.recovery import (
@@ -46,7 +45,7 @@ def history(
     Args:
         target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         last: Number of episodes, the newest last; 0 for all in the log.
-        json: Print each episode as a line of JSON on a terminal too.
+        json: Print each episode as a line of JSON.
         settings: Settings.
     """
     if last < 0:
@@ -55,7 +54,7 @@ def history(
         access.check_exists()
         episodes = account(access.read())
     shown = episodes[-last:] if last else episodes
-    if wants_json(asked=json):
+    if json:
         for episode in shown:
             print_json(_as_dict(episode))
     else:
@@ -88,7 +87,7 @@ def recover(
         target: The application's MODULE:TOPOLOGY, the source of its tasks; the group waits for
             members of this program.
         execute: Execute the plan.
-        json: Print JSON on a terminal too: one object.
+        json: Print one JSON object instead of text.
         settings: Settings.
     """
     config, program = application_of(target, settings or SettingsOptions())
@@ -117,7 +116,7 @@ def recover(
                 replication_factor=config.replication_factor,
             )
             plan = replace(plan, epoch=epoch)
-    if wants_json(asked=json):
+    if json:
         print_json({**_plan_dict(plan), "executed": done})
     else:
         _print_plan(plan, done=done)
@@ -167,7 +166,7 @@ def _as_dict(episode: Episode) -> dict[str, Any]:
 
 
 def _print_episodes(episodes: Sequence[Episode], *, left_out: int) -> None:
-    console = Console()
+    console = text_console()
     if not episodes:
         console.print("The log has no events yet.")
     if left_out:
@@ -193,7 +192,7 @@ def _plan_dict(plan: RecoveryPlan) -> dict[str, Any]:
 
 
 def _print_plan(plan: RecoveryPlan, *, done: bool) -> None:
-    console = Console()
+    console = text_console()
     if not plan.needed:
         console.print(
             f"Nothing to recover: the group of {plan.application_id} has its log.", markup=False

@@ -5,12 +5,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import access_to
-from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
@@ -51,12 +50,12 @@ def reset(
             are alive; they end with FencedError.
         to: Next input position: earliest, latest, or a time (ISO 8601, default zone UTC, or ms
             since the epoch).
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     position = parse_position(to)
     config, scope = _application(target, settings or SettingsOptions())
-    as_json = wants_json(asked=json)
+    as_json = json
     admin = KafkaResetAdmin(settings_of(config)).found()
     try:
         facts = gather_facts(scope, admin, config.state_dir, position)
@@ -128,7 +127,7 @@ def _print_plan(plan: ResetPlan, *, done: bool) -> None:
         for slot in plan.slots
         if slot.tasks
     ]
-    console = Console()
+    console = text_console()
     if rows:
         verb = "done" if done else "would do"
         print_table(f"Reset of {plan.application_id}: {verb}", ["what", "where", "change"], rows)

@@ -1,12 +1,10 @@
 """`tidewheel restore`: restores the task directories of this machine before its workers start."""
 
-from rich.console import Console
-
 from tidewheel.streams.bulk.restore import RestoreReport
 from tidewheel.streams.bulk.restore import restore as restore_tasks
 from tidewheel.streams.cli.arguments import SettingsOptions, check_workers
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -32,7 +30,7 @@ def restore(
         stores: Only these stores, with commas between; default: all on disk with a changelog.
         workers: Number of workers that will run here; tasks are distributed among them.
         master: Spark master; default: this machine.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     check_workers(workers)
@@ -46,7 +44,7 @@ def restore(
             slots=workers,
             on_progress=on_progress,
         )
-    _print(report, as_json=wants_json(asked=json))
+    _print(report, as_json=json)
     return ExitCode.OK
 
 
@@ -79,6 +77,6 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
         columns = ["task", "store", "rows", "resumes at", "from"]
         print_table(f"Restored of {report.application_id}", columns, rows)
     else:
-        Console().print(
+        text_console().print(
             f"{report.application_id} has no store with a changelog on disk.", markup=False
         )

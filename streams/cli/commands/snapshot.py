@@ -1,12 +1,10 @@
 """`tidewheel snapshot`: writes an application's state as files for its workers to restore from."""
 
-from rich.console import Console
-
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
 from tidewheel.streams.bulk.snapshots import snapshot as make_snapshot
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -33,7 +31,7 @@ def snapshot(
         to: A directory, or a URL for fsspec; default: the setting snapshot_location.
         full: Read the changelogs from their start and ignore earlier snapshots.
         master: Spark master; default: this machine.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     topology, config = program_of(target, settings, snapshot_location=to)
@@ -46,7 +44,7 @@ def snapshot(
             full=full,
             on_progress=on_progress,
         )
-    _print(manifest, as_json=wants_json(asked=json))
+    _print(manifest, as_json=json)
     return ExitCode.OK
 
 
@@ -79,4 +77,6 @@ def _print(manifest: Manifest, *, as_json: bool) -> None:
         columns = ["store", "generation", "partitions", "rows", "size"]
         print_table(f"Snapshot of {manifest.application_id}", columns, rows)
     else:
-        Console().print(f"{manifest.application_id} has no store with a changelog.", markup=False)
+        text_console().print(
+            f"{manifest.application_id} has no store with a changelog.", markup=False
+        )

@@ -4,15 +4,13 @@ import sys
 from itertools import chain, islice
 from typing import Any
 
-from rich.console import Console
-
 from tidewheel.streams.bulk.columns import converter
 from tidewheel.streams.bulk.store_view import StoreSummary, key_bytes, partition_of_key, state_view
 from tidewheel.streams.bulk.verify import VerifyReport
 from tidewheel.streams.bulk.verify import verify as verify_state
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -24,13 +22,13 @@ def list_stores(
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view:
         summaries = view.summaries()
-    if wants_json(asked=json):
+    if json:
         for summary in summaries:
             print_json(_summary(summary))
         return ExitCode.OK
@@ -80,7 +78,7 @@ def get(
         store: The store.
         key: The key: text, or JSON such as 7 or {"id": 7}.
         partition: The key's partition, for keys that your own partitioner has placed.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     topology, config = program_of(target, settings)
@@ -92,7 +90,7 @@ def get(
     if not rows:
         print_error(f"store {store} has no key {key!r} in partition {number}")
         return ExitCode.FAILED
-    _print_rows(f"{store}, partition {number}", rows, as_json=wants_json(asked=json))
+    _print_rows(f"{store}, partition {number}", rows, as_json=json)
     return ExitCode.OK
 
 
@@ -113,7 +111,7 @@ def scan(
         store: The store.
         partition: Only this partition; default: one after the other.
         limit: Maximum number of rows.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     if limit < 1:
@@ -124,7 +122,7 @@ def scan(
         numbers = range(bulk_store.partitions) if partition is None else (partition,)
         rows = chain.from_iterable(view.rows(bulk_store, number, on_progress) for number in numbers)
         shown = list(islice(rows, min(limit, sys.maxsize)))
-    _print_rows(f"{store}, {len(shown)} rows", shown, as_json=wants_json(asked=json))
+    _print_rows(f"{store}, {len(shown)} rows", shown, as_json=json)
     return ExitCode.OK
 
 
@@ -177,7 +175,7 @@ def verify(
         target: MODULE:TOPOLOGY, such as app.py:topology.
         stores: Only these stores, with commas between; default: all with a changelog.
         master: Spark master; default: this machine.
-        json: Print JSON lines on a terminal too.
+        json: Print JSON lines instead of text.
         settings: Settings.
     """
     topology, config = program_of(target, settings)
@@ -185,7 +183,7 @@ def verify(
         report = verify_state(
             topology, config, stores=names_of(stores), master=master, on_progress=on_progress
         )
-    _print_report(report, as_json=wants_json(asked=json))
+    _print_report(report, as_json=json)
     return ExitCode.OK if report.equal else ExitCode.FAILED
 
 
@@ -216,7 +214,7 @@ def _print_report(report: VerifyReport, *, as_json: bool) -> None:
         ["store", "partition", "copy", "rows", "differ"],
         rows,
     )
-    console = Console()
+    console = text_console()
     for copy in report.copies:
         for difference in copy.differences:
             console.print(f"{copy.store} {copy.copy}: {difference}", markup=False, highlight=False)

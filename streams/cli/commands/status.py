@@ -3,12 +3,11 @@
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import group_access
 from tidewheel.streams.cli.group_view import status_view
-from tidewheel.streams.cli.output import print_json, wants_json
+from tidewheel.streams.cli.output import print_json, text_console
 from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -32,10 +31,10 @@ def status(
     Args:
         target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         ranges: Also show the committed progress of each key range of each task; JSON always has it.
-        json: Print JSON on a terminal too: one object.
+        json: Print one JSON object instead of text.
         settings: Settings.
     """
-    as_json = wants_json(asked=json)
+    as_json = json
     with group_access(target, settings) as access:
         access.check_exists()
         access.shows_ranges = ranges or as_json
@@ -44,5 +43,5 @@ def status(
     if as_json:
         print_json(now.to_dict())
     else:
-        Console().print(status_view(now))
+        text_console().print(status_view(now))
     return ExitCode.FAILED if now.alarms else ExitCode.OK

@@ -228,14 +228,13 @@ def _assert_handed_over(
 
 def _assert_named(run: ParallelRun, stuck: Call) -> None:
     for status in (
-        json.loads(_output("status", run)),
+        json.loads(_output("status", run, "--json")),
         json.loads(_output("top", run, "--json", "--count", "1")),
     ):
         task = next(each for each in status["tasks"] if each["task"] == f"0_{stuck.place[0]}")
         slowest = task["ranges"][0]
         assert (slowest["key_hash"], slowest["offset"]) == (stuck.key_hash, stuck.place[1])
         assert slowest["age_ms"] >= (STUCK_S - 3) * 1000
-    # Without a terminal, `status` prints JSON and `top` prints text.
     named = f"key hash {stuck.key_hash:08x}, offset {stuck.place[1]}"
     assert named in _output("top", run, "--count", "1")
 
@@ -243,7 +242,7 @@ def _assert_named(run: ParallelRun, stuck: Call) -> None:
 def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
     partition, offset = stuck.place
     for status in (
-        json.loads(_output("status", run)),
+        json.loads(_output("status", run, "--json")),
         json.loads(_output("top", run, "--json", "--count", "1")),
     ):
         inputs = {each["partition"]: each for each in status["key_ranges"]}

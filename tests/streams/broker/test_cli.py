@@ -45,7 +45,7 @@ def _run(*arguments: str) -> object:
 def test_an_invalid_command_line_ends_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(*arguments) == 2
+    assert _run(*arguments, "--json") == 2
     said = capsys.readouterr()
     assert message in said.err
     (line,) = said.out.splitlines()

@@ -267,7 +267,7 @@ def test_the_command_reports_json_lines_and_ends_well(
     command: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     process = command(
-        "--data-dir", str(tmp_path / "data"), "--topics", "orders:3,news",
+        "--json", "--data-dir", str(tmp_path / "data"), "--topics", "orders:3,news",
         "--property", "num.partitions=4", "--property", "num.io.threads=3",
     )  # fmt: skip
     assert process.stdout is not None
@@ -287,7 +287,7 @@ def test_the_command_reports_json_lines_and_ends_well(
 def test_the_broker_is_gone_when_its_command_is_killed(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    process = command()
+    process = command("--json")
     assert process.stdout is not None
     ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
     assert Path(ready.data_dir).exists()
@@ -299,7 +299,7 @@ def test_the_broker_is_gone_when_its_command_is_killed(
 def test_the_command_notices_a_broker_that_dies(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    process = command()
+    process = command("--json")
     assert process.stdout is not None
     ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
     os.kill(ready.pid, signal.SIGKILL)

@@ -1,15 +1,25 @@
 """The command line as a whole: parsing, errors and exit codes."""
 
+import importlib
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidewheel.streams.cli.app import _asks_for_list, build_app, main
+from tidewheel.streams.cli.app import (
+    _COMMANDS,
+    _FAMILIES,
+    _asks_for_list,
+    _Command,
+    build_app,
+    main,
+)
 from tidewheel.streams.cli.output import print_error
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
@@ -167,7 +177,7 @@ def test_config_show_prints_the_source_of_each_value(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "250")
-    arguments = ["config", "show", WORD_COUNT, "--set", "consumer.sasl.password=canary"]
+    arguments = ["config", "show", WORD_COUNT, "--set", "consumer.sasl.password=canary", "--json"]
     assert main(arguments) == ExitCode.OK
     said = capsys.readouterr().out
     assert "canary" not in said
@@ -183,7 +193,7 @@ def test_config_show_works_before_there_is_an_application(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["config", "show"]) == ExitCode.OK
+    assert main(["config", "show", "--json"]) == ExitCode.OK
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert (first["option"], first["value"]) == ("application_id", "")
     assert first["source"] == "not set, but required"
@@ -217,6 +227,106 @@ def test_commands_are_imported_only_when_they_are_called() -> None:
     assert build_app().name == ("tidewheel",)
 
 
+#: Modules whose import takes as long as the whole help, or longer.
+_HEAVY = (
+    "asyncio",
+    "confluent_kafka",
+    "markdown_it",
+    "pydantic",
+    "pyspark",
+    "rich.markdown",
+    "rocksdict",
+    "starlette",
+    "tidewheel.streams.config",
+    "tidewheel.streams.dsl",
+    "tidewheel.streams.kafka",
+    "tidewheel.streams.worker",
+    "uvicorn",
+)
+
+
+@pytest.mark.parametrize("line", ["--help", "state --help", "", "--version"])
+def test_lists_of_commands_import_no_heavy_modules(line: str) -> None:
+    code = (
+        "import sys; from tidewheel.streams.cli.app import main; "
+        f"code = main({line.split()!r}); print(code, *sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    code, *modules = result.stdout.splitlines()[-1].split()
+    assert code == "0"
+    assert "cyclopts" in modules
+    assert [name for name in _HEAVY if name in modules] == []
+
+
+def _commands() -> Iterator[tuple[str, _Command]]:
+    yield from _COMMANDS.items()
+    for family, (_, commands) in _FAMILIES.items():
+        for name, command in commands.items():
+            yield f"{family} {name}", command
+
+
+@pytest.mark.parametrize(("name", "command"), list(_commands()), ids=lambda value: str(value)[:20])
+def test_the_list_shows_each_commands_first_sentence(name: str, command: _Command) -> None:
+    module, _, function = command.path.partition(":")
+    text = inspect.getdoc(getattr(importlib.import_module(module), function)) or ""
+    assert command.summary == " ".join(text.partition("\n\n")[0].split()), name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_commands_and_options(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("ZSH_CUSTOM", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert main(["--install-completion", "--shell", shell]) == ExitCode.OK
+    scripts = [path for path in tmp_path.rglob("*") if path.is_file() and "tidewheel" in path.name]
+    (script,) = scripts
+    text = script.read_text()
+    assert "log-level" in text
+    assert "history" in text
+
+
+def test_an_unknown_shell_is_an_error_of_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cyclopts.completion import detect  # noqa: PLC0415 - only this test needs it
+
+    def detected() -> None:
+        raise detect.ShellDetectionError("no shell")
+
+    monkeypatch.setattr(detect, "detect_shell", detected)
+    assert main(["--install-completion"]) == ExitCode.USAGE
+    assert "--shell bash" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colours_follow_the_environment(
+    environment: dict[str, str],
+    coloured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for variable in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert main(["describe", "nowhere:topology"]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert ("\x1b[1;31m" in error) is coloured
+    assert "there is no module 'nowhere'" in error
+
+
 @pytest.mark.parametrize(
     ("line", "asks"),
     [
@@ -228,7 +338,7 @@ def test_commands_are_imported_only_when_they_are_called() -> None:
         ("run", False),
     ],
 )
-def test_only_lists_of_commands_import_all_commands(line: str, asks: bool) -> None:
+def test_a_command_line_asks_for_a_list_or_a_command(line: str, asks: bool) -> None:
     assert _asks_for_list(line.split()) == asks
 
 

@@ -156,7 +156,7 @@ def test_N5_a_group_is_read_from_its_topics(
     assert told["members"][0]["heard_ms_ago"] < 60_000
     assert group.command("top", group.app, "--count", "1") == ExitCode.OK
     assert "SYNC (RECONCILING)  members 3  tasks 4/4  learners 1" in capsys.readouterr().out
-    assert group.command("group", "history", group.app) == ExitCode.OK
+    assert group.command("group", "history", group.app, "--json") == ExitCode.OK
     episodes = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [move["how"] for episode in episodes for move in episode["moves"]] == [
         *["start"] * 4,
@@ -200,7 +200,7 @@ def test_L4_the_drain_request_reaches_the_leader(
     leader = threading.Thread(target=lead_on)
     leader.start()
     try:
-        assert group.command("drain", "b", group.app, "--timeout", "20s") == ExitCode.OK
+        assert group.command("drain", "b", group.app, "--timeout", "20s", "--json") == ExitCode.OK
     finally:
         leader.join(30)
     assert (heard[0].target, heard[0].drain_ms) == ("b", 20_000)
@@ -218,7 +218,9 @@ def test_a_group_whose_topics_were_deleted_is_set_up_again(
     file = tmp_path / f"program_{secrets.token_hex(4)}.py"
     file.write_text(PROGRAM.format(orders=orders, app=group.app), encoding="utf-8")
     group.admin.delete_topics([state_topic(group.app), inbox_topic(group.app)])
-    assert group.command("group", "recover", f"{file}:topology", "--execute") == ExitCode.OK
+    assert (
+        group.command("group", "recover", f"{file}:topology", "--execute", "--json") == ExitCode.OK
+    )
     assert json.loads(capsys.readouterr().out)["epoch"] == 18
     with pytest.raises(FencedError):
         _commit_with(zombie, group, TopicPartition(orders, 0), epoch=17)
@@ -237,7 +239,7 @@ def test_a_group_whose_topics_were_deleted_is_set_up_again(
         TaskId(0, 0): 18,
         TaskId(0, 1): 18,
     }
-    assert group.command("group", "recover", f"{file}:topology") == ExitCode.OK
+    assert group.command("group", "recover", f"{file}:topology", "--json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["needed"] == []
 
 

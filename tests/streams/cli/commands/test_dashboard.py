@@ -33,7 +33,7 @@ group.write(book)
 group.beats(book.now_ms, "a", "b")
 with pytest.MonkeyPatch.context() as patch:
     use(patch, group, book.now_ms)
-    code = main(["dashboard", "shop", "--port", "0", "--token", "env:SECRET", "--set", "consumer.sasl.password=hunter2"])
+    code = main(["dashboard", "shop", "--port", "0", "--token", "env:SECRET", "--set", "consumer.sasl.password=hunter2", "--json"])
 assert [each.closed for each in group.connections] == [True]
 raise SystemExit(code)
 """
@@ -122,7 +122,7 @@ def test_other_addresses_are_served_with_a_token(
 ) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
     arguments = ["--host", "0.0.0.0", "--port", "0", "--token", f"file:{tmp_path / 'token'}"]  # noqa: S104 - that is tested
-    assert main(["dashboard", "shop", *arguments]) == ExitCode.OK
+    assert main(["dashboard", "shop", *arguments, "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out.splitlines()[0])["event"] == "ready"
 
 
@@ -140,7 +140,7 @@ def test_the_dashboard_ends_immediately_if_brokers_do_not_answer(
     monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard._serve", serve)
     monkeypatch.setattr("os._exit", leave)
     with pytest.raises(SystemExit, match="0"):
-        main(["dashboard", "shop", "--port", "0"])
+        main(["dashboard", "shop", "--port", "0", "--json"])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"event": "stopped"}
 
 

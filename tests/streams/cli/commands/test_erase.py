@@ -63,6 +63,7 @@ class _Scene:
         self.group.beats(self.book.now_ms, "a", "b")
         self.steps: Iterator[Callable[[], object]] = iter(())
         self._now_s = 0.0
+        self.json = True
         use(monkeypatch, self.group, self.book.now_ms)
         clock = SimpleNamespace(monotonic=lambda: self._now_s, sleep=self._sleep)
         monkeypatch.setattr("tidewheel.streams.cli.commands.erase.time", clock)
@@ -94,9 +95,8 @@ class _Scene:
         )
 
     def delete(self, *arguments: str, execute: bool = True) -> int:
-        return main(
-            ["state", "delete", self.target, *arguments, *(["--execute"] if execute else [])]
-        )
+        flags = [*(["--execute"] if execute else []), *(["--json"] if self.json else [])]
+        return main(["state", "delete", self.target, *arguments, *flags])
 
     @property
     def wishes(self) -> list[EraseKey]:
@@ -149,10 +149,9 @@ def test_no_order_is_sent_without_execute(
 def test_text_output_describes_the_deletion(
     scene: _Scene,
     execute: bool,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("tidewheel.streams.cli.commands.erase.wants_json", lambda *, asked: asked)
+    scene.json = False
     scene.steps = iter([lambda: scene.answer("b", rows=1, first=40, last=40)])
     assert scene.delete("counts", "alice", execute=execute) == ExitCode.OK
     words = " ".join(capsys.readouterr().out.split())

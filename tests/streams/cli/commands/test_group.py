@@ -74,7 +74,6 @@ def test_N5_history_lists_the_events(
     group = FakeGroup()
     group.write(scale_out())
     use(monkeypatch, group, T)
-    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop", "--last", "1"]) == ExitCode.OK
     assert capsys.readouterr().out == (
         "2 earlier episodes left out; --last 0 shows all.\n"
@@ -93,7 +92,7 @@ def test_history_is_a_line_of_json_per_episode(
     group = FakeGroup()
     group.write(scale_out())
     use(monkeypatch, group, T)
-    assert main(["group", "history", "shop"]) == ExitCode.OK
+    assert main(["group", "history", "shop", "--json"]) == ExitCode.OK
     episodes = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(episodes) == 3
     (move,) = episodes[-1]["moves"]
@@ -110,7 +109,6 @@ def test_an_empty_history_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(monkeypatch, FakeGroup(), T)
-    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop"]) == ExitCode.OK
     assert capsys.readouterr().out == "The log has no events yet.\n"
     assert main(["group", "history", "shop", "--last", "-1"]) == ExitCode.USAGE
@@ -119,7 +117,7 @@ def test_an_empty_history_is_reported(
 def test_recovery_is_shown_first(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["group", "recover", program]) == ExitCode.OK
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan == {
         "application_id": "shop",
@@ -144,7 +142,6 @@ def test_text_output_shows_the_plan_and_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["group", "recover", program]) == ExitCode.OK
     said = capsys.readouterr().out
@@ -164,14 +161,14 @@ def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_again(
     with_another = (program, "--set", "task_assignor=round_robin")
     assert main(["group", "recover", *with_another, "--execute"]) == ExitCode.OK
     capsys.readouterr()
-    assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
+    assert main(["group", "recover", program, "--execute", "--json"]) == ExitCode.OK
     (reason,) = json.loads(capsys.readouterr().out)["needed"]
     assert "with task_assignor 'round_robin'" in reason
     records = [each for each in _log_of(lost) if isinstance(each, AnyRecord)]
     group = replay(records)
     assert (group.about.assignor, group.about.pinned) == ("sticky", True)
     assert len(group.about.topology_hash) == 16
-    assert main(["group", "recover", program]) == ExitCode.OK
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
     assert not json.loads(capsys.readouterr().out)["needed"]
 
 
@@ -232,7 +229,7 @@ def test_H24_a_requested_id_without_a_commit_is_fenced_too(
     joined = join("d", incarnation=incarnation, transactional_ids=(first,))
     strange = join("e", incarnation="prod", transactional_ids=("shop-prod-0",))
     lost.hear(T - 3_000_000, joined, asked, strange)
-    assert main(["group", "recover", program]) == ExitCode.OK
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan["fence"] == [
         producer_id("a", 1, 0),
@@ -264,7 +261,7 @@ def test_a_recreated_topic_needs_recovery(
     book.about("0_0", "0_1", "0_2", "0_3").member("a")
     group.write(book)
     use(monkeypatch, group, T)
-    assert main(["group", "recover", program]) == ExitCode.OK
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan["needed"] == ["topic shop-group-inbox is another one than the group was led with"]
     assert (plan["epoch"], plan["fence"]) == (31, [producer_id("a", 1, 0)])
@@ -276,7 +273,7 @@ def test_a_log_that_is_behind_the_commits_needs_recovery(
     lost.broker.create_topic(state_topic(APP))
     lost.broker.create_topic(inbox_topic(APP))
     lost.write(two_members(("0_0", "0_1")))
-    assert main(["group", "recover", program]) == ExitCode.OK
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan["needed"] == [
         "orders-0 was committed at task epoch 3, the log knows 1",
@@ -296,7 +293,7 @@ def test_a_healthy_group_is_not_changed(
     group.write(two_members(("0_0", "0_1")))
     group.beats(T, "a", "b")
     use(monkeypatch, group, T)
-    assert main(["group", "recover", program, *execute]) == ExitCode.OK
+    assert main(["group", "recover", program, *execute, "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert (plan["needed"], plan["executed"], plan["refusals"]) == ([], False, [])
     assert group.broker.fenced == []
@@ -325,7 +322,7 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_set_up_agai
     for topic in there:
         group.broker.create_topic(topic)
     use(monkeypatch, group, T)
-    assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
+    assert main(["group", "recover", program, "--execute", "--json"]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert (plan["needed"], plan["executed"], plan["epoch"]) == (needed, True, 1)
     claim = _log_of(group)[0]

@@ -31,7 +31,6 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("FORCE_COLOR", "")
-    monkeypatch.setattr("tidewheel.streams.cli.commands.status.wants_json", lambda *, asked: asked)
 
 
 @pytest.fixture
