@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from tidewheel.streams.config.client_properties import unchecked_certificates
+from tidewheel.streams.config.client_properties import (
+    CLIENT_KINDS,
+    ClientKind,
+    unchecked_certificates,
+)
 from tidewheel.streams.config.explain import labelled
 
 #: Minimum heartbeats per session timeout: with fewer, one lost heartbeat counts as a death.
@@ -23,12 +27,7 @@ class _Options(Protocol):
     def dead_letter_queue_topic(self) -> str | None: ...
     @property
     def late_records_to_dead_letter_queue(self) -> bool: ...
-    @property
-    def consumer(self) -> Mapping[str, Any]: ...
-    @property
-    def producer(self) -> Mapping[str, Any]: ...
-    @property
-    def admin(self) -> Mapping[str, Any]: ...
+    def client_properties(self, kind: ClientKind) -> dict[str, Any]: ...
 
 
 def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
@@ -57,7 +56,7 @@ def cautions(config: _Options) -> list[str]:
             f"parallelising_factor={config.parallelising_factor} has no effect with num_stream_threads=1; leave that at "
             "'auto', or give more threads"
         )
-    clients = {"consumer": config.consumer, "producer": config.producer, "admin": config.admin}
+    clients = {kind: config.client_properties(kind) for kind in CLIENT_KINDS}
     warnings += [
         f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
         "give the broker's CA with ssl.ca.location instead"
@@ -73,6 +72,6 @@ def cautions(config: _Options) -> list[str]:
         by_client = ", ".join(f"{name}: {protocol}" for name, protocol in protocols.items())
         warnings.append(
             f"security.protocol differs between clients ({by_client}), but all of them connect to bootstrap_servers; set "
-            "it, and its credentials, in consumer, producer and admin"
+            "it, and its credentials, in kafka"
         )
     return warnings

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -10,6 +10,9 @@ from tidewheel.streams.config.names import importable_name
 from tidewheel.streams.errors import ConfigError
 
 ClientKind = Literal["consumer", "producer", "admin"]
+CLIENT_KINDS: Final[tuple[ClientKind, ...]] = get_args(ClientKind)
+#: Tables of properties: one of each kind of client, and `kafka` for all.
+PropertyTable = Literal["kafka", "consumer", "producer", "admin"]
 
 
 class BadPropertyError(ValueError):
@@ -152,7 +155,7 @@ def unchecked_certificates(properties: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
+def reserved_problem(kind: PropertyTable, key: str, value: object) -> str | None:
     """Return why a property can't have this value and the alternative, or None.
 
     >>> reserved_problem("producer", "acks", "all") is None
@@ -162,13 +165,14 @@ def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
     """
     if key in _JAVA:
         return f"is a property of Kafka's Java clients, not of librdkafka: {_JAVA[key]}"
-    reserved = _RESERVED[kind].get(key)
-    if reserved is None or str(value).lower() in reserved.allowed:
-        return None
-    return f"can't be set here: {reserved.next_step}"
+    for client in CLIENT_KINDS if kind == "kafka" else (kind,):
+        reserved = _RESERVED[client].get(key)
+        if reserved is not None and str(value).lower() not in reserved.allowed:
+            return f"can't be set here: {reserved.next_step}"
+    return None
 
 
-def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any]:
+def checked_properties(kind: PropertyTable, properties: object) -> Mapping[str, Any]:
     """Return a read-only copy of the properties, with callbacks as importable names.
 
     Raise ValueError for a bad property.
@@ -185,7 +189,7 @@ def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any
     return MappingProxyType(checked)
 
 
-def _checked(kind: ClientKind, key: str, value: Any) -> Any:
+def _checked(kind: PropertyTable, key: str, value: Any) -> Any:
     if (
         "_" in key
         and not key.endswith("_cb")

@@ -93,6 +93,7 @@ StoreSuppliers = Annotated[
 StoreFormat = Annotated[DslStoreFormat, PlainValidator(check_store_format)]
 OptionalSerde = Annotated[Serde[Any] | None, optional(check_serde)]
 RocksDB = Annotated[RocksDBOptions, PlainValidator(check_rocksdb)]
+KafkaProperties = Annotated[Mapping[str, Any], PlainValidator(partial(checked_properties, "kafka"))]
 ConsumerProperties = Annotated[
     Mapping[str, Any], PlainValidator(partial(checked_properties, "consumer"))
 ]

@@ -92,6 +92,7 @@ class StreamsOptions(TypedDict, total=False):
     session_timeout_ms: DurationOption
     worker_hang_timeout_ms: DurationOption
     max_call_ms: DurationOption
+    kafka: PropertiesOption
     consumer: PropertiesOption
     producer: PropertiesOption
     admin: PropertiesOption

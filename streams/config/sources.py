@@ -1,6 +1,6 @@
 """Sources of settings: keywords win over environment variables, which win over a TOML file.
 
-Tables (`consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password
+Tables (`kafka`, `consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password
 may come from the environment, the rest from a file. Unknown names are errors; in the environment
 only names similar to an option's are, because clusters inject their own variables.
 """
@@ -37,13 +37,13 @@ TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
 _SERVICE_LINK: Final = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-#: Prefixes of librdkafka's security properties. Only `consumer`, `producer` and `admin` take these,
+#: Prefixes of librdkafka's security properties. Only `kafka`, `consumer`, `producer` and `admin` take these,
 #: so a variable such as TIDEWHEEL_SASL_PASSWORD is an error.
 _CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
 
 _log = logging.getLogger(__name__)
 
-CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
+CLIENTS: Final = frozenset({"kafka", "consumer", "producer", "admin"})
 #: Tables with dotted keys; in names of environment variables underscores replace the dots.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
 _TABLES_DEEP_MAX: Final = 20
@@ -250,7 +250,7 @@ def _unknown(
     if not hint:
         looks_like_kafka = "." in option or option.startswith(_CLIENT_PROPERTY)
         hint = (
-            "librdkafka properties go into consumer, producer and admin"
+            "librdkafka properties go into kafka, or into consumer, producer or admin"
             if looks_like_kafka
             else "`tidewheel config show` lists all options; correct or remove it"
         )

@@ -21,6 +21,7 @@ from pydantic import (
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config import fields as types
 from tidewheel.streams.config.checks import cautions, contradictions
+from tidewheel.streams.config.client_properties import ClientKind
 from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
 from tidewheel.streams.config.options import StreamsOptions
@@ -38,7 +39,7 @@ SECTIONS: Final = {
     "default_key_serde": "Topology and topics",
     "deserialization_exception_handler": "Errors",
     "group_instance_id": "Groups",
-    "consumer": "Kafka clients",
+    "kafka": "Kafka clients",
 }
 
 
@@ -64,8 +65,8 @@ class StreamsConfig(BaseModel, frozen=True):
     """Application settings: keywords win over `TIDEWHEEL_*` variables, which win over a TOML file.
 
     The file is `$TIDEWHEEL_CONFIG_FILE`, else `tidewheel.toml` in the working directory. Tables
-    (`consumer`, `rocksdb`, ...) are merged key by key. In variables two underscores precede a
-    table's key: `TIDEWHEEL_CONSUMER__SASL_PASSWORD` is `consumer["sasl.password"]`,
+    (`kafka`, `rocksdb`, ...) are merged key by key. In variables two underscores precede a
+    table's key: `TIDEWHEEL_KAFKA__SASL_PASSWORD` is `kafka["sasl.password"]`,
     `TIDEWHEEL_ROCKSDB__BLOCK_CACHE_BYTES` is a field of `rocksdb`. An empty variable is unset.
 
     Durations are int milliseconds, `timedelta`, or text ("500ms", "30s", "5m"); sizes are int bytes
@@ -307,15 +308,18 @@ class StreamsConfig(BaseModel, frozen=True):
     0: unlimited. A longer call counts as hanging: an error names the function, its line and the
     record, and the tasks move. The only member of a group keeps waiting."""
 
+    kafka: types.KafkaProperties = Field(default_factory=_empty)
+    """librdkafka properties of every client, such as `security.protocol` and `sasl.*`. Values
+    `file:/path` and `env:NAME` are resolved when a client is created; use them for secrets."""
+
     consumer: types.ConsumerProperties = Field(default_factory=_empty)
-    """librdkafka properties of every consumer (input, restore, control). Values `file:/path` and
-    `env:NAME` are resolved when a client is created; use them for secrets."""
+    """librdkafka properties of every consumer (input, restore, control). They override `kafka`."""
 
     producer: types.ProducerProperties = Field(default_factory=_empty)
-    """librdkafka properties of every producer; as `consumer`."""
+    """librdkafka properties of every producer. They override `kafka`."""
 
     admin: types.AdminProperties = Field(default_factory=_empty)
-    """librdkafka properties of every admin client; as `consumer`."""
+    """librdkafka properties of every admin client. They override `kafka`."""
 
     # Origin of each setting, see `sources.Settings.origins`.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
@@ -380,6 +384,16 @@ class StreamsConfig(BaseModel, frozen=True):
         fields = type(self).model_fields
         values = {name: getattr(self, name) for name in fields}
         return list(rows(values, self._origins, attribute_docstrings(StreamsConfig)))
+
+    def client_properties(self, kind: ClientKind) -> dict[str, Any]:
+        """Return the librdkafka properties of a kind of client: its own table's override `kafka`'s.
+
+        >>> config = StreamsConfig(application_id="a", kafka={"linger.ms": 1}, producer={"linger.ms": 5})
+        >>> config.client_properties("producer"), config.client_properties("admin")
+        ({'linger.ms': 5}, {'linger.ms': 1})
+        """
+        own: Mapping[str, Any] = getattr(self, kind)
+        return {**self.kafka, **own}
 
     def source_of(self, option: str) -> str:
         """Return the source of an option's value: "default", "keyword", a variable, or a file and key."""

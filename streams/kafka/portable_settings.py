@@ -20,12 +20,12 @@ from typing import Any, Final, Self
 
 from tidewheel.state_stores.bulk_restore.urls import HIDDEN, redacted_url
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.client_properties import CLIENT_KINDS
 from tidewheel.streams.config.secrets import resolve_secrets, shown
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings
 from tidewheel.streams.kafka.clients import KafkaClients
 
-_KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"
 _LOCK: Final = ".lock"
 #: Prefix of references to stored URLs; fsspec has no such scheme.
@@ -37,9 +37,7 @@ def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
         bootstrap_servers=config.bootstrap_servers,
         application_id=config.application_id,
         client_id=client_id,
-        consumer=config.consumer,
-        producer=config.producer,
-        admin=config.admin,
+        **{kind: config.client_properties(kind) for kind in CLIENT_KINDS},
     )
 
 
@@ -59,7 +57,7 @@ class Keeper:
 
     def settings(self, settings: ClientSettings) -> ClientSettings:
         """Return settings that other processes may get; raise `ConfigError` to protect a secret."""
-        tables = {kind: self._table(kind, getattr(settings, kind)) for kind in _KINDS}
+        tables = {kind: self._table(kind, getattr(settings, kind)) for kind in CLIENT_KINDS}
         return ClientSettings(
             bootstrap_servers=settings.bootstrap_servers,
             application_id=settings.application_id,

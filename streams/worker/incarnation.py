@@ -226,7 +226,7 @@ class WorkerLife:
                 application.spec, config, admin, topics, application.topology_hash
             ),
             changed=self._plan_changed,
-            every_ms=refresh_interval_ms(config.consumer),
+            every_ms=refresh_interval_ms(config.client_properties("consumer")),
         )
         ports = worker_ports(application, clients, admin, slot, plan, self._global_call)
         # Before joining: brokers may answer late, and a member must not hang.

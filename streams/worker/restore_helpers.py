@@ -16,7 +16,7 @@ def restore_helpers(config: StreamsConfig, options: RunOptions) -> RestoreHelper
             application_id=config.application_id,
             bootstrap_servers=config.bootstrap_servers,
             rack_id=config.rack_id,
-            consumer=dict(config.consumer),
+            consumer=config.client_properties("consumer"),
             run_bytes=run_bytes,
             snapshot_location=config.snapshot_location,
             import_path=tuple(sys.path),

@@ -9,7 +9,9 @@ from tidewheel.streams.kafka.client.codes import LOGIN_FAILED, is_transient
 AWAY_ADVICE: Final = (
     "check that the brokers run, that this address is theirs, and security.protocol"
 )
-LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
+LOGIN_ADVICE: Final = (
+    "check security.protocol, sasl.* and ssl.* in kafka (or consumer, producer, admin)"
+)
 
 _NEXT_STEPS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this principal READ or WRITE on the topic",

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tidewheel.rebalance.protocol.task_status import RunningCall
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.client_properties import CLIENT_KINDS
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.graph.store_identity import named_operators
 from tidewheel.streams.kafka.clients import KafkaClients
@@ -47,9 +48,9 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
     return KafkaClients(
         bootstrap_servers=config.bootstrap_servers,
         application_id=config.application_id,
-        consumer={**rack, **config.consumer},
-        producer=config.producer,
-        admin=config.admin,
+        consumer={**rack, **config.client_properties("consumer")},
+        producer=config.client_properties("producer"),
+        admin=config.client_properties("admin"),
         on_wait=on_wait,
     )
 
@@ -141,11 +142,13 @@ def worker_settings(
 
 
 def shared_options(config: StreamsConfig, settings: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the options that `settings` has under the same names."""
+    """Return the options that `settings` has under the same names, and clients' properties."""
     names = [name for name in settings.__struct_fields__ if name in StreamsConfig.model_fields]
-    values = {name: getattr(config, name) for name in names}
+    values: dict[str, Any] = {name: getattr(config, name) for name in names}
+    values |= {kind: config.client_properties(kind) for kind in CLIENT_KINDS if kind in values}
     return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+        name: dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        for name, value in values.items()
     }
 
 

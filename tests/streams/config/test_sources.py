@@ -92,7 +92,7 @@ def test_from_toml_reads_only_that_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ("options", "variable", "file", "message"),
     [
         ({"commit_intervall_ms": 5}, None, None, "unknown option commit_intervall_ms (keyword): did you mean commit_interval_ms?"),
-        ({"sasl_password": "canary"}, None, None, "librdkafka properties go into consumer, producer and admin"),
+        ({"sasl_password": "canary"}, None, None, "librdkafka properties go into kafka, or into consumer, producer or admin"),
         ({"xyz": "canary"}, None, None, "`tidewheel config show` lists all options"),
         ({}, "TIDEWHEEL_COMIT_INTERVAL_MS", None, "unknown environment variable TIDEWHEEL_COMIT_INTERVAL_MS: did you mean commit_interval_ms?"),
         ({}, "TIDEWHEEL_RACK_ID__X", None, "unknown environment variable TIDEWHEEL_RACK_ID__X"),
@@ -100,7 +100,7 @@ def test_from_toml_reads_only_that_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ({}, "TIDEWHEEL_BOOTSTRAP_SERVER", None, "did you mean bootstrap_servers?"),
         ({}, "TIDEWHEEL_CONSUMR__SASL_PASSWORD", None, "did you mean consumer?"),
         ({}, "TIDEWHEEL_CONSUMER_SASL_PASSWORD", None, "write TIDEWHEEL_CONSUMER__SASL_PASSWORD"),
-        ({}, "TIDEWHEEL_SASL_PASSWORD", None, "librdkafka properties go into consumer, producer and admin"),
+        ({}, "TIDEWHEEL_SASL_PASSWORD", None, "librdkafka properties go into kafka, or into consumer, producer or admin"),
         ({}, None, '"commit.interval.ms" = 5', "unknown option commit.interval.ms (tidewheel.toml, key commit.interval.ms): did you mean commit_interval_ms?"),
         ({}, None, '[consumers]\na = "canary"', "did you mean consumer?"),
     ],

@@ -1,8 +1,10 @@
 """Settings, handlers, listeners, stores of a processor, and the test driver."""
 
+import tomllib
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import assert_type
+from pathlib import Path
+from typing import Any, assert_type
 
 from tidewheel import (
     ConsumedRecord,
@@ -107,3 +109,10 @@ with TopologyTestDriver(builder.build(config), config) as driver:
     output = driver.create_output_topic("out", key_serde=str, value_serde=int)
     assert_type(output.read_value(), int)
     assert_type(output.read_records()[0].value, int)
+
+
+def settings_of_a_file(path: Path, more: dict[str, Any]) -> StreamsConfig:
+    toml = tomllib.loads(path.read_text())
+    shared = StreamsConfig(**toml, kafka={"security.protocol": "SSL"})
+    assert_type(shared.replace(**more), StreamsConfig)
+    return StreamsConfig.from_toml(path, **more)
