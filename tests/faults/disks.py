@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -90,6 +91,17 @@ class SlowDisk:
             _LIMITS.write_text(f"{self._device} {bytes_per_s}\n", encoding="ascii")
         except OSError as error:
             pytest.skip(f"the kernel can't slow down a disk here: {error}")
+
+    def write_s(self, size: int) -> float:
+        """Return the seconds until so many bytes are on the disk."""
+        path = self.path / "measured"
+        begun_s = time.monotonic()
+        with path.open("wb", buffering=0) as file:
+            file.write(bytes(size))
+            os.fsync(file.fileno())
+        elapsed_s = time.monotonic() - begun_s
+        path.unlink()
+        return elapsed_s
 
     def unmount(self) -> None:
         with suppress(OSError):

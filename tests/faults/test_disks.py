@@ -220,7 +220,11 @@ def test_worker_with_a_slow_disk_lives(
     run.begin()
     slow = run.workers["c"]
     slow_disk.limit(_SLOW_BYTES_PER_S)
-    time.sleep(_SLOW_S)
+    slow_s = time.monotonic()
+    write_s = slow_disk.write_s(_SLOW_BYTES_PER_S)
+    record_property("write_s", write_s)
+    assert write_s > 0.5, "a write that takes a second by the limit"
+    time.sleep(max(slow_s + _SLOW_S - time.monotonic(), 0.0))
     record_property("recovery_s", eventually(run.is_owned, "each partition has an owner"))
     run.until_progress()
     assert not slow.has_ended
