@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TextIO, cast, get_args
@@ -17,6 +18,12 @@ LEVELS: Final[tuple[str, ...]] = get_args(LogLevel)
 _OURS: Final = "tidewheel"
 #: Logger of unreachable brokers; helper processes leave such lines to the workers.
 UNREACHABLE_LOGGER: Final = "tidewheel.streams.kafka.brokers"
+#: End of messages about an unreachable cluster. While a line about its broker is recent, warnings
+#: with this text are dropped: they say the same once more.
+UNREACHABLE_ADVICE: Final = (
+    "check that the brokers run, that this address is theirs, and security.protocol"
+)
+_RECENT_S: Final = 120.0
 #: Seconds for which an unchanged warning is not logged again.
 _REPEAT_S: Final = 60.0
 _log = logging.getLogger("tidewheel.worker")
@@ -56,6 +63,32 @@ def configure_logging(
     logging.captureWarnings(True)
     _configured.clear()
     _configured.append(_Configured(handler, level, dict(levels or {})))
+
+
+class _Unreachable:
+    """Time at which this process last found a broker unreachable, if ever."""
+
+    def __init__(self) -> None:
+        self._seen_s: float | None = None
+
+    def see(self) -> None:
+        self._seen_s = time.monotonic()
+
+    def forget(self) -> None:
+        self._seen_s = None
+
+    def covers(self, record: logging.LogRecord, text: str) -> bool:
+        """Return True for a warning that only repeats that the brokers can't be reached."""
+        return (
+            self._seen_s is not None
+            and time.monotonic() - self._seen_s < _RECENT_S
+            and record.levelno == logging.WARNING
+            and record.name != UNREACHABLE_LOGGER
+            and UNREACHABLE_ADVICE in text
+        )
+
+
+unreachable: Final = _Unreachable()
 
 
 def parse_log_levels(texts: Sequence[str]) -> tuple[LogLevel, dict[str, LogLevel]]:
@@ -216,7 +249,10 @@ class JsonFormatter(TextFormatter):
 
 
 class _RepeatFilter(logging.Filter):
-    """Drops a warning of Tidewheel whose text is that of its last one, for a minute."""
+    """Drops warnings of Tidewheel that say nothing new.
+
+    Their text is that of the last one, a minute ago at most, or they repeat that brokers are away.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,6 +263,8 @@ class _RepeatFilter(logging.Filter):
         if record.levelno < logging.WARNING or not record.name.startswith(_OURS):
             return True
         text, kind = record.getMessage(), (record.name, str(record.msg))
+        if unreachable.covers(record, text):
+            return False
         last, logged_s, dropped = self._last.get(kind, ("", 0.0, 0))
         if text == last and record.created - logged_s < _REPEAT_S:
             self._last[kind] = (text, logged_s, dropped + 1)

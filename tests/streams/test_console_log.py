@@ -10,6 +10,8 @@ import pytest
 
 from tidewheel.streams import console_log
 from tidewheel.streams.console_log import (
+    UNREACHABLE_ADVICE,
+    UNREACHABLE_LOGGER,
     LogFormat,
     LogLevel,
     adopt_program,
@@ -17,6 +19,7 @@ from tidewheel.streams.console_log import (
     configured_format,
     enable_loggers,
     parse_log_levels,
+    unreachable,
 )
 
 
@@ -38,6 +41,7 @@ def _logging_as_before() -> Iterator[None]:
         if isinstance(known, logging.Logger):
             known.disabled = False
     console_log._configured.clear()
+    unreachable.forget()
 
 
 def test_without_a_terminal_each_record_is_a_json_line() -> None:
@@ -206,6 +210,33 @@ def test_a_warning_is_not_repeated_without_change(monkeypatch: pytest.MonkeyPatc
     now_s += 61
     own.warning("trying again: %s", "busy")
     assert messages(out)[-1] == "trying again: busy (1 more like this)"
+
+
+def test_what_only_repeats_that_brokers_are_away_is_left_to_their_own_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An outage would else be a line of each component, every ten seconds."""
+    out, now_s = io.StringIO(), 1_000.0
+    configure_logging(stream=out)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    own = logging.getLogger("tidewheel.group")
+
+    def fail() -> None:
+        own.warning("describe topics: timed out; %s", UNREACHABLE_ADVICE)
+        own.error("the worker ended; %s", UNREACHABLE_ADVICE)
+        own.warning("no longer leader")
+
+    unreachable.see()
+    logging.getLogger(UNREACHABLE_LOGGER).warning("a:1 is away; %s", UNREACHABLE_ADVICE)
+    fail()
+    assert [text.partition(";")[0] for text in messages(out)] == [
+        "a:1 is away",
+        "the worker ended",
+        "no longer leader",
+    ]
+    now_s += 200
+    fail()
+    assert any("timed out" in text for text in messages(out)), "no broker has a recent line"
 
 
 def test_configuring_twice_doubles_no_line() -> None:

@@ -4,11 +4,10 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from tidewheel.streams.console_log import UNREACHABLE_ADVICE
 from tidewheel.streams.kafka.client.codes import LOGIN_FAILED, is_transient
 
-AWAY_ADVICE: Final = (
-    "check that the brokers run, that this address is theirs, and security.protocol"
-)
+AWAY_ADVICE: Final = UNREACHABLE_ADVICE
 LOGIN_ADVICE: Final = (
     "check security.protocol, sasl.* and ssl.* in kafka (or consumer, producer, admin)"
 )

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tidewheel.streams.console_log import UNREACHABLE_LOGGER
+from tidewheel.streams.console_log import UNREACHABLE_LOGGER, unreachable
 from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, LOGIN_ADVICE
 from tidewheel.streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
 from tidewheel.streams.kafka.client.settings import ClientKind, Config, construction_error
@@ -79,6 +79,8 @@ class ClientLog:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
             return
         facility = str(parts[0]) if parts else template
+        if facility == "GETPID":  # the coordinator is not known yet; the client asks again
+            level = logging.DEBUG
         if facility in _CONNECTION and _report_away(str(parts[-1])):
             return
         self.forward(level, facility, template % parts)
@@ -137,7 +139,10 @@ def _report_away(text: str) -> bool:
     if found is None:
         return False
     address, reason = found["address"], found["reason"].removesuffix(".")
-    if _ENDED_BY_US not in text and away.is_due(address):
+    if _ENDED_BY_US in text:
+        return True
+    unreachable.see()
+    if away.is_due(address):
         advice = f"; {AWAY_ADVICE}" if found["node"] == "bootstrap" else ""
         _BROKERS.warning("broker %s can't be reached: %s%s", address, reason, advice)
     return True

@@ -1,5 +1,6 @@
 """First contact without a cluster: early message, immediate stop."""
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,6 +41,15 @@ def test_an_unreachable_broker_is_named_long_before_the_timeout(
     assert exit_code_of(caught.value) is ExitCode.KAFKA_UNREACHABLE
     (said,) = [line for line in caplog.messages if "can't be reached" in line]
     assert said.startswith(f"broker {NOBODY} can't be reached: Connection refused; check that")
+
+
+@pytest.mark.slow
+def test_without_a_limit_it_waits_for_a_broker_until_it_is_stopped(admin: KafkaAdmin) -> None:
+    stopped = threading.Event()
+    stop = threading.Timer(1.0, stopped.set)
+    stop.start()
+    assert not admin.reach(stopped, timeout_s=math.inf)
+    stop.join()
 
 
 @pytest.mark.parametrize("told", [{}, {"offsets.retention.minutes": None}])
