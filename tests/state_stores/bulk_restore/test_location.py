@@ -273,7 +273,9 @@ def test_a_location_that_can_not_be_opened_is_reported_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("fsspec")
-    with pytest.raises(SnapshotRefused, match=r"nowhere://.*@x.*install tidewheel\[spark\]") as caught:
+    with pytest.raises(
+        SnapshotRefused, match=r"nowhere://.*@x.*install tidewheel\[spark\]"
+    ) as caught:
         SnapshotLocation("nowhere://canary:canary@x")
     assert "canary" not in str(caught.value)
 
