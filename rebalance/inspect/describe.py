@@ -305,6 +305,7 @@ def _is_at_home(group: Group, task: TaskId) -> bool:
 
 def _member_lines(group: Group) -> list[str]:
     lines = ["members"] if group.members else []
+    tasks_by_role = _tasks_by_role(group)
     for incarnation, record in sorted(
         group.members.items(), key=lambda item: (item[1].member, item[0])
     ):
@@ -316,24 +317,31 @@ def _member_lines(group: Group) -> list[str]:
         if record.reason and record.phase != MemberPhase.ACTIVE:
             words.append(f"- {record.reason}")
         lines.append(f"  {' '.join(words)}")
-        lines += _member_task_lines(group, incarnation)
+        lines += [
+            f"    {role} {' '.join(map(str, tasks[incarnation]))}"
+            for role, tasks in tasks_by_role.items()
+            if incarnation in tasks
+        ]
     return lines
 
 
-def _member_task_lines(group: Group, incarnation: str) -> list[str]:
+def _tasks_by_role(group: Group) -> dict[str, dict[str, list[TaskId]]]:
+    """Return tasks, sorted, by role and incarnation."""
     step = group.step
-    roles = {
-        "active": sorted(group.owned(incarnation)),
-        "learner": sorted(
-            task for task, copy in step.learners.items() if copy.incarnation == incarnation
-        ),
-        "standby": sorted(
-            task
+    places = {
+        "active": [(task, state.owner) for task, state in group.states.items() if state.owner],
+        "learner": [(task, copy.incarnation) for task, copy in step.learners.items()],
+        "standby": [
+            (task, incarnation)
             for task, copies in step.standbys.items()
-            if any(copy.incarnation == incarnation for copy in copies)
-        ),
+            for incarnation in {copy.incarnation for copy in copies}
+        ],
     }
-    return [f"    {role} {' '.join(map(str, tasks))}" for role, tasks in roles.items() if tasks]
+    tasks: dict[str, dict[str, list[TaskId]]] = {role: {} for role in places}
+    for role, pairs in places.items():
+        for task, incarnation in sorted(pairs):
+            tasks[role].setdefault(incarnation, []).append(task)
+    return tasks
 
 
 def _task_lines(group: Group) -> list[str]:

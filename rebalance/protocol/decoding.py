@@ -7,7 +7,7 @@ depends on the bytes alone: all readers skip the same records.
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -145,8 +145,10 @@ def _cleaner(annotation: Any) -> Callable[[Any], Any] | None:
     inner = [clean for clean in map(_cleaner, get_args(annotation)) if clean is not None]
     if not inner:
         return None
-    (clean,) = inner  # An array of texts or structs, or an optional one.
-    return lambda value: tuple(map(clean, value)) if isinstance(value, tuple) else clean(value)
+    (clean,) = inner  # An array of texts or structs, or an optional struct.
+    if get_origin(annotation) is tuple:
+        return lambda values: tuple(map(clean, values))
+    return clean
 
 
 def _plain(text: str) -> str:

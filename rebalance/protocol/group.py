@@ -31,7 +31,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRow,
     checksum,
 )
-from tidewheel.rebalance.protocol.table import Table
+from tidewheel.rebalance.protocol.table import Table, table_of
 
 _R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord, BootstrapRecord | BootstrappedRecord)
 
@@ -159,7 +159,7 @@ def _in_snapshot(group: Group, record: AnyRecord) -> Group:
         case SnapshotBegin():
             return replace(group, pending=Table())
         case _:
-            pending = Table.of(group.pending or {})
+            pending = table_of(group.pending or {})
             return replace(group, pending=pending.with_item(len(pending), record))
 
 
@@ -314,10 +314,10 @@ def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one a
         case StepRecord():
             return replace(group, step=_step(record))
         case TaskRecord():
-            states = Table.of(group.states).with_item(TaskId.parse(record.task), record)
+            states = table_of(group.states).with_item(TaskId.parse(record.task), record)
             return replace(group, states=states)
         case BootstrapRecord() | BootstrappedRecord():
-            loads = Table.of(group.bootstraps).with_item(record.store, record)
+            loads = table_of(group.bootstraps).with_item(record.store, record)
             return replace(group, bootstraps=loads)
         case LeaderClaim() | SnapshotBegin() | SnapshotEnd():
             return group
@@ -326,7 +326,7 @@ def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one a
 
 
 def _with_member(group: Group, record: MemberRecord) -> Group:
-    members, ended = Table.of(group.members), group.ended
+    members, ended = table_of(group.members), group.ended
     if record.phase == MemberPhase.GONE:
         ended = _latest(ended, (record.incarnation,))
     if _is_removal(record):

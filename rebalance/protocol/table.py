@@ -30,10 +30,6 @@ class Table(Mapping[_K, _V]):
         self._size = len(items)
         self._whole: Mapping[_K, _V] | None = items
 
-    @staticmethod
-    def of(items: "Mapping[_K, _V]") -> "Table[_K, _V]":
-        return items if isinstance(items, Table) else Table(items)
-
     def with_item(self, key: _K, value: _V) -> "Table[_K, _V]":
         return self._changed(key, value, self._size + (key not in self))
 
@@ -71,11 +67,6 @@ class Table(Mapping[_K, _V]):
     def __iter__(self) -> Iterator[_K]:
         return iter(self._merged())
 
-    def __eq__(self, other: object) -> bool:
-        return self._merged() == (other._merged() if isinstance(other, Table) else other)
-
-    __hash__ = None  # type: ignore[assignment]  # like a dict
-
     def __repr__(self) -> str:
         return f"Table({dict(self._merged())!r})"
 
@@ -87,3 +78,7 @@ class Table(Mapping[_K, _V]):
 
     def items(self) -> ItemsView[_K, _V]:
         return self._merged().items()
+
+
+def table_of(items: Mapping[_K, _V]) -> Table[_K, _V]:
+    return items if isinstance(items, Table) else Table(items)
