@@ -38,6 +38,7 @@ from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
 from tidewheel.streams.worker.metrics import TaskInfo, figures_of, task_infos
+from tidewheel.streams.worker.process_view import ProcessView, RestoreTimes
 from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
@@ -47,6 +48,7 @@ from tidewheel.tasks.processing.api.topology_spec import Partitioner
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 if TYPE_CHECKING:
+    from tidewheel.streams.web.http_server import HttpServer
     from tidewheel.streams.worker.key_directory import GroupDirectory
 
 _log = logging.getLogger("tidewheel")
@@ -125,6 +127,8 @@ class KafkaStreams:
         self._error: BaseException | None = None
         self._closer: threading.Thread | None = None
         self._group_directory: GroupDirectory | None = None
+        self._restore_times = RestoreTimes(self._application.clock.monotonic_s)
+        self._http_server: HttpServer | None = None
         self._paused: frozenset[int] = frozenset()
         self._is_in_run = False
         self._started_s = 0.0
@@ -175,18 +179,50 @@ class KafkaStreams:
         self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 
     def start(self) -> None:
-        """Start in the background; raise `StreamsError` if already started or closed."""
+        """Start in the background, with the HTTP server of `http_port`.
+
+        Raises:
+            StreamsError: It was started or closed before.
+            ConfigError: The HTTP server can't listen, or its packages are missing.
+        """
         with self._lock:
             if self._started:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
             if self.state in ENDED:
                 raise StreamsError("KafkaStreams was closed before; make a new one to run")
+            self._start_http_server()  # its address is part of the worker's entry in the group
             thread = self._new_thread(self._options.slot)
         enable_loggers()
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
         self._freed_memory.start()
         thread.start()
+
+    def _start_http_server(self) -> None:
+        if self._config.http_port is None:
+            return
+        from tidewheel.streams.web.serving import serve_view  # noqa: PLC0415 - needs the extra
+
+        self._http_server = serve_view(self.view)
+
+    @property
+    def http_url(self) -> str | None:
+        """Return the URL of the HTTP server that `http_port` asks for, while it runs."""
+        return None if self._http_server is None else self._http_server.url
+
+    @property
+    def view(self) -> ProcessView:
+        """Return a view of this process for `tidewheel.web`; its content is not public."""
+        return ProcessView(
+            application=self._application,
+            threads=self._shown,
+            state=lambda: self.state,
+            uptime_s=self._uptime_s,
+            tasks=self.tasks,
+            metrics=self.metrics,
+            group=lambda: self._directory().group(),
+            restore_times=self._restore_times,
+        )
 
     def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
         """Commit, close tasks and clients; return True if done within `timeout` (ms or timedelta).
@@ -389,10 +425,13 @@ class KafkaStreams:
 
         Totals are those of the present workers and tasks: a restarted worker begins at 0.
         """
-        now_s = self._application.clock.monotonic_s()
-        elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
+        elapsed_s = self._uptime_s()
         figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}
         return figures | figures_of(self._shown(), elapsed_s)
+
+    def _uptime_s(self) -> float:
+        now_s = self._application.clock.monotonic_s()
+        return max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
 
     def _directory(self) -> "GroupDirectory":
         from tidewheel.streams.worker.key_directory import group_directory  # noqa: PLC0415 - a fast start
@@ -572,6 +611,8 @@ class KafkaStreams:
         if self._group_directory is not None:
             self._group_directory.close()
         self._watchdog.close()
+        if self._http_server is not None:
+            self._http_server.close()
 
     def _restored(self, event: RestoreEvent) -> None:
         if event.kind in ("start", "end"):
@@ -579,6 +620,7 @@ class KafkaStreams:
                 "store %s: restore %s, %s-%d offsets %d to %d, %d records",
                 event.store, event.kind, event.topic, event.partition, event.start, event.end, event.restored,
             )  # fmt: skip
+        self._restore_times.record(event)
         if self._restore_listener is not None:
             self._restore_listener(event)
 

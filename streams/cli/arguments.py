@@ -107,6 +107,19 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
     return tasks
 
 
+def parse_http(text: str) -> dict[str, Any]:
+    """Parse `[HOST:]PORT` to settings; raise `ConfigError` for anything else.
+
+    >>> parse_http("8080"), parse_http("[::1]:0")
+    ({'http_port': 8080}, {'http_port': 0, 'http_host': '::1'})
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise ConfigError(f"--http {text!r}: give PORT or HOST:PORT, such as 8080 or 0.0.0.0:8080")
+    host = host.removeprefix("[").removesuffix("]")
+    return {"http_port": int(port)} | ({"http_host": host} if host else {})
+
+
 def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
     """Parse a `--timeout` to ms; raise `ConfigError`, with `advice` for less than `least_ms`.
 

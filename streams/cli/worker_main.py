@@ -149,6 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
+        # The program lives as long as the process: exclude its objects from garbage collection.
+        gc.freeze()
+        app.start()
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
         # A schema registry's error needs no traceback: its message names the cause.
         is_registry = isinstance(error, SchemaRegistryError)
@@ -156,8 +159,6 @@ def main(arguments: list[str] | None = None) -> int:
         if error.__cause__ is not None or is_unexpected:
             _log.error("the program could not be loaded", exc_info=log_trace(error))
         return _crashed(link, error)
-    # The program lives as long as the process: exclude its objects from garbage collection.
-    gc.freeze()
     _serve(app, link, start, drain_timeout_ms)
     if app.error is not None:
         return _crashed(link, app.error)
@@ -199,7 +200,6 @@ def _prepare(
 def _serve(
     app: KafkaStreams, link: SupervisorLink, start: StartWorker, drain_timeout_ms: int
 ) -> None:
-    app.start()
     interval_s = start.report_interval_ms / 1000
     next_report_s = time.monotonic() + interval_s
     while app.state not in _ENDED:

@@ -14,7 +14,7 @@ import msgspec
 
 from tidewheel.state_stores.bulk_restore.urls import HIDDEN, redacted_url
 from tidewheel.state_stores.rocksdb.options import meanings
-from tidewheel.streams.config.secrets import redacted
+from tidewheel.streams.config.secrets import is_reference, redacted
 from tidewheel.streams.config.sources import CLIENTS, DEFAULT, TABLES
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.user_functions import function_name
@@ -69,6 +69,9 @@ def displayed(option: str, value: Any) -> Any:
             shown = redacted(table) if option in CLIENTS else table
         case _ if option in CLIENTS:  # unchecked and no table: may contain secrets
             shown = HIDDEN
+        case _ if option == "http_token":
+            is_shown = value is None or (isinstance(value, str) and is_reference(value))
+            shown = value if is_shown else HIDDEN
         case str() if option == "snapshot_location":
             shown = redacted_url(value)
         case frozenset():

@@ -16,13 +16,16 @@ from tidewheel.streams.config.validators import (
     check_endpoint,
     check_extractor,
     check_handler,
+    check_host,
     check_label,
     check_location,
     check_name,
     check_optimization,
     check_partitioners,
+    check_port,
     check_replicas,
     check_rocksdb,
+    check_secret,
     check_serde,
     check_servers,
     check_store_format,
@@ -71,6 +74,9 @@ Name = Annotated[str, PlainValidator(check_name)]
 OptionalName = Annotated[str | None, optional(check_name)]
 OptionalTopic = Annotated[str | None, optional(check_topic)]
 OptionalLabel = Annotated[str | None, optional(check_label)]
+OptionalPort = Annotated[int | None, optional(check_port)]
+Host = Annotated[str, PlainValidator(check_host)]
+OptionalSecret = Annotated[str | None, optional(check_secret)]
 OptionalEndpoint = Annotated[str | None, optional(check_endpoint)]
 OptionalLocation = Annotated[str | None, optional(check_location)]
 Servers = Annotated[str, PlainValidator(check_servers)]

@@ -92,6 +92,9 @@ class StreamsOptions(TypedDict, total=False):
     session_timeout_ms: DurationOption
     worker_hang_timeout_ms: DurationOption
     max_call_ms: DurationOption
+    http_port: int | None
+    http_host: str
+    http_token: str | None
     kafka: PropertiesOption
     consumer: PropertiesOption
     producer: PropertiesOption

@@ -45,6 +45,8 @@ _FILE_NAMES: Final = frozenset({
 _NO_FILE: Final = frozenset({"probe"})
 
 _REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.*", re.DOTALL)
+#: Shortest token that clients of an HTTP server show.
+TOKEN_CHARACTERS_MIN: Final = 16
 #: Larger secret files are refused: they are no password or key, or are endless.
 _SECRET_MAX_BYTES: Final = 1024 * 1024
 
@@ -67,6 +69,20 @@ def is_reference(value: str) -> bool:
     (True, False)
     """
     return _REFERENCE.fullmatch(value) is not None
+
+
+def is_token(text: str) -> bool:
+    """Return True if a text may be the token of an HTTP server: long, and fit for a header.
+
+    >>> is_token("0123456789abcdef"), is_token("short"), is_token("0123456789 abcdef")
+    (True, False, False)
+    """
+    return (
+        len(text) >= TOKEN_CHARACTERS_MIN
+        and text.isascii()
+        and text.isprintable()
+        and " " not in text
+    )
 
 
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:

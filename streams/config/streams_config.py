@@ -39,6 +39,7 @@ SECTIONS: Final = {
     "default_key_serde": "Topology and topics",
     "deserialization_exception_handler": "Errors",
     "group_instance_id": "Groups",
+    "http_port": "HTTP",
     "kafka": "Kafka clients",
 }
 
@@ -289,7 +290,8 @@ class StreamsConfig(BaseModel, frozen=True):
     the topic use the same one."""
 
     application_server: types.OptionalEndpoint = None
-    """`host:port` at which other members reach this process's interactive queries."""
+    """`host:port` at which other members reach this process's interactive queries; with
+    `http_port` the default is the HTTP server's own address."""
 
     heartbeat_interval_ms: types.HeartbeatInterval = 500
     """Milliseconds between heartbeats to the group's leader, from 50."""
@@ -307,6 +309,18 @@ class StreamsConfig(BaseModel, frozen=True):
     """Maximum milliseconds of one call of user code (a mapper, a serde, `init()`, a punctuation);
     0: unlimited. A longer call counts as hanging: an error names the function, its line and the
     record, and the tasks move. The only member of a group keeps waiting."""
+
+    http_port: types.OptionalPort = None
+    """Port of the HTTP server with metrics, health, state and interactive queries; 0 selects a free
+    one, and worker n of `tidewheel run --workers N` adds n. None: no server. It needs
+    `tidewheel[web]`."""
+
+    http_host: types.Host = "127.0.0.1"
+    """Address on which the HTTP server listens. One that other machines reach needs `http_token`."""
+
+    http_token: types.OptionalSecret = None
+    """Token that HTTP clients show (`Authorization: Bearer TOKEN`), of at least 16 characters;
+    `file:/path` and `env:NAME` are resolved at the start. `/healthz` and `/readyz` need none."""
 
     kafka: types.KafkaProperties = Field(default_factory=_empty)
     """librdkafka properties of every client, such as `security.protocol` and `sasl.*`. Values

@@ -19,6 +19,7 @@ from tidewheel.rebalance.assignors.builtin import BUILT_IN
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config.client_properties import BadPropertyError
 from tidewheel.streams.config.names import import_object, importable_name, is_importable_name
+from tidewheel.streams.config.secrets import TOKEN_CHARACTERS_MIN, is_reference, is_token
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.definitions.store_suppliers import (
     DslStoreFormat,
@@ -45,6 +46,7 @@ _UNIT_BYTES: Final = {
 }  # fmt: skip
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
+_HOST: Final = re.compile(r"[0-9A-Za-z._:%-]{1,253}")
 #: Matches `s3:/bucket` and `file:/path`, which would be read as directories, but not
 #: `simplecache::s3://bucket`.
 _HALF_A_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//|:)")
@@ -211,6 +213,28 @@ def check_endpoint(value: object) -> str:
     if isinstance(value, str) and _address(value):
         return value
     raise ValueError("must be the 'host:port' at which other members reach this process")
+
+
+def check_port(value: object) -> int:
+    text = str(value)
+    if isinstance(value, int | str) and text.isdecimal() and int(text) <= _PORT_MAX:
+        return int(text)
+    raise ValueError(f"must be a port, from 1 to {_PORT_MAX}, or 0 for a free one")
+
+
+def check_host(value: object) -> str:
+    if isinstance(value, str) and _HOST.fullmatch(value):
+        return value
+    raise ValueError("must be an address or host name of this machine, as '127.0.0.1' or '0.0.0.0'")
+
+
+def check_secret(value: object) -> str:
+    if isinstance(value, str) and (is_reference(value) or is_token(value)):
+        return value
+    raise ValueError(
+        f"must be {TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, as `openssl rand -hex 16` prints "
+        "them, or a reference to them, as 'file:/run/secrets/token' or 'env:NAME'"
+    )
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

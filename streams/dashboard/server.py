@@ -7,16 +7,13 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from starlette.applications import Starlette
 
-from tidewheel.streams.dashboard.connection import CONNECTIONS_MAX, Connection
 from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.processes.signals import signals_handled
+from tidewheel.streams.web.http_server import server_config
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: Seconds at shutdown for viewers that do not read their data.
-_END_S: Final = 3
 
 
 def serve(
@@ -33,23 +30,6 @@ def serve(
         _Server(config, poller).run(sockets=[listening])
     if poller.failure is not None:
         raise poller.failure
-
-
-def server_config(app: Starlette) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=_END_S,
-    )
 
 
 class _Server(uvicorn.Server):

@@ -15,12 +15,11 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tidewheel.streams.dashboard.access_control import Guard
 from tidewheel.streams.dashboard.metrics import metrics_text
 from tidewheel.streams.dashboard.poller import GroupPoller, PollResult
-
-#: Maximum concurrent event streams; more viewers get 503.
-STREAMS_MAX: Final = 32
+from tidewheel.streams.web.access_control import Guard
+from tidewheel.streams.web.connection import STREAMS_MAX
+from tidewheel.streams.web.prometheus import TEXT_TYPE
 
 #: Page file and media type by URL path.
 _PAGE: Final = {
@@ -28,7 +27,8 @@ _PAGE: Final = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Paths without a token: they show nothing about the group.
+_OPEN: Final = frozenset({*_PAGE, "/healthz"})
 
 
 def build_app(
@@ -55,7 +55,15 @@ def build_app(
     app = Starlette(
         routes=routes,
         lifespan=poll_while_serving,
-        middleware=[Middleware(Guard, names=tuple(names), token=token)],
+        middleware=[
+            Middleware(
+                Guard,
+                names=tuple(names),
+                token=token,
+                open_paths=_OPEN,
+                advice="use its address, or start it with --allowed-host NAME",
+            )
+        ],
     )
     app.router.redirect_slashes = False  # Redirects would echo parts of the request.
     return app
@@ -114,7 +122,7 @@ class _Answers:
 
     async def metrics(self, _: Request) -> Response:
         text = metrics_text(self._application_id, self._poller.now())
-        return Response(text, media_type=_METRICS_TYPE)
+        return Response(text, media_type=TEXT_TYPE)
 
     async def _stream(self) -> AsyncGenerator[bytes]:
         clock = asyncio.get_running_loop()

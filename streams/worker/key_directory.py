@@ -48,6 +48,7 @@ class GroupDirectory:
     def __init__(self, application: Application, follow: Callable[[], FollowedLog | None]) -> None:
         self._spec = application.spec
         self._config = application.config
+        self._application = application
         self._follow = follow
         self._lock = threading.Lock()
         self._log: FollowedLog | None = None
@@ -80,7 +81,7 @@ class GroupDirectory:
         choose = (
             partitioner_of(serde) if partitioner is None else without_headers(partitioner, headers)
         )
-        endpoint = self._config.application_server
+        endpoint = self._application.endpoint
         return where_is(
             self.group(),
             self._spec,

@@ -131,6 +131,11 @@ class StreamThread:
                 self.life.pause(paused=paused)
 
     @property
+    def slot(self) -> int | None:
+        """Return the number of its state directory; None before the first life has it."""
+        return None if self._slot is None else self._slot.slot
+
+    @property
     def worker(self) -> StreamWorker | None:
         return None if self.life is None else self.life.worker
 

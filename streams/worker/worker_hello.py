@@ -83,7 +83,7 @@ def _join(
         host=socket.gethostname(),
         pid=os.getpid(),
         process_id=process_id,
-        endpoint=config.application_server,
+        endpoint=application.endpoint,
         rack=config.rack_id,
         tags=dict(config.client_tags),
         threads=range_threads(config),

@@ -118,6 +118,8 @@ class CommitDriver:
         self._metrics.commit_times = CommitTimes(
             number + 1, total_s + took_s, max(longest_s, took_s)
         )
+        self._metrics.commit_latency.observe(took_s)
+        self._metrics.committed = self.round.committed
         self.schedule.record_complete(
             self._clock.monotonic_s(), took_s, keeps_up=self.keeps_up, was_early=was_early
         )

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.figures import LATENCY_S, Histogram
+from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.processing.engine.error_policy import ErrorCounts
 from tidewheel.tasks.task.task import Task
 
 
@@ -21,6 +24,7 @@ class WorkerMetrics:
     Attributes:
         rounds: Rounds of the loop; the call watch detects a blocked loop by them.
         lags: Unprocessed offsets of each input partition at the last commit.
+        committed: Committed offset of each input partition; its rows are in the stores.
     """
 
     def __init__(self) -> None:
@@ -30,6 +34,9 @@ class WorkerMetrics:
         self.rolled_back = 0
         self.rounds = 0
         self.lags: dict[TopicPartition, int] = {}
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.commit_latency = Histogram(LATENCY_S)
+        self.errors = ErrorCounts()
 
     @property
     def commits(self) -> int:

@@ -187,6 +187,7 @@ class StreamWorker:
         policy = ErrorPolicy(
             settings.handlers,
             lambda columns: collector.add(columns, internal=False),
+            counts=self.metrics.errors,
             locations=self.plan.locations(),
         )
         collector.policy = policy

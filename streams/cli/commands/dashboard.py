@@ -14,11 +14,16 @@ from tidewheel.streams.cli.aside import exit_immediately
 from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
 from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.cli.status_reader import StatusReader, check_interval
-from tidewheel.streams.config.secrets import is_reference, resolve_secrets
-from tidewheel.streams.dashboard.address import Address
+from tidewheel.streams.config.secrets import (
+    TOKEN_CHARACTERS_MIN,
+    is_reference,
+    is_token,
+    resolve_secrets,
+)
 from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.web.address import Address
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -26,7 +31,6 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 _NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
 _EPISODES: Final = 10
 _PORT_MAX: Final = 65_535
-_TOKEN_MIN: Final = 16
 
 
 def dashboard(
@@ -141,9 +145,9 @@ def _secret(reference: str) -> str:
             "--token: give env:NAME or file:/path, not the token itself: everybody on this machine can read command lines"
         )
     token = str(resolve_secrets({"token": reference}, "dashboard")["token"])
-    if len(token) < _TOKEN_MIN or not token.isascii() or not token.isprintable() or " " in token:
+    if not is_token(token):
         raise ConfigError(
-            f"--token {reference}: a token is at least {_TOKEN_MIN} characters of ASCII without blanks, as "
+            f"--token {reference}: a token is at least {TOKEN_CHARACTERS_MIN} characters of ASCII without blanks, as "
             "`openssl rand -hex 16` makes one"
         )
     return token

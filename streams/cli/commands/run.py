@@ -1,7 +1,7 @@
 """`tidewheel run`: the workers of an application, under a supervisor."""
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -9,6 +9,7 @@ from tidewheel.streams.cli.arguments import (
     LogLevels,
     SettingsOptions,
     check_workers,
+    parse_http,
     parse_tasks,
 )
 from tidewheel.streams.console_log import LogFormat, configure_logging, parse_log_levels
@@ -32,6 +33,7 @@ def run(
     create_topics: _Flag = False,
     accept_offsets: _Flag = False,
     restart: bool = True,
+    http: str | None = None,
     log_level: LogLevels = ("info",),
     log_format: LogFormat | None = None,
     settings: SettingsOptions | None = None,
@@ -56,6 +58,8 @@ def run(
             gone.
         restart: Restart crashed workers, and wait for brokers without a limit. Otherwise the first crash ends the command with the exit
             code of its cause.
+        http: [HOST:]PORT for metrics, health, state and queries (`http_host`, `http_port`); worker
+            n adds n to the port. Needs the extra `web`; a host that others reach needs `http_token`.
         log_level: Lowest level to log, of Tidewheel and of the program: debug, info, warning or
             error. Other loggers stay at warning; NAME=LEVEL sets the level of one. Repeatable.
         log_format: text or json; default: text on a terminal, JSON lines elsewhere.
@@ -70,13 +74,14 @@ def run(
             f"--workers {workers}: there are fewer tasks in --tasks; correct the number"
         )
     settings = settings or SettingsOptions()
-    accepted = {"accept_offsets": True} if accept_offsets else {}
+    accepted: dict[str, Any] = {"accept_offsets": True} if accept_offsets else {}
+    served = {} if http is None else parse_http(http)
     is_grouped = not fixed_assignment and chosen is None
     process_id = secrets.token_hex(8)
     starts = [
         StartWorker(
             target=target,
-            overrides=settings.overrides() | accepted,
+            overrides=settings.overrides() | accepted | served,
             config_file=settings.config_file(),
             slot=slot,
             workers=workers,

@@ -23,6 +23,13 @@ class SystemClock:
         return time.monotonic()
 
 
+class Announced:
+    """Address of this process in its group; the HTTP server sets it before the start."""
+
+    def __init__(self) -> None:
+        self.endpoint: str | None = None
+
+
 class Application(msgspec.Struct, frozen=True, kw_only=True):
     """Program, settings and shared state of a running application.
 
@@ -42,6 +49,12 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     on_restore: Callable[[RestoreEvent], None]
     on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None
     runs: RunMaker | None = None
+    announced: Announced = msgspec.field(default_factory=Announced)
+
+    @property
+    def endpoint(self) -> str | None:
+        """Return the `host:port` at which other members reach this process."""
+        return self.announced.endpoint or self.config.application_server
 
     @property
     def is_fixed(self) -> bool:

@@ -4,6 +4,7 @@ Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, K
 """
 
 import logging
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -60,12 +61,27 @@ class ErrorHandlers:
     late_records: bool = False
 
 
+class ErrorCounts:
+    """Skipped records and dead letters of one worker; its key ranges count in several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.skipped = 0
+        self.dead_letters = 0
+
+    def add(self, *, skipped: int = 0, dead_letters: int = 0) -> None:
+        with self._lock:
+            self.skipped += skipped
+            self.dead_letters += dead_letters
+
+
 class ErrorPolicy:
     def __init__(
         self,
         handlers: ErrorHandlers,
         emit: Callable[[OutputColumns], None],
         drops: DropLog | None = None,
+        counts: ErrorCounts | None = None,
         *,
         locations: Mapping[str, str] | None = None,
     ) -> None:
@@ -75,13 +91,12 @@ class ErrorPolicy:
             locations: User's line that defined each node: "shop.py:12".
         """
         self.drops = DropLog() if drops is None else drops
+        self.counts = ErrorCounts() if counts is None else counts
         self._handlers = handlers
         self._emit = emit
         self._locations = locations or {}
         #: Places whose frames were logged; later skips there log their message alone.
         self._traced: set[str] = set()
-        self.skipped = 0
-        self.dead_letters = 0
         #: By task id, skipped outputs that failed in the worker's collector or producer: the tasks'
         #: own counters lack them.
         self.skipped_outputs: Counter[str] = Counter()
@@ -101,14 +116,16 @@ class ErrorPolicy:
         assert topic is not None, "asked only if late records are kept"
         raw = (context.raw_key, context.raw_value)
         self._emit(_columns(dead_letter(topic, context, LateRecordError(why), raw), context))
-        self.dead_letters += 1
+        self.counts.add(dead_letters=1)
 
     def without_dead_letters(self) -> "ErrorPolicy":
-        return self.emitting(lambda _columns: None)
+        return ErrorPolicy(
+            self._handlers, lambda _columns: None, self.drops, locations=self._locations
+        )
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
         """Return the same policy with another writer of dead letters, for a key range."""
-        return ErrorPolicy(self._handlers, emit, self.drops, locations=self._locations)
+        return ErrorPolicy(self._handlers, emit, self.drops, self.counts, locations=self._locations)
 
     def apply(
         self,
@@ -138,11 +155,11 @@ class ErrorPolicy:
         response = self._response(setting, context, record, error, raw)
         for letter in () if dead_letter else response.dead_letter_records:
             self._emit(_columns(letter, context))
-            self.dead_letters += 1
+            self.counts.add(dead_letters=1)
         if response.action == "retry" and retriable:
             return "retry"
         if response.action == "continue" and not internal:
-            self.skipped += 1
+            self.counts.add(skipped=1)
             verb = "a dead letter is lost: it failed" if dead_letter else "skipped"
             _log.warning(
                 "%s",

@@ -159,7 +159,7 @@ MUTANTS: Final = (
     Mutant(
         name="dashboard-token",
         rule="the dashboard shows the group to holders of its token only",
-        file="streams/dashboard/access_control.py",
+        file="streams/web/access_control.py",
         old='        return fits and scheme.lower() == "bearer"\n',
         new='        return bool(fits) or scheme.lower() == "bearer"\n',
         test="tests/streams/dashboard/test_web.py::test_no_group_data_are_sent_without_the_token",

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from tests.streams.dashboard.polled_groups import polled_group
-from tidewheel.streams.dashboard import connection
+from tidewheel.streams.web import connection
 from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app

@@ -15,6 +15,7 @@ _ROOT: Final = Path(__file__).parents[3]
 #: The code that compares what somebody shows with what they must know.
 _DOORS: Final = (
     *sorted((_ROOT / "streams" / "dashboard").rglob("*.py")),
+    *sorted((_ROOT / "streams" / "web").rglob("*.py")),
     _ROOT / "streams" / "cli" / "commands" / "dashboard.py",
     _ROOT / "streams" / "kafka" / "admin" / "transaction_requests.py",
 )

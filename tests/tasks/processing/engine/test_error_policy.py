@@ -85,7 +85,7 @@ def test_continue_skips_the_record_and_logs_it(
     outcome = Outcome(stage, "continue")
     with caplog.at_level(logging.WARNING):
         assert outcome.fail() == "continue"
-    assert (outcome.policy.skipped, outcome.emitted) == (1, [])
+    assert (outcome.policy.counts.skipped, outcome.emitted) == (1, [])
     (line,) = caplog.messages
     assert "in-2 offset 77" in line
     assert "raw value" not in line
@@ -160,7 +160,7 @@ def test_a_handler_function_gets_context_record_and_error(stage: ErrorStage) -> 
         ("x", [b"k"], [9]),
         ("y", [b"k"], [9]),
     ]
-    assert outcome.policy.dead_letters == 2
+    assert outcome.policy.counts.dead_letters == 2
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -254,7 +254,7 @@ def test_retry_counts_only_for_retriable_errors(stage: ErrorStage, retriable: bo
     outcome = Outcome(stage, lambda *_: ErrorResponse(action="retry"))
     if retriable:
         assert outcome.fail(retriable=True) == "retry"
-        assert outcome.policy.skipped == 0
+        assert outcome.policy.counts.skipped == 0
     else:
         with pytest.raises(RecordFailedError, match="retry"):
             outcome.fail()
@@ -310,4 +310,4 @@ def test_errors_of_an_unreachable_registry_bypass_the_handlers(
     with pytest.raises(SchemaRegistryError, match="http://r"):
         outcome.fail(error)
     assert outcome.emitted == []
-    assert outcome.policy.skipped == 0
+    assert outcome.policy.counts.skipped == 0

@@ -1,4 +1,4 @@
-"""Listening address of a dashboard."""
+"""Listening address of a dashboard or worker."""
 
 import ipaddress
 import socket
@@ -19,13 +19,13 @@ class Address:
     port: int
 
     @classmethod
-    def found(cls, host: str, port: int) -> "Address":
+    def found(cls, host: str, port: int, *, option: str = "--host ") -> "Address":
         """Return the first address of a host, IPv4 before IPv6; raise `ConfigError`."""
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"--host {host}: no such address ({error}); give one of this machine, such as 127.0.0.1"
+                f"{option}{host}: no such address ({error}); give one of this machine, such as 127.0.0.1"
             ) from error
         addresses = [str(row[4][0]) for row in rows]
         return cls(host=min(addresses, key=lambda each: ":" in each), port=port)
@@ -53,6 +53,10 @@ class Address:
         if self._ip.is_unspecified:
             host = "::1" if self._ip.version == _IPV6 else "127.0.0.1"
         return f"http://{HostInfo(host, port)}/"
+
+    @property
+    def is_unspecified(self) -> bool:
+        return self._ip.is_unspecified
 
     @property
     def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -6,8 +6,8 @@ from typing import Final, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from tidewheel.streams.dashboard.web import STREAMS_MAX
-
+#: Maximum concurrent event streams; more viewers get 503.
+STREAMS_MAX: Final = 32
 #: Seconds to send a whole request, from the connection's start or the last answer.
 REQUEST_S: Final = 10.0
 #: Seconds a viewer may leave data unread.

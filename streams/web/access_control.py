@@ -1,4 +1,4 @@
-"""Access checks and security headers of the dashboard.
+"""Access checks and security headers of the dashboard and of workers' HTTP servers.
 
 Other sites' pages can send requests here, also under their own name (DNS rebinding). So the Host
 name must be known, cross-site requests are refused, and no cookie holds the token.
@@ -13,9 +13,6 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-#: Paths without a token: they show nothing about the group.
-_OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz"})
 
 #: `Sec-Fetch-Site` values of the dashboard's own page and of typed addresses.
 _SAME_SITE: Final = frozenset({"same-origin", "none"})
@@ -36,13 +33,28 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Access control around an ASGI application; with a token, group data requires it."""
+    """Access control around an ASGI application; with a token, all other paths require it.
+
+    Args:
+        names: Accepted Host names besides numeric addresses; None accepts all, which is safe only
+            with a token: a page of another site does not know it.
+        open_paths: Paths without a token.
+        advice: Next step in the refusal of a Host name.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None
+        self,
+        app: ASGIApp,
+        *,
+        names: Iterable[str] | None = (),
+        token: str | None = None,
+        open_paths: Iterable[str] = (),
+        advice: str = "use its address",
     ) -> None:
         self._app = app
-        self._names = frozenset({"localhost", *map(_plain, names)})
+        self._names = None if names is None else frozenset({"localhost", *map(_plain, names)})
+        self._open_paths = frozenset(open_paths)
+        self._advice = advice
         self._token = None if token is None else _digest(token.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,15 +73,14 @@ class Guard:
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         if not self._is_known(headers.getlist("host")):
             return PlainTextResponse(
-                "This dashboard does not answer to the name it was asked by: use its address, or start it with "
-                "--allowed-host NAME.\n",
+                f"This server does not answer to the name it was asked by: {self._advice}.\n",
                 status_code=421,
             )
         if _is_of_another_site(headers):
             return PlainTextResponse("Another site asked for this.\n", status_code=403)
-        if path not in _OPEN and not self._has_token(headers.getlist("authorization")):
+        if path not in self._open_paths and not self._has_token(headers.getlist("authorization")):
             return PlainTextResponse(
-                "Show the dashboard's token: Authorization: Bearer TOKEN\n",
+                "Show the token: Authorization: Bearer TOKEN\n",
                 status_code=401,
                 headers={"www-authenticate": "Bearer"},
             )
@@ -80,6 +91,8 @@ class Guard:
         if len(hosts) != 1:
             return False
         name = host_name(hosts[0])
+        if self._names is None:
+            return bool(name)
         return name in self._names or _is_address(name)
 
     def _has_token(self, shown: list[str]) -> bool:

@@ -1,0 +1,278 @@
+"""Figures of a process for Prometheus and OpenTelemetry, under Kafka Streams' names.
+
+Workers count anyway; all here is read by the thread that asks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.rocksdb.task_database import FIGURES, TaskDatabase
+from tidewheel.streams.worker.application.application_state import KafkaStreamsState
+from tidewheel.streams.worker.stream_thread import StreamThread
+from tidewheel.tasks.calls.call_watch import longest_ms
+from tidewheel.tasks.figures import Family, HistogramValues, Kind, Labels
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.task.state_manager import StateManager
+
+#: Most samples of one family; further ones are counted in `client-left-out-samples`.
+SAMPLES_MAX: Final = 5_000
+
+_UNSLOTTED: Final = ""
+
+
+class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process knows of itself besides its threads."""
+
+    state: KafkaStreamsState
+    uptime_s: float
+    restore_latency: HistogramValues
+
+
+def families(threads: Sequence[StreamThread], process: ProcessFigures) -> list[Family]:
+    """Return all families, each with at most `SAMPLES_MAX` samples."""
+    workers = [(_slot(thread), thread.worker) for thread in threads if thread.worker is not None]
+    found = [
+        *_client(threads, process),
+        *_threads(workers),
+        *_tasks(workers),
+        *_nodes(workers),
+        *_stores(workers),
+        *_global_stores(threads),
+    ]
+    left_out = sum(max(len(family.samples) - SAMPLES_MAX, 0) for family in found)
+    limited = [
+        family
+        if len(family.samples) <= SAMPLES_MAX
+        else family._replace(samples=dict(sorted(family.samples.items())[:SAMPLES_MAX]))
+        for family in found
+    ]
+    text = "Samples left out because a figure has too many labels"
+    return [*limited, Family("client-left-out-samples", "gauge", text, (), {(): left_out})]
+
+
+def _slot(thread: StreamThread) -> str:
+    return _UNSLOTTED if thread.slot is None else str(thread.slot)
+
+
+def _client(threads: Sequence[StreamThread], process: ProcessFigures) -> Iterator[Family]:
+    states = {(state.value,): int(state is process.state) for state in KafkaStreamsState}
+    yield Family("client-state", "gauge", "1 for the state it is in", ("state",), states)
+    alive = sum(thread.error is None for thread in threads)
+    yield Family("client-alive-stream-threads", "gauge", "Worker threads", (), {(): alive})
+    yield Family(
+        "client-uptime-seconds", "gauge", "Time since the start", (), {(): process.uptime_s}
+    )
+    yield Family(
+        "client-restore-latency-seconds",
+        "histogram",
+        "Time from the start to the end of one store's restore",
+        (),
+        {(): process.restore_latency},
+    )
+
+
+#: Name, kind, text, and value of each figure of a worker.
+_OF_WORKER: Final[tuple[tuple[str, Kind, str, Any], ...]] = (
+    ("poll-records-total", "counter", "Records read", lambda worker: worker.metrics.consumed),
+    ("process-total", "counter", "Records processed", lambda worker: worker.metrics.processed),
+    ("commit-total", "counter", "Commits", lambda worker: worker.metrics.commits),
+    (
+        "commit-latency-seconds",
+        "histogram",
+        "Duration of commits",
+        lambda worker: worker.metrics.commit_latency.values,
+    ),
+    (
+        "rolled-back-total",
+        "counter",
+        "Rollbacks after a transaction of unknown outcome",
+        lambda worker: worker.metrics.rolled_back,
+    ),
+    (
+        "skipped-records-total",
+        "counter",
+        "Records that exception handlers skipped",
+        lambda worker: worker.metrics.errors.skipped,
+    ),
+    (
+        "dead-letters-total",
+        "counter",
+        "Records written to a dead-letter topic",
+        lambda worker: worker.metrics.errors.dead_letters,
+    ),
+    (
+        "longest-call-seconds",
+        "gauge",
+        "Longest call of user code in progress, 0 below a second",
+        lambda worker: longest_ms(worker.call_watch) / 1000,
+    ),
+)
+_OF_UPDATER: Final[tuple[tuple[str, Kind, str, Any], ...]] = (
+    (
+        "restore-total",
+        "counter",
+        "Changelog records and snapshot rows restored",
+        lambda updater: updater.restored_records,
+    ),
+    (
+        "restore-remaining-records",
+        "gauge",
+        "Offsets that tasks must restore before they run",
+        lambda updater: updater.remaining_records,
+    ),
+    (
+        "restore-remaining-seconds",
+        "gauge",
+        "Estimated time of these restores, -1 while unknown",
+        lambda updater: updater.restore_remaining_s,
+    ),
+    (
+        "restore-waits",
+        "gauge",
+        "Restores without progress",
+        lambda updater: len(updater.waits),
+    ),
+)
+
+
+def _threads(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+    for name, kind, text, value_of in _OF_WORKER:
+        values = {(slot,): value_of(worker) for slot, worker in workers}
+        yield Family(f"thread-{name}", kind, text, ("slot",), values)
+    for name, kind, text, value_of in _OF_UPDATER:
+        values = {
+            (slot,): value_of(updater)
+            for slot, worker in workers
+            if (updater := worker.updater) is not None
+        }
+        yield Family(f"thread-{name}", kind, text, ("slot",), values)
+    counts: dict[Labels, int] = {}
+    for slot, worker in workers:
+        roles = ["active"] * len(worker.tasks) + [
+            copy.role for copy in list(worker.copies.values())
+        ]
+        for role in ("active", "standby", "learner"):
+            counts[slot, role] = roles.count(role)
+    yield Family("thread-tasks", "gauge", "Tasks by role", ("slot", "role"), counts)
+
+
+#: Figure of `TaskCounts.metrics`, kind and text.
+_OF_TASK: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("process-total", "counter", "Records processed"),
+    ("dropped-records-total", "counter", "Records that a rule dropped (null keys, late records)"),
+    ("skipped-records-total", "counter", "Records that exception handlers skipped"),
+    ("punctuate-total", "counter", "Punctuations"),
+    ("enforced-processing-total", "counter", "Records processed without waiting for other inputs"),
+    ("buffered-records", "gauge", "Records fetched and not processed"),
+)
+
+
+def _tasks(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+    figures = {
+        (slot, str(task_id)): task.figures.metrics()
+        for slot, worker in workers
+        for task_id, task in list(worker.tasks.items())
+    }
+    for name, kind, text in _OF_TASK:
+        values = {labels: of_task[name] for labels, of_task in figures.items()}
+        yield Family(f"task-{name}", kind, text, ("slot", "task"), values)
+    yield Family(
+        "task-records-lag",
+        "gauge",
+        "Offsets from the processed position to the end of the input",
+        ("slot", "topic", "partition"),
+        {
+            (slot, at.topic, str(at.partition)): lag
+            for slot, worker in workers
+            for at, lag in worker.lags().items()
+        },
+    )
+    yield Family(
+        "task-standby-lag",
+        "gauge",
+        "Offsets that a copy is behind its changelogs; -1 while unknown",
+        ("slot", "task", "role"),
+        {
+            (slot, str(copy.task_id), copy.role): copy.status().lag
+            for slot, worker in workers
+            for copy in list(worker.copies.values())
+        },
+    )
+
+
+def _nodes(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+    yield Family(
+        "node-dropped-records-total",
+        "counter",
+        "Records that an operator dropped, by reason",
+        ("slot", "task", "node", "reason"),
+        {
+            (slot, str(task_id), node, reason): drop.count
+            for slot, worker in workers
+            for task_id, task in list(worker.tasks.items())
+            for (node, reason), drop in task.counters.drops.items()
+        },
+    )
+
+
+_BYTES: Final = {
+    "block-cache-capacity",
+    "block-cache-usage",
+    "cur-size-all-mem-tables",
+    "estimate-table-readers-mem",
+    "live-sst-files-size",
+    "size-all-mem-tables",
+    "total-sst-files-size",
+}
+#: Figures of the cache that all databases of a process share: their sum has no meaning.
+_SHARED: Final = {"block-cache-capacity", "block-cache-usage"}
+
+
+def _stores(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+    """Yield RocksDB's figures: sums over the tasks and copies of each store."""
+    totals: dict[str, dict[Labels, int]] = {name: {} for name in FIGURES}
+    for slot, worker in workers:
+        stores = [task.stores for task in list(worker.tasks.values())]
+        stores += [copy.task.stores for copy in list(worker.copies.values())]
+        for store, figures in _databases(stores):
+            for name, value in figures.items():
+                labels = () if name in _SHARED else (slot, store)
+                values = totals[name]
+                values[labels] = value if name in _SHARED else values.get(labels, 0) + value
+    for name in FIGURES:
+        unit = "-bytes" if name in _BYTES else ""
+        level = "client" if name in _SHARED else "store"
+        labels = () if name in _SHARED else ("slot", "store")
+        text = f"RocksDB's rocksdb.{name}"
+        yield Family(f"{level}-{name}{unit}", "gauge", text, labels, totals[name])
+
+
+def _databases(stores: Iterable[StateManager]) -> Iterator[tuple[str, dict[str, int]]]:
+    for manager in stores:
+        for store in manager.specs:
+            # A task that closes meanwhile has no figures.
+            with suppress(KeyError, StreamsError):
+                database = manager.database(store)
+                if isinstance(database, TaskDatabase):
+                    yield store, database.figures(store)
+
+
+def _global_stores(threads: Sequence[StreamThread]) -> Iterator[Family]:
+    lives = [thread.life.globals for thread in threads if thread.life is not None]
+    figures = next((globals_.metrics() for globals_ in lives if globals_ is not None), None)
+    values = {} if figures is None else {(): figures["restore-remaining-records-total"]}
+    text = "Offsets that global stores are behind their topics"
+    yield Family("client-global-restore-remaining-records", "gauge", text, (), values)
+
+
+def position_of(worker: StreamWorker, task_id: TaskId) -> dict[TopicPartition, int]:
+    """Return the committed offsets of a task's inputs, whose rows its stores have."""
+    task = worker.tasks.get(task_id)
+    committed = dict(worker.metrics.committed)
+    inputs = () if task is None else task.inputs
+    return {at: committed[at].offset for at in inputs if at in committed}
