@@ -17,14 +17,14 @@ class Family(NamedTuple):
 
     Attributes:
         name: Level and Kafka Streams' name, as "task-process-total"; a unit ends it.
-        samples: Value by labels; of a histogram `HistogramValues`.
+        samples: Value by `Labels`; of a histogram `HistogramValues`.
     """
 
     name: str
     kind: Kind
     text: str
     labels: tuple[str, ...]
-    samples: Mapping[Labels, Any]
+    samples: Mapping[Any, Any]
 
 
 class HistogramValues(NamedTuple):

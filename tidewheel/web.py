@@ -6,15 +6,19 @@ Needs `pip install 'tidewheel[web]'`. With `http_port` each worker serves all of
 from starlette.types import ASGIApp
 
 from tidewheel.streams.kafka_streams import KafkaStreams
+from tidewheel.streams.web.query_app import queries_app
+from tidewheel.streams.web.query_client import QueryClient, QueryPlace, QueryResult, QueryRow
+from tidewheel.streams.web.query_request import Limits
 from tidewheel.streams.web.worker_app import worker_app
 
-__all__ = ["app"]
+__all__ = ["Limits", "QueryClient", "QueryPlace", "QueryResult", "QueryRow", "app", "queries"]
 
 
 def app(streams: KafkaStreams, *, token: str | None = None) -> ASGIApp:
-    """Return an ASGI application with `/metrics`, `/healthz`, `/readyz` and `/state`.
+    """Return an ASGI application with metrics, health, state and queries.
 
-    Serve it, or mount it in an application of yours, where the process runs.
+    Serve it where the process runs, or mount it in an application of yours. Its paths are
+    `/metrics`, `/healthz`, `/readyz`, `/state`, and those of `queries`.
 
     Args:
         token: Text that requests must show as `Authorization: Bearer TOKEN`; None leaves access
@@ -24,3 +28,15 @@ def app(streams: KafkaStreams, *, token: str | None = None) -> ASGIApp:
     ...     return app(streams, token="0123456789abcdef")
     """
     return worker_app(streams.view, token=token, names=None)
+
+
+def queries(streams: KafkaStreams, *, limits: Limits | None = None) -> ASGIApp:
+    """Return the interactive queries as an ASGI application, to mount in FastAPI or Starlette.
+
+    Access control is that of the application around it. Queries for other processes' tasks go to
+    their `application_server`, below the same path, with the request's `Authorization`.
+
+    >>> def mounted(streams: KafkaStreams) -> ASGIApp:
+    ...     return queries(streams, limits=Limits(rows=100))
+    """
+    return queries_app(streams.view, limits)

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.state_stores.layout.headers import as_headers
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.key_metadata import (
@@ -82,6 +83,18 @@ def where_is(
     return KeyQueryMetadata(
         active_host=next(iter(owners), None), standby_hosts=copies - owners, partition=partition
     )
+
+
+def owner_of(group: Group, task: TaskId) -> MemberRecord | None:
+    """Return the member that runs a task; None while it has none."""
+    records = (group.members.get(incarnation) for incarnation in _owner(group, task))
+    return next((record for record in records if record is not None), None)
+
+
+def copy_owners(group: Group, task: TaskId) -> list[MemberRecord]:
+    """Return the members with a standby or learner of a task."""
+    records = (group.members.get(copy.incarnation) for copy in group.step.copies(task))
+    return [record for record in records if record is not None]
 
 
 def all_clients(group: Group, spec: TopologySpec, application_id: str) -> list[StreamsMetadata]:

@@ -51,7 +51,9 @@ def serve_view(view: ProcessView) -> "HttpServer":
     view.application.announced.endpoint = str(_announced(config, address, port, offset))
     names = (config.http_host, *_own_names(config))
     server = HttpServer(
-        worker_app(view, token=token, names=names), listening, address.url(port).rstrip("/")
+        worker_app(view, token=token, names=names, is_announced=True),
+        listening,
+        address.url(port).rstrip("/"),
     )
     _log.info("metrics, health, state and queries: %s/", server.url)
     return server

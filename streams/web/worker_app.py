@@ -1,9 +1,9 @@
 """Routes of a worker's HTTP server: metrics, health, state and interactive queries."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -12,7 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tidewheel.streams.web.access_control import Guard
+from tidewheel.streams.web.json_response import json_response
 from tidewheel.streams.web.prometheus import TEXT_TYPE, metrics_text
+from tidewheel.streams.web.query_app import QueryRoutes
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 from tidewheel.streams.worker.process_view import ProcessView
 
@@ -27,7 +29,11 @@ _ALIVE: Final = frozenset(KafkaStreamsState) - {
 
 
 def worker_app(
-    view: ProcessView, *, token: str | None = None, names: Iterable[str] | None = ()
+    view: ProcessView,
+    *,
+    token: str | None = None,
+    names: Iterable[str] | None = (),
+    is_announced: bool = False,
 ) -> Starlette:
     """Return the ASGI application of one process.
 
@@ -35,15 +41,25 @@ def worker_app(
         token: Token that requests must show.
         names: Accepted Host names besides `localhost` and numeric addresses; with a token, and with
             None, all are accepted.
+        is_announced: True if the process's address in the group leads here.
     """
     answers = _Answers(view)
+    queries = QueryRoutes(view, is_announced=is_announced)
+
+    @asynccontextmanager
+    async def close_at_end(_: Starlette) -> AsyncGenerator[None]:
+        yield
+        queries.close()
+
     app = Starlette(
         routes=[
             Route("/metrics", answers.metrics),
             Route("/healthz", answers.health),
             Route("/readyz", answers.ready),
             Route("/state", answers.state),
+            *queries.routes,
         ],
+        lifespan=close_at_end,
         middleware=[
             Middleware(
                 Guard,
@@ -95,8 +111,3 @@ def state_of(view: ProcessView) -> dict[str, Any]:
         "tasks": view.tasks(),
         "metrics": view.metrics(),
     }
-
-
-def json_response(value: object, *, status_code: int = 200) -> Response:
-    body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS) + b"\n"
-    return Response(body, status_code=status_code, media_type="application/json")

@@ -1,6 +1,6 @@
 """Interactive queries over the stores of a process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,12 +30,14 @@ def store_view(
     stale: bool,
     with_headers: bool = False,
     level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    partitions: Container[int] | None = None,
 ) -> Any:
     """Return a read-only view of a store over present and future tasks of this process.
 
     Args:
         stale: Also read standbys and learners, which lag.
         level: READ_UNCOMMITTED also reads uncommitted rows of running tasks.
+        partitions: Read only tasks of these partitions.
 
     Raises:
         InvalidStateStoreError: The store does not exist, keeps no headers, or is a global store that
@@ -58,7 +60,13 @@ def store_view(
     timeout_s: float = application.config.interactive_query_timeout_ms / 1000
     ask_timeout_s = timeout_s if level is IsolationLevel.READ_UNCOMMITTED else None
     sources = partial(
-        _sources, threads, subtopology.id, store, stale=stale, ask_timeout_s=ask_timeout_s
+        _sources,
+        threads,
+        subtopology.id,
+        store,
+        stale=stale,
+        ask_timeout_s=ask_timeout_s,
+        partitions=partitions,
     )
     return make_query_store(store, topic, sources, with_headers=with_headers)
 
@@ -70,17 +78,23 @@ def _sources(
     *,
     stale: bool,
     ask_timeout_s: float | None,
+    partitions: Container[int] | None,
 ) -> list[QuerySource]:
     """Return the stores of running tasks and, if `stale`, of standbys and learners.
 
     `ask_timeout_s`: time for a task to answer with uncommitted rows; None reads committed rows.
     """
     name = store.name
+
+    def is_asked(task_id: TaskId) -> bool:
+        is_chosen = partitions is None or task_id.partition in partitions
+        return is_chosen and task_id.subtopology == subtopology
+
     sources: dict[TaskId, QuerySource] = {}
     workers = [thread.worker for thread in threads() if thread.worker is not None]
     for worker in workers:
         for task_id, task in list(worker.tasks.items()):
-            if task_id.subtopology == subtopology and task.life.cycle.state is TaskState.RUNNING:
+            if is_asked(task_id) and task.life.cycle.state is TaskState.RUNNING:
                 with suppress(KeyError):  # being closed
                     database = task.stores.database(name)
                     if ask_timeout_s is None:
@@ -90,7 +104,7 @@ def _sources(
                         sources[task_id] = ReadUncommitted(database, name, ask)
     for worker in workers if stale else ():
         for task_id, copy in list(worker.copies.items()):
-            if task_id.subtopology == subtopology and task_id not in sources:
+            if is_asked(task_id) and task_id not in sources:
                 with suppress(KeyError):  # not open yet, or being closed
                     sources[task_id] = ReadCommitted(copy.task.stores.database(name), store)
     if not sources:

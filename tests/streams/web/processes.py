@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewheel import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.worker.figures import _OF_TASK
 from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - of these tests
@@ -21,8 +22,7 @@ def streams(tmp_path: Path, options: RunOptions | None = None, **settings: Any) 
 
 
 def task(**figures: float) -> Any:
-    names = ("process-total", "dropped-records-total", "skipped-records-total", "punctuate-total")
-    names = (*names, "enforced-processing-total", "buffered-records")
+    names = [name for name, _, _ in _OF_TASK]
     values = dict.fromkeys(names, 0.0) | {name.replace("_", "-"): n for name, n in figures.items()}
     return SimpleNamespace(
         figures=SimpleNamespace(metrics=lambda: values, dropped=0, skipped=0),

@@ -1,0 +1,259 @@
+"""Queries of the stores of this process."""
+
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.isolation_level import checked_isolation_level
+from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
+from tidewheel.streams.group.discovery import partitioner_of
+from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS
+from tidewheel.streams.web.query_request import Arguments, QueryRequest, Shape
+from tidewheel.streams.web.query_text import BadQueryError, encoded, key_of, row_of
+from tidewheel.streams.worker.figures import position_of
+from tidewheel.streams.worker.process_view import ProcessView
+from tidewheel.streams.worker.queries import store_view
+from tidewheel.tasks.kafka.internal_topics import changelog_topic
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.processing.api.topology_spec import SubtopologySpec
+from tidewheel.tasks.task.lifecycle import TaskState
+
+#: Seconds between checks of a position that is waited for.
+_POSITION_S: Final = 0.02
+#: Rows between checks of the time.
+_ROWS_PER_CHECK: Final = 64
+
+
+class UnknownStoreError(InvalidStateStoreError):
+    """The topology has no such store."""
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Who answered for one partition, and how new its rows are.
+
+    Attributes:
+        position: Offsets of the inputs that the rows include; of a copy they are unknown.
+        lag: Records that a copy is behind; 0 for the owner.
+    """
+
+    role: str
+    lag: int
+    position: Mapping[str, int] | None
+    server: str | None
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """Rows (in JSON), and who answered, by partition. A global store has the partition "global".
+
+    Attributes:
+        truncated: The limit that ended the rows early: "rows", "bytes" or "time"; else None.
+    """
+
+    rows: list[bytes] = msgspec.field(default_factory=list[bytes])
+    partitions: dict[str, Served] = msgspec.field(default_factory=dict[str, Served])
+    truncated: str | None = None
+    size_bytes: int = 0
+
+
+class QueriedStore:
+    """A store of the topology, and its tasks here."""
+
+    def __init__(self, view: ProcessView, name: str) -> None:
+        self.name = name
+        self._view = view
+        spec = view.application.spec
+        try:
+            #: None for a global store.
+            self.subtopology: SubtopologySpec | None = spec.place_of(name)
+        except InvalidStateStoreError as error:
+            raise UnknownStoreError(str(error)) from error
+        stores: Iterable[StoreSpec] = (
+            (entry.store for entry in spec.global_stores)
+            if self.subtopology is None
+            else self.subtopology.stores
+        )
+        self.spec = next(store for store in stores if store.name == name)
+        self.topic = changelog_topic(view.config.application_id, name)
+
+    @property
+    def partitions(self) -> range:
+        """Return the partitions of the store, as the plan of a worker has them."""
+        assert self.subtopology is not None
+        for worker in self._workers():
+            plan = worker.plan.subtopologies.get(self.subtopology.id)
+            if plan is not None:
+                return range(len(plan.tasks))
+        raise InvalidStateStoreError(
+            f"store {self.name}: this process has no worker yet, or has stopped; ask again"
+        )
+
+    def key(self, text: str) -> Any:
+        return key_of(self.spec.key_serde, self.topic, text)
+
+    def partitions_of(self, key: Any) -> list[int]:
+        """Return the partition of a key; all of them if its input's partitioner is not known."""
+        assert self.subtopology is not None
+        count = len(self.partitions)
+        names = {
+            self._view.config.input_partitioners.get(topic, "murmur2")
+            for source in self.subtopology.sources
+            for topic in source.topics
+        }
+        if len(names) > 1 or not names <= KEY_PARTITIONERS.keys():
+            return list(range(count))
+        if names == {"murmur2"}:
+            chosen = partitioner_of(self.spec.key_serde)(self.topic, key, None, count)
+            return [chosen] if isinstance(chosen, int) else list(range(count))
+        data = self.spec.key_serde.serialize(self.topic, key)
+        return [KEY_PARTITIONERS[names.pop()](data or b"", count)]
+
+    def roles(self, *, stale: bool, max_lag: int | None) -> dict[int, Served]:
+        """Return the partitions that this process can answer for, with their present state."""
+        assert self.subtopology is not None
+        found: dict[int, Served] = {}
+        for worker in self._workers():
+            for copy in list(worker.copies.values()) if stale else ():
+                lag = copy.status().lag
+                is_near = lag >= 0 and (max_lag is None or lag <= max_lag)
+                if copy.task_id.subtopology == self.subtopology.id and is_near:
+                    found.setdefault(
+                        copy.task_id.partition,
+                        Served(role=copy.role, lag=lag, position=None, server=self._here),
+                    )
+        for worker, task_id in self._running():
+            position = {str(at): offset for at, offset in position_of(worker, task_id).items()}
+            found[task_id.partition] = Served(
+                role="active", lag=0, position=dict(sorted(position.items())), server=self._here
+            )
+        return found
+
+    def read(self, request: QueryRequest, partitions: Sequence[int]) -> Answer:
+        """Read these partitions, which `roles` has.
+
+        Raises:
+            InvalidStateStoreError: A task has moved or is behind.
+            BadQueryError: A parameter is wrong for the store.
+        """
+        shape = request.shape_for(self.spec.kind)
+        arguments = self.arguments(request, shape)
+        answer = Answer()
+        if self.subtopology is None:
+            store = store_view(self._view.application, self._view.threads, self.name, stale=False)
+            answer.partitions["global"] = Served(
+                role="global", lag=0, position=None, server=self._here
+            )
+            self._take(request, shape.read(store, arguments), {}, answer)
+            return answer
+        for partition in partitions:
+            served = self._wait_for(request, partition)
+            answer.partitions[str(partition)] = served
+            store = store_view(
+                self._view.application,
+                self._view.threads,
+                self.name,
+                stale=request.is_stale,
+                level=request.level or self._default_level,
+                partitions=(partition,),
+            )
+            if answer.truncated is None:
+                rows = shape.read(store, arguments)
+                self._take(request, rows, {"partition": partition}, answer)
+        return answer
+
+    def arguments(self, request: QueryRequest, shape: Shape) -> Arguments:
+        keys = {
+            name: self._key(name, text)
+            for name, text in request.texts.items()
+            if name in shape.keys
+        }
+        return Arguments(keys=keys, times=request.times(shape), reverse=request.reverse)
+
+    def _key(self, name: str, text: str) -> Any:
+        if name == "prefix" and getattr(self.spec.key_serde, "name", "") not in ("string", "bytes"):
+            raise BadQueryError(
+                f"store {self.name}: only keys that are text or bytes have prefixes; use range"
+            )
+        return self.key(text)
+
+    def _take(
+        self,
+        request: QueryRequest,
+        rows: Iterator[tuple[Any, Any]],
+        place: dict[str, Any],
+        answer: Answer,
+    ) -> None:
+        for number, (key, value) in enumerate(rows):
+            if number % _ROWS_PER_CHECK == 0 and not request.left_s:
+                answer.truncated = "time"
+                return
+            if len(answer.rows) >= request.rows_max:
+                answer.truncated = "rows"
+                return
+            row = self._encoded(row_of(key, value) | place)
+            answer.size_bytes += len(row) + 1
+            if answer.size_bytes > request.bytes_max:
+                answer.truncated = "bytes"
+                return
+            answer.rows.append(row)
+
+    def _encoded(self, row: Mapping[str, Any]) -> bytes:
+        try:
+            return encoded(row)
+        except TypeError as error:
+            raise StreamsError(
+                f"store {self.name}: a row has no form in JSON ({error}); give the store a serde of plain values, or read it "
+                "with KafkaStreams.store"
+            ) from error
+
+    def _wait_for(self, request: QueryRequest, partition: int) -> Served:
+        """Return the state of a partition once it includes the query's position."""
+        while True:
+            served = self.roles(stale=request.is_stale, max_lag=request.max_lag).get(partition)
+            if served is None:
+                raise InvalidStateStoreError(
+                    f"store {self.name}: the task of partition {partition} is not running here; ask again"
+                )
+            if self._includes(served, partition, request.min_position):
+                return served
+            if not request.left_s:
+                raise InvalidStateStoreError(
+                    f"store {self.name}: partition {partition} does not include min_position yet; ask again"
+                )
+            time.sleep(min(_POSITION_S, request.left_s))
+
+    def _includes(
+        self, served: Served, partition: int, position: Mapping[TopicPartition, int]
+    ) -> bool:
+        asked = {at: offset for at, offset in position.items() if at.partition == partition}
+        asked = {at: offset for at, offset in asked.items() if at.topic in self._input_topics()}
+        if served.position is None:
+            return not asked
+        return all(served.position.get(str(at), -1) >= offset for at, offset in asked.items())
+
+    def _input_topics(self) -> Container[str]:
+        assert self.subtopology is not None
+        plans = (worker.plan.subtopologies.get(self.subtopology.id) for worker in self._workers())
+        return next((plan.topic_partitions for plan in plans if plan is not None), {})
+
+    def _running(self) -> Iterator[tuple[StreamWorker, TaskId]]:
+        assert self.subtopology is not None
+        for worker in self._workers():
+            for task_id, task in list(worker.tasks.items()):
+                is_running = task.life.cycle.state is TaskState.RUNNING
+                if task_id.subtopology == self.subtopology.id and is_running:
+                    yield worker, task_id
+
+    def _workers(self) -> list[StreamWorker]:
+        return [thread.worker for thread in self._view.threads() if thread.worker is not None]
+
+    @property
+    def _here(self) -> str | None:
+        return self._view.application.endpoint
+
+    @property
+    def _default_level(self) -> Any:
+        return checked_isolation_level(self._view.config.default_interactive_query_isolation_level)

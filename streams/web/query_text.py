@@ -1,0 +1,120 @@
+"""Keys in URLs and rows in JSON, by a store's serdes."""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
+from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
+from tidewheel.state_stores.stores.versioned_store import VersionedRecord
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.errors import SerializationError
+
+
+class BadQueryError(ValueError):
+    """A parameter that the client must correct."""
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+#: Readers of keys of plain serdes, by the serde's name.
+_PLAIN: Final[dict[str, Callable[[str], Any]]] = {
+    "string": str,
+    "bytes": _from_base64,
+    "int32": int,
+    "int64": int,
+    "float64": float,
+    "boolean": _boolean,
+    "uuid": uuid.UUID,
+}
+
+
+def key_of(serde: SerdePort, topic: str, text: str) -> Any:
+    """Return the key that a text means: plain for plain serdes, JSON for all others.
+
+    Keys of `bytes` are base64. Of a serde of the user's, text that is no JSON is the key itself.
+
+    Raises:
+        BadQueryError: The serde does not accept it.
+    """
+    name = getattr(serde, "name", "")
+    try:
+        if name in _PLAIN:
+            key = _PLAIN[name](text)
+            serde.serialize(topic, key)
+            return key
+    except (ValueError, KeyError, binascii.Error, SerializationError) as error:
+        raise BadQueryError(f"the key is no {name}") from error
+    for read in (orjson.loads, str):
+        try:
+            key = _converted(serde, read(text))
+            serde.serialize(topic, key)
+        except (ValueError, TypeError, SerializationError):
+            continue
+        return key
+    raise BadQueryError(f"the key does not fit the store's key serde ({name}); write it as JSON")
+
+
+def _converted(serde: SerdePort, value: Any) -> Any:
+    convert: Callable[[Any], Any] | None = getattr(serde, "from_plain", None)
+    return value if convert is None else convert(value)
+
+
+def row_of(key: Any, value: Any) -> dict[str, Any]:
+    """Return a store's row as an object for `encoded`.
+
+    >>> row_of(Windowed("ann", 0, 10), ValueAndTimestamp(3, 7))
+    {'key': 'ann', 'start': 0, 'end': 10, 'value': 3, 'timestamp': 7}
+    """
+    row: dict[str, Any] = {"key": key}
+    if isinstance(key, Windowed):
+        row = {"key": key.key, "start": key.start, "end": key.end}
+    match value:
+        case ValueTimestampHeaders():
+            return row | {"value": value.value, "timestamp": value.timestamp}
+        case ValueAndTimestamp():
+            return row | {"value": value.value, "timestamp": value.timestamp}
+        case VersionedRecord():
+            version = {"timestamp": value.timestamp, "valid_to": value.valid_to}
+            return row | {"value": value.value} | version
+        case AggregationWithHeaders():
+            return row | {"value": value.aggregation}
+        case _:
+            return row | {"value": value}
+
+
+def encoded(value: Any) -> bytes:
+    """Return JSON; raise `TypeError` for a value without a form in JSON.
+
+    >>> encoded({"key": b"a", "value": {1: {2.5}}})
+    b'{"key":"YQ==","value":{"1":[2.5]}}'
+    """
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a number beyond 64 bits, which orjson refuses
+        return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    if hasattr(value, "DESCRIPTOR"):  # Protobuf
+        return import_module("google.protobuf.json_format").MessageToDict(value)
+    if isinstance(value, tuple | frozenset | set):
+        return list(value)
+    return msgspec.to_builtins(value, enc_hook=str)

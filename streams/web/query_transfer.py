@@ -1,0 +1,54 @@
+"""One HTTP request for JSON; follows no redirect."""
+
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+import orjson
+
+#: Most bytes of an answer besides its rows' limit.
+_OTHER_BYTES: Final = 1024 * 1024
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Status and JSON of an answer; None if it is no JSON."""
+
+    status: int
+    content: Any
+
+
+def fetch_json(
+    server: str,
+    path: str,
+    parameters: Mapping[str, str],
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    bytes_max: int,
+    tls: bool = False,
+) -> Reply:
+    """Send one GET request to `host:port`.
+
+    Raises:
+        OSError: The server can't be reached, or does not answer in time or in HTTP.
+    """
+    make = HTTPSConnection if tls else HTTPConnection
+    connection = make(server, timeout=max(timeout_s, 0.001))
+    try:
+        connection.request("GET", f"{path}?{urlencode(parameters)}", headers=dict(headers))
+        limit = bytes_max + _OTHER_BYTES
+        with connection.getresponse() as response:
+            body = response.read(limit + 1)
+    except (HTTPException, ValueError) as error:
+        raise OSError(f"{server} does not answer in HTTP ({type(error).__name__})") from error
+    finally:
+        connection.close()
+    if len(body) > limit:
+        raise OSError(f"{server} answers with more than {limit:,} bytes")
+    try:
+        content = orjson.loads(body)
+    except ValueError:
+        content = None
+    return Reply(response.status, content)

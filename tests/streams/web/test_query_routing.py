@@ -1,0 +1,196 @@
+"""Members that a query may ask, and what they may answer."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.rebalance.leader.group_logs import LogBook
+from tests.streams.web.processes import streams
+from tidewheel.rebalance.protocol.records import MemberRecord
+from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
+from tidewheel.streams.web.query_request import Limits, parse_request
+from tidewheel.streams.web.query_routing import Caller, QueryRouter
+from tidewheel.streams.web.query_text import BadQueryError
+from tidewheel.streams.worker.process_view import ProcessView
+from tidewheel.tasks.loop.metrics import WorkerMetrics
+
+ROW = {"key": "a", "value": 1, "partition": 0}
+PLACE = {"role": "active", "lag": 0, "position": {"in-0": 4}, "server": "x:1"}
+FINE = {"store": "rows", "rows": [ROW], "partitions": {"0": PLACE}, "truncated": None}
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+class Peer:
+    """Another member's HTTP server, with one answer for all requests."""
+
+    def __init__(self) -> None:
+        self.reply: Callable[[str], Reply] = lambda _: (200, {}, json.dumps(FINE).encode())
+        self.asked: list[tuple[str, str | None]] = []
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                peer.asked.append((self.path, self.headers.get("authorization")))
+                status, headers, body = peer.reply(self.path)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    made = Peer()
+    yield made
+    made.close()
+
+
+def _view(tmp_path: Path, **members: str | None) -> ProcessView:
+    """Return a process without tasks; the first of the members owns task 0_0, others have copies."""
+    book = LogBook().leader("p1").about("0_0", partitions={"in": 1})
+    for name, endpoint in members.items():
+        book.member(name, endpoint=endpoint)
+    owner, *others = members
+    book.step(standbys={"0_0": (f"{others[0]}-1", 1)} if others else {})
+    book.grant("0_0", owner)
+    _rename_hosts(book)
+    plan = SimpleNamespace(
+        subtopologies={0: SimpleNamespace(tasks=("0_0",), topic_partitions={"in": 1})}
+    )
+    worker = SimpleNamespace(tasks={}, copies={}, plan=plan, metrics=WorkerMetrics())
+    thread: Any = SimpleNamespace(worker=worker)
+    return msgspec.structs.replace(
+        streams(tmp_path).view, threads=lambda: [thread], group=lambda: book.group
+    )
+
+
+def _rename_hosts(book: LogBook, host: str = socket.gethostname()) -> None:
+    for entry in [entry for entry in book.entries if isinstance(entry.record, MemberRecord)]:
+        assert isinstance(entry.record, MemberRecord)
+        book.write(msgspec.structs.replace(entry.record, host=host))
+
+
+def _ask(view: ProcessView, caller: Caller | None = None, **parameters: str) -> list[Any]:
+    request = parse_request("rows", "get", {"key": "a", **parameters}, Limits(), 20_000)
+    router = QueryRouter(view)
+    try:
+        answer = router.answer(request, caller or Caller())
+    finally:
+        router.close()
+    return [json.loads(row) for row in answer.rows]
+
+
+def test_the_owner_is_asked_for_its_partition_and_for_no_further_member(
+    tmp_path: Path, peer: Peer
+) -> None:
+    caller = Caller(prefix="/kafka", parameters={"key": "a"}, authorization="Bearer t")
+    assert _ask(_view(tmp_path, a=peer.endpoint), caller) == [ROW]
+    ((path, authorization),) = peer.asked
+    assert path.startswith("/kafka/stores/rows/get?key=a&local=true&partitions=0&")
+    assert authorization == "Bearer t"
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path, peer: Peer) -> None:
+    peer.reply = lambda _: (302, {"location": f"http://{peer.endpoint}/other"}, b"")
+    with pytest.raises(InvalidStateStoreError, match="302"):
+        _ask(_view(tmp_path, a=peer.endpoint))
+    assert len(peer.asked) == 1
+
+
+def test_parameters_choose_no_address(tmp_path: Path, peer: Peer) -> None:
+    view = _view(tmp_path, a=None)
+    for key in (f"http://{peer.endpoint}/", f"{peer.endpoint}", f"@{peer.endpoint}"):
+        with pytest.raises(InvalidStateStoreError, match="announces no address"):
+            _ask(view, key=key)
+    assert not peer.asked
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (200, b"no json", InvalidStateStoreError),
+        (200, b"[]", InvalidStateStoreError),
+        (200, b'{"rows": 3, "partitions": {}, "truncated": null}', InvalidStateStoreError),
+        (200, b'{"rows": []}', InvalidStateStoreError),
+        (200, b'{"rows": [], "partitions": {"0": 7}, "truncated": null}', InvalidStateStoreError),
+        (400, b'{"error": "key"}', BadQueryError),
+        (401, b"", InvalidStateStoreError),
+        (500, b'{"error": 5}', InvalidStateStoreError),
+        (504, b"{}", StreamsError),
+    ],
+)
+def test_a_strange_answer_is_an_error(
+    status: int, body: bytes, error: type[Exception], tmp_path: Path, peer: Peer
+) -> None:
+    peer.reply = lambda _: (status, {}, body)
+    with pytest.raises(error):
+        _ask(_view(tmp_path, a=peer.endpoint))
+
+
+def test_an_endless_answer_is_not_read(tmp_path: Path, peer: Peer) -> None:
+    peer.reply = lambda _: (200, {}, b" " * (Limits().size_bytes + 3_000_000))
+    with pytest.raises(InvalidStateStoreError, match="did not answer"):
+        _ask(_view(tmp_path, a=peer.endpoint))
+
+
+def test_a_loopback_address_of_another_host_is_not_asked(tmp_path: Path, peer: Peer) -> None:
+    view = _view(tmp_path, a=peer.endpoint)
+    book = LogBook().leader("p1").about("0_0", partitions={"in": 1})
+    book.member("a", endpoint=peer.endpoint).step(standbys={}).grant("0_0", "a")
+    elsewhere = msgspec.structs.replace(view, group=lambda: book.group)
+    with pytest.raises(InvalidStateStoreError, match="h-a"):
+        _ask(elsewhere)
+    assert not peer.asked
+
+
+def test_a_copy_is_asked_if_the_owner_does_not_answer_and_the_query_allows_it(
+    tmp_path: Path, peer: Peer
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = f"127.0.0.1:{closed.getsockname()[1]}"
+    view = _view(tmp_path, a=gone, b=peer.endpoint)
+    with pytest.raises(InvalidStateStoreError):
+        _ask(view)
+    assert not peer.asked
+    assert _ask(view, stale="true") == [ROW]
+
+
+def test_a_hop_asks_no_other_member(tmp_path: Path, peer: Peer) -> None:
+    with pytest.raises(InvalidStateStoreError):
+        _ask(_view(tmp_path, a=peer.endpoint), local="true")
+    assert not peer.asked
+
+
+def test_the_own_address_is_not_asked(tmp_path: Path, peer: Peer) -> None:
+    view = _view(tmp_path, a=peer.endpoint)
+    view.application.announced.endpoint = peer.endpoint
+    with pytest.raises(InvalidStateStoreError, match="this process"):
+        _ask(view)
+    assert not peer.asked
+
+
+def test_a_member_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        view = _view(tmp_path, a=f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(InvalidStateStoreError):
+            _ask(view, timeout_ms="200")
