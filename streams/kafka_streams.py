@@ -23,7 +23,7 @@ from tidewheel.streams.group.key_metadata import (
 )
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.topology import Topology, checked_topology
-from tidewheel.streams.worker.application.application import Application, SystemClock
+from tidewheel.streams.worker.application.application import Application, SystemClock, Telemetry
 from tidewheel.streams.worker.application.application_state import (
     ENDED,
     SIGNALS_S,
@@ -117,6 +117,7 @@ class KafkaStreams:
             on_restore=self._restored,
             on_standby_update=self._standby_updated,
             runs=self._restore_helpers,
+            telemetry=self._telemetry(),
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
         #: Guards the attributes below.
@@ -127,7 +128,10 @@ class KafkaStreams:
         self._error: BaseException | None = None
         self._closer: threading.Thread | None = None
         self._group_directory: GroupDirectory | None = None
-        self._restore_times = RestoreTimes(self._application.clock.monotonic_s)
+        telemetry = self._application.telemetry
+        self._restore_times = RestoreTimes(
+            self._application.clock.monotonic_s, None if telemetry is None else telemetry.restored
+        )
         self._http_server: HttpServer | None = None
         self._paused: frozenset[int] = frozenset()
         self._is_in_run = False
@@ -195,8 +199,17 @@ class KafkaStreams:
         enable_loggers()
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
+        if self._application.telemetry is not None:
+            self._application.telemetry.begin(self.view.families)
         self._freed_memory.start()
         thread.start()
+
+    def _telemetry(self) -> Telemetry | None:
+        if self._config.telemetry == "none":
+            return None
+        from tidewheel.streams.telemetry.starting import make_telemetry  # noqa: PLC0415 - needs the extra
+
+        return make_telemetry(self._config.application_id)
 
     def _start_http_server(self) -> None:
         if self._config.http_port is None:
@@ -613,6 +626,8 @@ class KafkaStreams:
         self._watchdog.close()
         if self._http_server is not None:
             self._http_server.close()
+        if self._application.telemetry is not None:
+            self._application.telemetry.close()
 
     def _restored(self, event: RestoreEvent) -> None:
         if event.kind in ("start", "end"):

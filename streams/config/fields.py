@@ -68,6 +68,7 @@ Guarantee = Annotated[
 IsolationOption = Annotated[
     Literal["read_committed", "read_uncommitted"], one_of("read_committed", "read_uncommitted")
 ]
+TelemetryOption = Annotated[Literal["none", "opentelemetry"], one_of("none", "opentelemetry")]
 OffsetReset = Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")]
 Boolean = Annotated[bool, PlainValidator(check_boolean)]
 Name = Annotated[str, PlainValidator(check_name)]

@@ -95,6 +95,7 @@ class StreamsOptions(TypedDict, total=False):
     http_port: int | None
     http_host: str
     http_token: str | None
+    telemetry: Literal["none", "opentelemetry"]
     kafka: PropertiesOption
     consumer: PropertiesOption
     producer: PropertiesOption

@@ -39,7 +39,7 @@ SECTIONS: Final = {
     "default_key_serde": "Topology and topics",
     "deserialization_exception_handler": "Errors",
     "group_instance_id": "Groups",
-    "http_port": "HTTP",
+    "http_port": "HTTP and telemetry",
     "kafka": "Kafka clients",
 }
 
@@ -321,6 +321,10 @@ class StreamsConfig(BaseModel, frozen=True):
     http_token: types.OptionalSecret = None
     """Token that HTTP clients show (`Authorization: Bearer TOKEN`), of at least 16 characters;
     `file:/path` and `env:NAME` are resolved at the start. `/healthz` and `/readyz` need none."""
+
+    telemetry: types.TelemetryOption = "none"
+    """`opentelemetry` reports metrics, and traces of batches, commits and restores, to the providers
+    that your program sets. It needs `tidewheel[opentelemetry]`."""
 
     kafka: types.KafkaProperties = Field(default_factory=_empty)
     """librdkafka properties of every client, such as `security.protocol` and `sasl.*`. Values

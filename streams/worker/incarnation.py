@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -218,6 +219,7 @@ class WorkerLife:
             threads=range_threads(config),
             factor=config.parallelising_factor,
             global_stores={} if self.globals is None else self.globals.stores.views,
+            tracer=None if application.telemetry is None else application.telemetry.tracer,
         )
         self._watch = PlanWatch(
             plan,
@@ -256,12 +258,18 @@ class WorkerLife:
             membership=self.membership,
             first_producer=self._producer,
         )
+        self._report_commits(self.worker, slot.slot)
         self.worker.appeared = self._appeared
         with self._lock:
             self.worker.paused = self._paused
         self._watch.start()
         stack.callback(self._watch.close)
         self._work(self.worker)
+
+    def _report_commits(self, worker: StreamWorker, slot: int) -> None:
+        telemetry = self._application.telemetry
+        if telemetry is not None:
+            worker.metrics.on_commit = partial(telemetry.committed, slot)
 
     def _global_call(self) -> RunningCall | None:
         return None if self.globals is None else self.globals.call

@@ -19,10 +19,18 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 
 class RestoreTimes:
-    """Durations of restores; several restoring threads report."""
+    """Durations of restores; several restoring threads report.
 
-    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+    `on_end` is called with each restore that ended, and its seconds.
+    """
+
+    def __init__(
+        self,
+        monotonic_s: Callable[[], float],
+        on_end: Callable[[RestoreEvent, float], None] | None = None,
+    ) -> None:
         self._monotonic_s = monotonic_s
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._began_s: dict[tuple[str, int], float] = {}
         self.latency = Histogram(LATENCY_S)
@@ -30,6 +38,7 @@ class RestoreTimes:
     def record(self, event: RestoreEvent) -> None:
         place = (event.store, event.partition)
         now_s = self._monotonic_s()
+        took_s: float | None = None
         with self._lock:
             if event.kind == "start":
                 self._began_s[place] = now_s
@@ -37,6 +46,9 @@ class RestoreTimes:
                 began_s = self._began_s.pop(place, math.inf)
                 if event.kind == "end" and began_s <= now_s:
                     self.latency.observe(now_s - began_s)
+                    took_s = now_s - began_s
+        if took_s is not None and self._on_end is not None:
+            self._on_end(event, took_s)
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):

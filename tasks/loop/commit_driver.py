@@ -120,6 +120,8 @@ class CommitDriver:
         )
         self._metrics.commit_latency.observe(took_s)
         self._metrics.committed = self.round.committed
+        if self._metrics.on_commit is not None:
+            self._metrics.on_commit(took_s)
         self.schedule.record_complete(
             self._clock.monotonic_s(), took_s, keeps_up=self.keeps_up, was_early=was_early
         )

@@ -1,6 +1,6 @@
 """Metrics of a worker's own work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
@@ -25,6 +25,7 @@ class WorkerMetrics:
         rounds: Rounds of the loop; the call watch detects a blocked loop by them.
         lags: Unprocessed offsets of each input partition at the last commit.
         committed: Committed offset of each input partition; its rows are in the stores.
+        on_commit: Called with the seconds that a commit took.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class WorkerMetrics:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.commit_latency = Histogram(LATENCY_S)
         self.errors = ErrorCounts()
+        self.on_commit: Callable[[float], None] | None = None
 
     @property
     def commits(self) -> int:

@@ -5,7 +5,7 @@ import sys
 
 #: Commands, tests, schema formats, Spark restores and leaders import these.
 _HEAVY = (
-    "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "tidewheel.rebalance.assignors.sticky", "rich",
+    "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "opentelemetry", "prometheus_client", "pyspark", "starlette", "tidewheel.rebalance.assignors.sticky", "rich",
     "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli.app", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
     "tidewheel.streams.group.reset", "tidewheel.streams.testing",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -9,8 +10,10 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.worker.application.application_state import ApplicationState
 from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.figures import Family
 from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.tasks.processing.engine.traced_graph import BatchTracer
 from tidewheel.tasks.restore.run_ports import RunMaker
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
@@ -28,6 +31,21 @@ class Announced:
 
     def __init__(self) -> None:
         self.endpoint: str | None = None
+
+
+class Telemetry(Protocol):
+    """Reports of a process to a telemetry system; the calls never raise."""
+
+    @property
+    def tracer(self) -> BatchTracer: ...
+
+    def begin(self, read: Callable[[], list[Family]]) -> None: ...
+
+    def committed(self, slot: int, took_s: float) -> None: ...
+
+    def restored(self, event: RestoreEvent, took_s: float) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +68,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None
     runs: RunMaker | None = None
     announced: Announced = msgspec.field(default_factory=Announced)
+    telemetry: Telemetry | None = None
 
     @property
     def endpoint(self) -> str | None:

@@ -17,6 +17,7 @@ from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, internal_pref
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
 from tidewheel.tasks.processing.engine.task_processing import TaskSetting
+from tidewheel.tasks.processing.engine.traced_graph import BatchTracer
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
@@ -30,6 +31,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record_by_record: Process records singly; tests compare batches with it.
+        tracer: Tracer of batches and operators; None for none.
         factor: Most key ranges (parallel parts) per task.
     """
 
@@ -42,6 +44,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     factor: int = 1
     global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    tracer: BatchTracer | None = None
 
     def __call__(
         self,
@@ -83,6 +86,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
                 emit_interval_ms=self.config.emit_interval_ms,
                 global_stores=self.global_stores,
                 record_by_record=self.record_by_record,
+                tracer=self.tracer,
             ),
             collector=collector,
             policy=policy,

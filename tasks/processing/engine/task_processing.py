@@ -29,6 +29,7 @@ from tidewheel.tasks.processing.engine.processor_node import DownstreamError
 from tidewheel.tasks.processing.engine.punctuation import Punctuated, PunctuationQueue, Schedule
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.sink import Collector, Sink
+from tidewheel.tasks.processing.engine.traced_graph import BatchTracer, TracedGraph
 
 
 class TaskCounters:
@@ -65,7 +66,7 @@ class TaskCounters:
 class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the application for nodes and processors.
 
-    `record_by_record` forces that mode, with which tests compare batches.
+    `record_by_record` forces that mode, with which tests compare batches. `tracer`: None for none.
     """
 
     application_id: str
@@ -76,6 +77,7 @@ class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     emit_interval_ms: int = 0
     global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     record_by_record: bool = False
+    tracer: BatchTracer | None = None
 
 
 class TaskProcessing:
@@ -103,7 +105,13 @@ class TaskProcessing:
         self._record_timestamp = -1
         self._operator_times = OperatorTimes({})
         self.has_operator_times = False
-        self.graph = TaskGraph(
+        tracer = setting.tracer
+        make_graph = (
+            TaskGraph
+            if tracer is None
+            else partial(TracedGraph, tracer=tracer, task_id=str(task_id))
+        )
+        self.graph: TaskGraph = make_graph(
             spec,
             make_sink=lambda sink: self._make_sink(sink, collector),
             make_context=lambda name: _TaskNodeContext(self, name),
