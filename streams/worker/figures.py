@@ -151,6 +151,12 @@ def _threads(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
             if (updater := worker.updater) is not None
         }
         yield Family(f"thread-{name}", kind, text, ("slot",), values)
+    sent: dict[Labels, int] = {}
+    for slot, worker in workers:
+        sent[slot, "output"] = worker.metrics.produced
+        sent[slot, "changelog"] = worker.metrics.changelog_records
+    text = "Records sent, as of the last commit"
+    yield Family("thread-record-send-total", "counter", text, ("slot", "kind"), sent)
     counts: dict[Labels, int] = {}
     for slot, worker in workers:
         roles = ["active"] * len(worker.tasks) + [

@@ -78,7 +78,7 @@ def _sources(
     *,
     stale: bool,
     ask_timeout_s: float | None,
-    partitions: Container[int] | None,
+    partitions: Container[int] | None = None,
 ) -> list[QuerySource]:
     """Return the stores of running tasks and, if `stale`, of standbys and learners.
 

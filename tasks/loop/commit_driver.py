@@ -120,6 +120,8 @@ class CommitDriver:
         )
         self._metrics.commit_latency.observe(took_s)
         self._metrics.committed = self.round.committed
+        self._metrics.produced = self.round.collector.produced
+        self._metrics.changelog_records += sum(self.round.written.values())
         if self._metrics.on_commit is not None:
             self._metrics.on_commit(took_s)
         self.schedule.record_complete(

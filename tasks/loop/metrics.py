@@ -25,6 +25,8 @@ class WorkerMetrics:
         rounds: Rounds of the loop; the call watch detects a blocked loop by them.
         lags: Unprocessed offsets of each input partition at the last commit.
         committed: Committed offset of each input partition; its rows are in the stores.
+        produced: Output records since the tasks' last start, also those of repartition topics.
+        changelog_records: Committed changelog records.
         on_commit: Called with the seconds that a commit took.
     """
 
@@ -38,6 +40,8 @@ class WorkerMetrics:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.commit_latency = Histogram(LATENCY_S)
         self.errors = ErrorCounts()
+        self.produced = 0
+        self.changelog_records = 0
         self.on_commit: Callable[[float], None] | None = None
 
     @property

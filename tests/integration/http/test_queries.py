@@ -260,6 +260,8 @@ def test_metrics_have_the_figures_of_tasks_stores_and_commits(group: Group) -> N
                     processed += sample.value
                 if sample.name == "tidewheel_store_estimate_num_keys":
                     keys += sample.value if sample.labels["store"] == "counts" else 0
+                if sample.name == "tidewheel_thread_record_send_total":
+                    assert (sample.value > 0) is (sample.labels["kind"] == "changelog")
                 if sample.name == "tidewheel_thread_commit_latency_seconds_count":
                     assert sample.value > 0
         assert fetch(app, "/readyz")[0] == 200

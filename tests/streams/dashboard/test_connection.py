@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 
 from tests.streams.dashboard.polled_groups import polled_group
-from tidewheel.streams.web import connection
 from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app
+from tidewheel.streams.web import connection
 
 PATIENCE_S = 30.0
 REQUEST_S = 0.5

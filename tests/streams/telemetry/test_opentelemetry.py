@@ -203,7 +203,12 @@ def test_broken_telemetry_breaks_no_processing(
     else:
         monkeypatch.setattr("opentelemetry.propagate.extract", _raise)
     seen: list[str] = []
-    _run(_graph(telemetry, lambda value: seen.append(value) or value), _batch(["x"], PARENT))
+
+    def keep(value: str) -> str:
+        seen.append(value)
+        return value
+
+    _run(_graph(telemetry, keep), _batch(["x"], PARENT))
     telemetry.committed(0, 0.1)
     telemetry.close()
     assert seen == ["x"]

@@ -39,8 +39,11 @@ def test_a_worker_is_labelled_by_its_slot_and_its_tasks() -> None:
     two = thread(2, {TaskId(0, 1): task(process_total=7)}, {TopicPartition("in", 1): 3})
     two.worker.metrics.processed = 9
     two.worker.metrics.errors.add(skipped=1, dead_letters=2)
+    two.worker.metrics.produced, two.worker.metrics.changelog_records = 5, 6
     found = samples([two])
     assert found["tidewheel_thread_process_total", "2"] == 9
+    assert found["tidewheel_thread_record_send_total", "output", "2"] == 5
+    assert found["tidewheel_thread_record_send_total", "changelog", "2"] == 6
     assert found["tidewheel_thread_dead_letters_total", "2"] == 2
     assert found["tidewheel_thread_skipped_records_total", "2"] == 1
     assert found["tidewheel_thread_tasks", "active", "2"] == 1

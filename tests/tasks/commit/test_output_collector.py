@@ -155,7 +155,7 @@ def test_a_dead_letter_too_large_makes_no_further_dead_letter(as_function: bool)
     collector.add(columns_of("out", b"1", sized(501)), internal=False)
     assert [columns.topic for columns in collector.pop_staged()] == ["out"]
     assert collector.policy is not None
-    assert collector.policy.skipped == 2
+    assert collector.policy.counts.skipped == 2
     assert len(asked) == (2 if as_function else 0)
 
 
