@@ -6,6 +6,7 @@ from tidewheel.streams.telemetry.guard import Guard
 from tidewheel.streams.telemetry.metering import Metering
 from tidewheel.streams.telemetry.tracing import Tracing
 from tidewheel.tasks.figures import Family
+from tidewheel.tasks.processing.engine.traced_graph import BatchTracer
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 
@@ -15,8 +16,13 @@ class OpenTelemetry:
     def __init__(self, application_id: str) -> None:
         self._application_id = application_id
         self.guard = Guard()
-        self.tracer = Tracing(application_id, self.guard)
+        self._tracing = Tracing(application_id, self.guard)
         self._metering: Metering | None = None
+
+    @property
+    def tracer(self) -> BatchTracer:
+        """Return the tracer of batches and operators."""
+        return self._tracing
 
     def begin(self, read: Callable[[], list[Family]]) -> None:
         """Report the figures that `read` returns, from now on."""
@@ -27,13 +33,13 @@ class OpenTelemetry:
 
     def committed(self, slot: int, took_s: float) -> None:
         """Report a commit that has just ended."""
-        self.tracer.committed(slot, took_s)
+        self._tracing.committed(slot, took_s)
         if self._metering is not None:
             self._metering.committed(slot, took_s)
 
     def restored(self, event: RestoreEvent, took_s: float) -> None:
         """Report a restore that has just ended."""
-        self.tracer.restored(event, took_s)
+        self._tracing.restored(event, took_s)
         if self._metering is not None:
             self._metering.restored(took_s)
 
@@ -41,4 +47,4 @@ class OpenTelemetry:
         """End the spans that wait, and report no figures any more."""
         if self._metering is not None:
             self._metering.close()
-        self.tracer.close()
+        self._tracing.close()

@@ -236,8 +236,11 @@ class QueriedStore:
 
     def _input_topics(self) -> Container[str]:
         assert self.subtopology is not None
-        plans = (worker.plan.subtopologies.get(self.subtopology.id) for worker in self._workers())
-        return next((plan.topic_partitions for plan in plans if plan is not None), {})
+        for worker in self._workers():
+            plan = worker.plan.subtopologies.get(self.subtopology.id)
+            if plan is not None:
+                return plan.topic_partitions
+        return ()
 
     def _running(self) -> Iterator[tuple[StreamWorker, TaskId]]:
         assert self.subtopology is not None

@@ -10,7 +10,6 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from tidewheel.tasks.figures import Family
 
@@ -46,7 +45,7 @@ class _Figures(Collector):
             for values, value in family.samples.items():
                 row = (self._application_id, *values)
                 if isinstance(metric, HistogramMetricFamily):
-                    bounds = [*map(floatToGoString, value.bounds), "+Inf"]
+                    bounds = [*map(str, value.bounds), "+Inf"]
                     metric.add_metric(
                         row, list(zip(bounds, value.counts, strict=True)), value.total
                     )

@@ -230,9 +230,9 @@ class QueryClient:
             ) from error
         except OSError as error:
             raise InvalidStateStoreError(f"{self._server} can't be reached: {error}") from error
-        if reply.status == _OK and isinstance(reply.content, dict):
-            return reply.content
-        text = reply.content.get("error", "") if isinstance(reply.content, dict) else ""
+        if reply.status == _OK and reply.fields is not None:
+            return reply.fields
+        text = "" if reply.fields is None else reply.fields.get("error", "")
         message = f"{self._server} answered {reply.status}: {text or 'no reason given'}"
         match reply.status:
             case 404 | 503:

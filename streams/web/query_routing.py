@@ -225,10 +225,9 @@ def _ask_one(
         raise InvalidStateStoreError(
             f"store {request.store}: member {server} did not answer ({type(error).__name__}); ask again"
         ) from error
-    content: Any = reply.content
-    if reply.status == _OK and isinstance(content, dict):
-        return _answer_of(content)
-    problem = content.get("error", "") if isinstance(content, dict) else ""
+    if reply.status == _OK and reply.fields is not None:
+        return _answer_of(reply.fields)
+    problem = "" if reply.fields is None else reply.fields.get("error", "")
     text = f"store {request.store}: member {server} answered {reply.status}: {str(problem)[:500]}"
     match reply.status:
         case 400:

@@ -3,9 +3,9 @@
 import base64
 import binascii
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import orjson
@@ -73,6 +73,16 @@ def _converted(serde: SerdePort, value: Any) -> Any:
     return value if convert is None else convert(value)
 
 
+_TIMED: Final = {"value": "value", "timestamp": "timestamp"}
+#: What rows show of the values of some stores: name and attribute.
+_SHOWN: Final[Mapping[type[Any], Mapping[str, str]]] = {
+    ValueAndTimestamp: _TIMED,
+    ValueTimestampHeaders: _TIMED,
+    VersionedRecord: {**_TIMED, "valid_to": "valid_to"},
+    AggregationWithHeaders: {"value": "aggregation"},
+}
+
+
 def row_of(key: Any, value: Any) -> dict[str, Any]:
     """Return a store's row as an object for `encoded`.
 
@@ -81,19 +91,13 @@ def row_of(key: Any, value: Any) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"key": key}
     if isinstance(key, Windowed):
-        row = {"key": key.key, "start": key.start, "end": key.end}
-    match value:
-        case ValueTimestampHeaders():
-            return row | {"value": value.value, "timestamp": value.timestamp}
-        case ValueAndTimestamp():
-            return row | {"value": value.value, "timestamp": value.timestamp}
-        case VersionedRecord():
-            version = {"timestamp": value.timestamp, "valid_to": value.valid_to}
-            return row | {"value": value.value} | version
-        case AggregationWithHeaders():
-            return row | {"value": value.aggregation}
-        case _:
-            return row | {"value": value}
+        windowed: Windowed[Any] = key
+        row = {"key": windowed.key, "start": windowed.start, "end": windowed.end}
+    kind: type[Any] = type(value)
+    shown = _SHOWN.get(kind)
+    if shown is None:
+        return row | {"value": value}
+    return row | {name: getattr(value, attribute) for name, attribute in shown.items()}
 
 
 def encoded(value: Any) -> bytes:
@@ -109,12 +113,12 @@ def encoded(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump(mode="json")
     if hasattr(value, "DESCRIPTOR"):  # Protobuf
         return import_module("google.protobuf.json_format").MessageToDict(value)
     if isinstance(value, tuple | frozenset | set):
-        return list(value)
+        return list(cast("Iterable[Any]", value))
     return msgspec.to_builtins(value, enc_hook=str)

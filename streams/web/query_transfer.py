@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,10 +13,10 @@ _OTHER_BYTES: Final = 1024 * 1024
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Status and JSON of an answer; None if it is no JSON."""
+    """Status and JSON object of an answer; None if it is something else."""
 
     status: int
-    content: Any
+    fields: dict[str, Any] | None
 
 
 def fetch_json(
@@ -47,8 +47,12 @@ def fetch_json(
         connection.close()
     if len(body) > limit:
         raise OSError(f"{server} answers with more than {limit:,} bytes")
+    return Reply(response.status, _fields(body))
+
+
+def _fields(body: bytes) -> dict[str, Any] | None:
     try:
-        content = orjson.loads(body)
+        content: object = orjson.loads(body)
     except ValueError:
-        content = None
-    return Reply(response.status, content)
+        return None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None

@@ -3,7 +3,7 @@
 Workers count anyway; all here is read by the thread that asks.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from tidewheel.streams.worker.stream_thread import StreamThread
 from tidewheel.tasks.calls.call_watch import longest_ms
 from tidewheel.tasks.figures import Family, HistogramValues, Kind, Labels
 from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.task.state_manager import StateManager
 
 #: Most samples of one family; further ones are counted in `client-left-out-samples`.
@@ -77,7 +78,7 @@ def _client(threads: Sequence[StreamThread], process: ProcessFigures) -> Iterato
 
 
 #: Name, kind, text, and value of each figure of a worker.
-_OF_WORKER: Final[tuple[tuple[str, Kind, str, Any], ...]] = (
+_OF_WORKER: Final[tuple[tuple[str, Kind, str, Callable[[StreamWorker], Any]], ...]] = (
     ("poll-records-total", "counter", "Records read", lambda worker: worker.metrics.consumed),
     ("process-total", "counter", "Records processed", lambda worker: worker.metrics.processed),
     ("commit-total", "counter", "Commits", lambda worker: worker.metrics.commits),
@@ -112,7 +113,7 @@ _OF_WORKER: Final[tuple[tuple[str, Kind, str, Any], ...]] = (
         lambda worker: longest_ms(worker.call_watch) / 1000,
     ),
 )
-_OF_UPDATER: Final[tuple[tuple[str, Kind, str, Any], ...]] = (
+_OF_UPDATER: Final[tuple[tuple[str, Kind, str, Callable[[StateUpdater], Any]], ...]] = (
     (
         "restore-total",
         "counter",
@@ -144,9 +145,9 @@ def _threads(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
     for name, kind, text, value_of in _OF_WORKER:
         values = {(slot,): value_of(worker) for slot, worker in workers}
         yield Family(f"thread-{name}", kind, text, ("slot",), values)
-    for name, kind, text, value_of in _OF_UPDATER:
+    for name, kind, text, figure_of in _OF_UPDATER:
         values = {
-            (slot,): value_of(updater)
+            (slot,): figure_of(updater)
             for slot, worker in workers
             if (updater := worker.updater) is not None
         }

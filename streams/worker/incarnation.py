@@ -258,15 +258,16 @@ class WorkerLife:
             membership=self.membership,
             first_producer=self._producer,
         )
-        self._report_commits(self.worker, slot.slot)
-        self.worker.appeared = self._appeared
-        with self._lock:
-            self.worker.paused = self._paused
+        self._prepare(self.worker, slot.slot)
         self._watch.start()
         stack.callback(self._watch.close)
         self._work(self.worker)
 
-    def _report_commits(self, worker: StreamWorker, slot: int) -> None:
+    def _prepare(self, worker: StreamWorker, slot: int) -> None:
+        """Pass on what this life knew before it had a worker."""
+        worker.appeared = self._appeared
+        with self._lock:
+            worker.paused = self._paused
         telemetry = self._application.telemetry
         if telemetry is not None:
             worker.metrics.on_commit = partial(telemetry.committed, slot)

@@ -105,19 +105,19 @@ class TaskProcessing:
         self._record_timestamp = -1
         self._operator_times = OperatorTimes({})
         self.has_operator_times = False
-        tracer = setting.tracer
-        make_graph = (
-            TaskGraph
-            if tracer is None
-            else partial(TracedGraph, tracer=tracer, task_id=str(task_id))
-        )
-        self.graph: TaskGraph = make_graph(
+        self.graph = self._graph_class()(
             spec,
-            make_sink=lambda sink: self._make_sink(sink, collector),
-            make_context=lambda name: _TaskNodeContext(self, name),
+            make_sink=partial(self._make_sink, collector=collector),
+            make_context=partial(_TaskNodeContext, self),
             host=self,
             record_by_record=setting.record_by_record,
         )
+
+    def _graph_class(self) -> Callable[..., TaskGraph]:
+        tracer = self.setting.tracer
+        if tracer is None:
+            return TaskGraph
+        return partial(TracedGraph, tracer=tracer, task_id=self.task_id)
 
     def _make_sink(self, spec: SinkSpec, collector: Collector) -> Sink:
         def unserializable(node: str, batch: RecordBatch, index: int, error: Exception) -> None:
