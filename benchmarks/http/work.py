@@ -28,7 +28,10 @@ class Feed:
     """Producer of records with keys from 0 to `KEYS`."""
 
     def __init__(self, servers: str, topic: str) -> None:
-        self._producer: Any = Producer({"bootstrap.servers": servers, "linger.ms": 20})
+        # Queries find keys where Kafka's own partitioner places them.
+        self._producer: Any = Producer(
+            {"bootstrap.servers": servers, "linger.ms": 20, "partitioner": "murmur2_random"}
+        )
         self._topic = topic
         self._number = 0
 

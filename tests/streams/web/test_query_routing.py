@@ -16,6 +16,8 @@ from tests.rebalance.leader.group_logs import LogBook
 from tests.streams.web.processes import streams
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
+from tidewheel.streams.serdes.partitioning import crc32_partition, partition_of
+from tidewheel.streams.web.local_queries import QueriedStore
 from tidewheel.streams.web.query_request import Limits, parse_request
 from tidewheel.streams.web.query_routing import Caller, QueryRouter
 from tidewheel.streams.web.query_text import BadQueryError
@@ -194,3 +196,21 @@ def test_a_member_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> No
         view = _view(tmp_path, a=f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(InvalidStateStoreError):
             _ask(view, timeout_ms="200")
+
+
+@pytest.mark.parametrize(
+    ("partitioners", "partitions"),
+    [
+        ({}, [partition_of(b"a", 16)]),
+        ({"in": "crc32"}, [crc32_partition(b"a", 16)]),
+        ({"in": "unknown"}, list(range(16))),
+    ],
+)
+def test_a_key_is_searched_where_its_input_has_it(
+    partitioners: dict[str, str], partitions: list[int], tmp_path: Path
+) -> None:
+    plan = SimpleNamespace(subtopologies={0: SimpleNamespace(tasks=range(16))})
+    thread: Any = SimpleNamespace(worker=SimpleNamespace(plan=plan))
+    view = streams(tmp_path, input_partitioners=partitioners).view
+    store = QueriedStore(msgspec.structs.replace(view, threads=lambda: [thread]), "rows")
+    assert store.partitions_of("a") == partitions
