@@ -33,6 +33,7 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
+from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
@@ -149,7 +150,7 @@ class GroupAccess:
             raise StreamsError(
                 f"application {self.application_id} has no group on {self.config.bootstrap_servers}: there is no topic "
                 f"{name}. Check the name and --bootstrap-servers; a group begins when its first member starts, and "
-                "`tidewheel group recover` sets up one whose topic was deleted"
+                f"`tidewheel group recover` sets up one whose topic was deleted; {HIDDEN_TOPICS}"
             )
 
     def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:

@@ -189,6 +189,8 @@ def gather_facts(
     scope: ResetScope, admin: ResetAdmin, state_dir: Path, position: ResetPosition
 ) -> ResetFacts:
     topics = admin.list_topics()
+    unlisted = (scope.source_topics | (scope.internal_topics or frozenset())).difference(topics)
+    admin.describe_topics(sorted(unlisted))  # raises if hidden
     committed = admin.committed(scope.application_id, None, stable=False)
     partitions = input_partitions(scope, topics, committed)
     match position:

@@ -38,6 +38,7 @@ _ADDITIONAL_MS: Final = 86_400_000
 
 _LONGEST_MS: Final = (1 << 63) - 1
 
+HIDDEN_TOPICS: Final = "brokers also hide topics without a grant of READ or DESCRIBE"
 MESSAGE_BYTES: Final = "max.message.bytes"
 #: Settings that limit accepted records; an existing topic's must not be below the planned ones.
 LIMITS: Final = (
@@ -132,7 +133,7 @@ def plan_application(
         raise MissingSourceTopicError(
             f"source topic{'s' if len(missing) > 1 else ''} {', '.join(missing)} not found; create "
             f"{'them' if len(missing) > 1 else 'it'}, or start with --wait-for-topics or --create-topics; "
-            "brokers also hide topics without a grant of READ"
+            + HIDDEN_TOPICS
         )
     repartition = _repartition_counts(spec, topics, matchable)
     subtopologies: dict[int, SubtopologyPlan] = {}

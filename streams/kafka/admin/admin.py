@@ -50,6 +50,7 @@ from tidewheel.streams.kafka.client.failures import Outcome, outcome_of
 from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
 from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders, own_partition
 from tidewheel.streams.kafka.producers.producer import ProducerClient
+from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import (
     CommittedOffset,
@@ -313,7 +314,7 @@ class KafkaAdmin:
                 offsets: list[Any] = reader.committed(requested, timeout=min(left, _READER_S))
             for partition in offsets:
                 if partition.error is not None:
-                    self._check_permitted(what, partition, "READ")
+                    self._check_permitted(what, partition, "DESCRIBE")
                     raise KafkaException(partition.error)
             return offsets
 
@@ -526,7 +527,7 @@ class KafkaAdmin:
         missing = sorted(set(topics) - set(self.describe_topics(topics)))
         if missing:
             raise MissingSourceTopicError(
-                f"topics {_names(missing)} do not exist on {self._settings.bootstrap_servers}; create them first"
+                f"topics {_names(missing)} do not exist on {self._settings.bootstrap_servers}; create them first; {HIDDEN_TOPICS}"
             )
 
     def _wait_until_usable(self, names: Sequence[str]) -> None:

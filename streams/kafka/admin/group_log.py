@@ -340,9 +340,11 @@ class LeaderProducer:
             before_commit()
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
-            raise LeadershipLostError(self._error_text(exception)) from exception
+            raise LeadershipLostError(self._error_text(error_of(exception))) from exception
         except RefusedError as refused:
-            raise LeadershipLostError(f"a record was refused: {refused.error.str()}") from refused
+            raise LeadershipLostError(
+                f"a record was refused: {self._error_text(refused.error)}"
+            ) from refused
         except StalledError as stalled:
             raise LeadershipLostError("the cluster accepted no records for too long") from stalled
         self._producer.serve()
@@ -357,10 +359,9 @@ class LeaderProducer:
         try:
             self._producer.call(operation, deadline_s=time.monotonic() + _LEADER_TIMEOUT_S)
         except KafkaException as exception:
-            raise LeadershipLostError(self._error_text(exception)) from exception
+            raise LeadershipLostError(self._error_text(error_of(exception))) from exception
 
-    def _error_text(self, exception: KafkaException) -> str:
-        error = error_of(exception)
+    def _error_text(self, error: KafkaError) -> str:
         cause = f"; {self._log.failure}" if self._log.failure else ""
         step = missing_right(error, "WRITE", self._state.topic)
         return f"{error.name()}: {error.str()}{cause}{step and f'; {step}'}"

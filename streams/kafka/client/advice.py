@@ -14,7 +14,7 @@ LOGIN_ADVICE: Final = (
 
 _NEXT_STEPS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this principal READ or WRITE on the topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this principal READ on the group",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this principal READ on the group; DESCRIBE is enough to read",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "grant this principal WRITE on transactional ids that begin with the application id and a hyphen"
     ),
@@ -50,6 +50,8 @@ def missing_right(error: KafkaError, operation: str, name: str) -> str:
     >>> missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", "orders")
     'grant this principal READ on topic orders'
     """
+    if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return next_step(error)
     kind = _FORBIDDEN.get(error.code())
     return "" if kind is None else f"grant this principal {operation} on {kind} {name}"
 

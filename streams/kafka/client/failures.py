@@ -153,7 +153,7 @@ def _next_step(error: KafkaError, topic: str) -> str:
     match error.code():
         case KafkaError.MSG_SIZE_TOO_LARGE | KafkaError.RECORD_LIST_TOO_LARGE:
             return f"make the record smaller, or raise the topic's limit ({configure_command(topic, 'max.message.bytes=BYTES')})"
-        case KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             return "grant this principal WRITE on the topic"
         case code if code in NO_TOPIC:
             return "create the topic"

@@ -148,15 +148,20 @@ class KafkaSinkProducer:
     def _answers(
         self, sent: Sequence[OutputColumns], places: Sequence[_Place]
     ) -> dict[_Place, _RecordError]:
+        forbidden: KafkaError | None = None
         try:
             answered = self._producer.flush(time.monotonic() + _FLUSH_TIMEOUT_S)
         except KafkaException as exception:
-            if not error_of(exception).fatal():
+            cause = error_of(exception)
+            if not cause.fatal():
                 raise
             answered = False
+            if cause.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                forbidden = cause
         if not answered or any(_is_fatal(error) for error, _ in self._reports):
             self._renew()
-        reports, self._reports = self._reports, []
+        reports = [(forbidden or error, message) for error, message in self._reports]
+        self._reports = []
         return _located(reports, sent, places) if reports else {}
 
     def _renew(self) -> None:

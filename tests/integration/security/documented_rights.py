@@ -48,3 +48,16 @@ def application_rights(names: Names) -> dict[Right, str]:
         for kind, name, operations, without in _rows("| resource | name | rights | without them |")
         for operation in operations.split(", ")
     }
+
+
+def command_rights(names: Names) -> dict[str, dict[Right, str]]:
+    """Return the rights of each command, with what the page says of a run without each."""
+    commands: dict[str, dict[Right, str]] = {}
+    for listed, kind, name, operations, without in _rows(
+        "| command | resource | name | rights | without them |"
+    ):
+        for command in listed.split(", "):
+            rights = commands.setdefault(command.strip("`"), {})
+            for operation in operations.split(", "):
+                rights[names.right(kind, name, operation)] = without
+    return commands

@@ -84,7 +84,7 @@ class SecuredApp:
 
     @property
     def _program(self) -> Path:
-        return self.folder / "program.py"
+        return self.folder / f"{self.application_id}.py"  # a process imports a name once
 
     @property
     def target(self) -> str:

@@ -1,0 +1,227 @@
+"""Each command runs with exactly its documented rights; without each one an error names it."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from tests.integration.cluster import PATIENCE_S, until
+from tests.integration.security.documented_rights import Names, command_rights
+from tests.integration.security.secured_app import SecuredApp, lines_of, stop
+from tests.integration.security.secured_broker import Right, SecuredBroker, everything
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.broker.java import find_java
+from tidewheel.streams.cli.app import main
+from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.spark,
+    pytest.mark.fault("SECURITY"),
+    pytest.mark.nightly("TIDEWHEEL_FAULTS"),
+]
+
+#: Arguments behind each command and the application. They run in this order: the last ones
+#: change the application.
+_COMMANDS: Final[dict[str, list[str]]] = {
+    "status": [],
+    "group history": [],
+    "state list": [],
+    "state get": ["counts", "be"],
+    "state scan": ["counts"],
+    "state verify": [],
+    "snapshot": ["--to", "snapshots", "--full"],
+    "restore": ["--state-dir", "restored"],
+    "bootstrap": ["--input-offsets", "latest"],
+    "group recover": ["--execute"],
+    "reset": ["--execute"],
+    "state delete": ["counts", "or", "--execute"],
+    "drain": [],
+}
+_BY_SPARK: Final = {"snapshot", "restore", "state verify", "bootstrap"}
+_OF_RUNNING: Final = {"state delete", "drain"}
+#: Partitions of internal topics.
+_INTERNAL: Final = {
+    "counts-changelog": 2,
+    "counts-repartition": 2,
+    "group-state": 1,
+    "group-inbox": 1,
+}
+#: They read what `status` reads, until they are ended.
+_LIKE_STATUS: Final = {"top", "dashboard"}
+#: For the parametrisation; each test has names of its own.
+_PAGE: Final = command_rights(Names("shop", source="in", sink="out", dead="dead"))
+#: Each right that is missing, by index, then none.
+_CASES: Final = [
+    (command, missing) for command in _COMMANDS for missing in (*range(len(_PAGE[command])), None)
+]
+
+
+def test_the_page_lists_all_commands_that_ask_brokers() -> None:
+    assert set(_PAGE) == {*_COMMANDS, *_LIKE_STATUS}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Commands use the session of their process, if there is one."""
+    from tidewheel.state_stores.bulk_restore.spark.job import spark_session  # noqa: PLC0415 - as commands do
+
+    settings = {"spark.local.dir": str(tmp_path_factory.mktemp("spark"))}
+    with spark_session(
+        name="rights", master="local[2]", java_home=find_java().home, settings=settings
+    ) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def app(secured: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> SecuredApp:
+    """An application that ran, and stopped."""
+    made = _new_app(secured, tmp_path_factory.mktemp("app"))
+    with made.start(made.settings_file(secured.user(everything()))) as run:
+        made.until_running(run, 1)
+        made.until_counted(50)
+        changelog = f"{made.application_id}-counts-changelog"
+        until(lambda: b"be" in secured.plain.folded(changelog), "the words are counted")
+        assert stop(run) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def running_app(
+    secured: SecuredBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredApp]:
+    """An application with two workers."""
+    made = _new_app(secured, tmp_path_factory.mktemp("running"))
+    with made.start(made.settings_file(secured.user(everything())), "--workers", "2") as run:
+        made.until_running(run, 2)
+        made.until_counted(50)
+        yield made
+
+
+def _new_app(secured: SecuredBroker, folder: Path) -> SecuredApp:
+    (folder / "rows.csv").write_text("key,value\nbe,5\n", encoding="utf-8")
+    return SecuredApp(broker=secured, folder=folder, application_id=f"shop{secrets.token_hex(4)}")
+
+
+class _Call:
+    """A call of a command in this process, where one Spark serves all."""
+
+    def __init__(self, command: str, app: SecuredApp) -> None:
+        self._command, self._app = command, app
+        self._admin = AdminClient({"bootstrap.servers": app.broker.plain.bootstrap_servers})
+        self.rights = command_rights(
+            Names(app.application_id, source=app.source, sink=app.sink, dead=app.dead)
+        )[command]
+
+    def run(self, rights: Iterable[Right], output: Callable[[], str]) -> tuple[int, str]:
+        """Return the exit code and the output."""
+        targets = {
+            "bootstrap": [
+                *("counts", "--app", self._app.target),
+                *("--from", str(self._app.folder / "rows.csv")),
+            ],
+            "drain": [self._member(output) if self._command == "drain" else "", self._app.target],
+        }
+        self._prepare()
+        user = self._app.broker.user(rights)
+        settings = self._app.settings_file(user, state_dir=str(self._app.folder / "state-a"))
+        target = targets.get(self._command, [self._app.target])
+        code = main(
+            [
+                *self._command.split(), *target, *_COMMANDS[self._command],
+                "--config", str(settings),
+            ]
+        )  # fmt: skip
+        return code, output()
+
+    def _prepare(self) -> None:
+        app_id, plain = self._app.application_id, self._app.broker.plain
+        if self._command == "group recover":
+            self._delete_topic(f"{app_id}-group-state")
+        if self._command == "reset":
+            existing = self._admin.list_topics(timeout=PATIENCE_S).topics
+            internal = {f"{app_id}-{kind}": count for kind, count in _INTERNAL.items()}
+            plain.create({name: count for name, count in internal.items() if name not in existing})
+            for name in ("group-state", "group-inbox"):
+                plain.send(f"{app_id}-{name}", [(b"noise", b"noise")], partition=0)
+            committed = {TopicPartition(self._app.source, 0): _committed(f"{app_id}-{0:032x}-0")}
+            plain.admin.alter_committed(app_id, committed)
+
+    def _delete_topic(self, name: str) -> None:
+        if name in self._admin.list_topics(timeout=PATIENCE_S).topics:
+            self._admin.delete_topics([name])[name].result(PATIENCE_S)
+        until(lambda: name not in self._admin.list_topics(timeout=PATIENCE_S).topics, "it is gone")
+
+    def _member(self, output: Callable[[], str]) -> str:
+        boss = self._app.settings_file(self._app.broker.user(everything()))
+        main(["status", self._app.target, "--json", "--config", str(boss)])
+        members = lines_of(output())[0]["members"]
+        return str(next(each["member"] for each in members if each["phase"] == "ACTIVE"))
+
+
+@pytest.fixture
+def call(
+    command: str,
+    secured: SecuredBroker,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> _Call:
+    if command in _BY_SPARK:
+        request.getfixturevalue("spark")
+    if command == "bootstrap":
+        app = _new_app(secured, tmp_path)
+    else:
+        app = request.getfixturevalue("running_app" if command in _OF_RUNNING else "app")
+    monkeypatch.chdir(app.folder)
+    return _Call(command, app)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    _CASES,
+    ids=[
+        f"{command} without {'nothing' if missing is None else list(_PAGE[command])[missing]}"
+        for command, missing in _CASES
+    ],
+)
+def test_a_command_needs_exactly_its_documented_rights(
+    command: str, missing: int | None, call: _Call, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rights = list(call.rights)
+    left_out = None if missing is None else rights.pop(missing)
+    code, output = call.run(rights, lambda: "".join(capfd.readouterr()))
+    if left_out is None:
+        assert code == 0 or (command == "status" and code == 1), output  # alarms
+        assert "not-checked" not in output
+    else:
+        assert code != 0 or not call.rights[left_out].startswith("error"), output
+        assert _is_named(left_out, output), output
+
+
+def _committed(transactional_id: str) -> CommittedOffset:
+    """Return an offset that a worker has committed."""
+    progress = Progress(
+        task_epoch=0,
+        transactional_id=transactional_id,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, 1),),
+    )
+    return CommittedOffset(1, progress.encode())
+
+
+def _is_named(missing: Right, output: str) -> bool:
+    # READ and WRITE include DESCRIBE, which some requests need first.
+    operations = f"{missing.operation}|DESCRIBE"
+    resource = "the cluster" if missing.kind == "Cluster" else re.escape(missing.name)
+    return any(
+        re.search(rf"\bgrant\b.*\b({operations})\b", line) and re.search(resource, line)
+        for line in output.splitlines()
+    )
