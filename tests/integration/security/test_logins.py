@@ -21,7 +21,7 @@ from tidewheel.streams.worker.application import wiring
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fault("SECURITY")]
 
-_PLAINTEXT_REFUSED: Final = "connecting to a SSL listener"
+_PLAINTEXT_REFUSED: Final = "Disconnected"
 #: Records from which a restore helper builds runs; the product's limit is far higher.
 _RUNS_FROM = 2_000
 
