@@ -100,6 +100,7 @@ class GroupLogWriter:
 
         `make` may run several times. If it raises, nothing is written.
         """
+        problem = ""
         for number in range(_TRIES):
             if number:
                 self._pause(_PAUSE_S * number)
@@ -111,13 +112,15 @@ class GroupLogWriter:
                     writer.write(
                         record_keys(records), [encode_record(record) for record in records]
                     )
-                except (LeadershipLostError, FencedError):
+                except (LeadershipLostError, FencedError) as error:
+                    problem = str(error)
                     continue
             after = replay(records, before)
             self._resign(after)
             return after
         raise StreamsError(
-            f"topic {state_topic(self._app)} could not be written: others claimed the leadership of group {self._app} each time; "
+            f"topic {state_topic(self._app)} could not be written: others claimed the leadership of group {self._app} each time, or "
+            f"the cluster refused: {problem}; "
             "nothing is half done, run the command again"
         )
 
