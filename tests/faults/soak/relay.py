@@ -31,8 +31,13 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port
     with suppress(OSError), closing(writer):
         far_reader, far_writer = await asyncio.open_connection(_HOST, port)
         with closing(far_writer):
-            copies = [_copy(reader, far_writer), _copy(far_reader, writer)]
-            await asyncio.wait(map(asyncio.ensure_future, copies), return_when="FIRST_COMPLETED")
+            copies = [
+                asyncio.ensure_future(_copy(reader, far_writer)),
+                asyncio.ensure_future(_copy(far_reader, writer)),
+            ]
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            for each in copies:
+                each.cancel()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
