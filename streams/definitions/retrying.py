@@ -50,8 +50,8 @@ def retrying(
 ) -> Any:
     """Return a function that calls `function` up to `attempts` times.
 
-    `function` may be a coroutine function. If the last call fails, its error is raised, and the
-    record goes to the processing handler. Waits start at `backoff`, double up to `max_backoff`, and
+    `function` may be a coroutine function. If the last call fails, its error is raised, with a note
+    of an earlier one, and the record goes to the processing handler. Waits start at `backoff`, double up to `max_backoff`, and
     are shortened randomly by up to a half. A coroutine cancelled because its task moves away is not
     retried. Wrap calls to other systems only: a retry repeats store writes and forwards.
 
@@ -60,8 +60,9 @@ def retrying(
         attempts: Maximum number of calls, 1 or more.
         backoff: First wait, in milliseconds or as a `timedelta`.
         max_backoff: Longest wait.
-        timeout: Time limit of one call of a coroutine function; it is then cancelled with
-            `TimeoutError`. A plain function can't be stopped: set the time-out in its client.
+        timeout: Time limit of one call of a coroutine function; it is then cancelled with a
+            `TimeoutError`, whose text has the last error with a text of its own. A plain function
+            can't be stopped: set the time-out in its client.
         on: Errors to retry; others are raised immediately.
 
     Raises:
@@ -131,16 +132,36 @@ _Errors = type[Exception] | tuple[type[Exception], ...]
 def _of_calls(function: Callable[..., Any], waits: _Waits, on: _Errors) -> Callable[..., Any]:
     @wraps(function)
     def calling(*arguments: Any, **named: Any) -> Any:
+        last = ""
         for wait_s in waits:
             try:
                 return function(*arguments, **named)
-            except on:
+            except on as error:
                 if wait_s is None:
+                    _note(error, last)
                     raise
+                last = _shown(error)
                 time.sleep(wait_s)
         raise AssertionError("the last call returns or raises")
 
     return calling
+
+
+def _shown(error: Exception) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _late(timeout_s: float, last: str) -> str:
+    """Return the text of a time-out, with that of the last other error."""
+    text = f"no answer within {timeout_s * 1_000:g} ms"
+    return f"{text}; an earlier call failed with {last}" if last else text
+
+
+def _note(error: Exception, last: str) -> None:
+    """Add the failure before an error to its notes, which a traceback shows."""
+    if last and last != _shown(error):
+        error.add_note(f"an earlier call failed with {last}")
 
 
 def _of_coroutines(
@@ -148,13 +169,24 @@ def _of_coroutines(
 ) -> Callable[..., Any]:
     @wraps(function)
     async def calling(*arguments: Any, **named: Any) -> Any:
+        last = ""
         for wait_s in waits:
+            limit = asyncio.timeout(timeout_s)
             try:
-                async with asyncio.timeout(timeout_s):
-                    return await function(*arguments, **named)
-            except on:
+                try:
+                    async with limit:
+                        return await function(*arguments, **named)
+                except TimeoutError as error:
+                    if not limit.expired() or error.args:
+                        raise
+                    assert timeout_s is not None, "without a limit none expires"
+                    raise TimeoutError(_late(timeout_s, last)) from error.__cause__
+            except on as error:
                 if wait_s is None:
+                    _note(error, last)
                     raise
+                if not limit.expired():
+                    last = _shown(error)
                 await asyncio.sleep(wait_s)
         raise AssertionError("the last call returns or raises")
 

@@ -142,10 +142,45 @@ def test_a_call_longer_than_its_timeout_is_cancelled_and_repeated(waited: list[f
             raise
         return value
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="5 ms"):
         called(retrying(stuck, attempts=3, timeout=5), "a")
     assert cancelled == [0, 1, 2]
     assert len(waited) == 2
+
+
+def test_a_time_out_has_the_text_of_the_last_other_error(waited: list[float]) -> None:
+    answers = iter(["first", "second", "stuck", "stuck"])
+
+    async def fails(value: str) -> None:
+        answer = next(answers)
+        if answer == "stuck":
+            await asyncio.Event().wait()
+        raise OSError(answer)
+
+    with pytest.raises(TimeoutError) as raised:
+        called(retrying(fails, attempts=4, timeout=5), "a")
+    assert "OSError: second" in str(raised.value)
+    assert len(waited) == 3
+
+
+def test_a_time_out_of_the_function_keeps_its_own_text() -> None:
+    async def fails(value: str) -> None:
+        raise TimeoutError("the service was slow")
+
+    with pytest.raises(TimeoutError, match=r"^the service was slow$"):
+        called(retrying(fails, attempts=1, timeout=60_000), "a")
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_the_last_error_has_a_note_of_an_earlier_one(waited: list[float], awaits: bool) -> None:
+    answers = iter([OSError("unreachable"), ValueError("refused")])
+
+    def fails(value: str) -> None:
+        raise next(answers)
+
+    with pytest.raises(ValueError, match=r"^refused") as raised:
+        called(retrying(in_async(fails) if awaits else fails, attempts=2), "a")
+    assert "OSError: unreachable" in raised.value.__notes__[0]
 
 
 def test_a_coroutine_that_is_cancelled_is_not_called_again() -> None:
