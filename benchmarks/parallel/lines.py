@@ -17,7 +17,7 @@ HEADINGS = (
 )
 LEFT = frozenset(HEADINGS[:4])
 #: Jobs in which calls wait, so a factor of n can give n times the rate.
-SPED_UP = frozenset({"blocking_10ms", "awaitable_10ms", "sleep_0_5ms"})
+SPED_UP = frozenset({"blocking_10ms", "awaitable_10ms", "awaitable_mapper_10ms", "sleep_0_5ms"})
 _Place = tuple[str, str, float]
 
 

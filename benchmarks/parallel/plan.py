@@ -15,7 +15,7 @@ FACTORS = (1, 4, 16, 64, 256)
 KEYS = 10_000
 ZIPF = 1.1
 SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
-#: Upper limit per second: about the rate of one Python process without waiting.
+#: About the rate per second of one Python process without waiting.
 RECORDS_PER_S_MAX = 6_400
 
 
@@ -30,6 +30,7 @@ class Job:
         zipf: Exponents of its inputs' keys; 0 is uniform.
         zipf_factors: Factors for keys that are not uniform.
         records: Fixed input size; None: it depends on the factor.
+        records_per_s_max: Upper limit of the expected rate: more input would only take longer.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Job:
     records: int | None = None
     keys: int = KEYS
     value_bytes: int = 90
+    records_per_s_max: int = RECORDS_PER_S_MAX
 
 
 JOBS: Mapping[str, Job] = {
@@ -49,6 +51,12 @@ JOBS: Mapping[str, Job] = {
     for job in (
         Job(name="blocking_10ms", factors=FACTORS, calls_per_s=100, peers=True, zipf=(0.0, ZIPF)),
         Job(name="awaitable_10ms", factors=FACTORS, calls_per_s=100),
+        Job(
+            name="awaitable_mapper_10ms",
+            factors=FACTORS,
+            calls_per_s=100,
+            records_per_s_max=100 * FACTORS[-1],
+        ),
         # The benchmark in the README of Confluent's Parallel Consumer: 10,000 records, 0 to 5 ms
         # each.
         Job(name="sleep_0_5ms", factors=(1, 16, 64), calls_per_s=400, peers=True, records=10_000),
@@ -112,7 +120,7 @@ def expected_records_per_s(job: Job, factor: int, source: InputSpec) -> float:
     if not job.speeds_up:
         return job.calls_per_s
     at_once = min(factor, 1 / source.largest_share)
-    return min(job.calls_per_s * at_once, max(RECORDS_PER_S_MAX, job.calls_per_s))
+    return min(job.calls_per_s * at_once, max(job.records_per_s_max, job.calls_per_s))
 
 
 def settings(

@@ -54,6 +54,7 @@ def test_a_selection_omits_settings_without_runs() -> None:
     assert {place: variants(setting) for place, setting in chosen.items()} == {
         ("blocking_10ms", 0.0): [("tidewheel-factor-4", 4)],
         ("awaitable_10ms", 0.0): [("tidewheel-factor-4", 4)],
+        ("awaitable_mapper_10ms", 0.0): [("tidewheel-factor-4", 4)],
         ("cpu_bound", 0.0): [("tidewheel-factor-4", 4)],
         ("cold_state", 0.0): [("tidewheel-factor-4", 4)],
     }
@@ -92,7 +93,7 @@ def test_keys_follow_zipfs_law() -> None:
 
 
 def test_every_job_has_its_programs() -> None:
-    assert set(ours.PROCESSORS) == set(JOBS) - {"cold_state"}
+    assert set(ours.PROCESSORS) == set(JOBS) - {"cold_state", "awaitable_mapper_10ms"}
     quix = (PEERS / "quix" / "parallel.py").read_text()
     java = (PEERS / "kafka_streams" / "Parallel.java").read_text()
     for job in JOBS.values():

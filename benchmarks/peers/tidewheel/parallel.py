@@ -95,6 +95,11 @@ PROCESSORS: Mapping[str, type[Count]] = {
 }
 
 
+async def _pass(value: bytes) -> bytes:
+    await asyncio.sleep(WAIT_S)
+    return value
+
+
 def _with_value(_key: str, value: bytes, state: bytes) -> bytes:
     return _COUNT.pack(_COUNT.unpack_from(state)[0] + 1) + value
 
@@ -102,6 +107,10 @@ def _with_value(_key: str, value: bytes, state: bytes) -> bytes:
 def topology(job: str, input_topic: str, output_topic: str) -> Topology:
     builder = StreamsBuilder()
     records = builder.stream(input_topic, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    if job == "awaitable_mapper_10ms":
+        counts = records.map_values(_pass).group_by_key().count(store="counts")
+        counts.to_stream().to(output_topic, key_serde=Serdes.string(), value_serde=Serdes.int64())
+        return builder.build()
     if job != "cold_state":
         records.process(PROCESSORS[job]).to(
             output_topic, key_serde=Serdes.string(), value_serde=Serdes.int64()
