@@ -36,6 +36,7 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.wiring import check_custom_stores
 from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.worker.life_hooks import LifeHooks
 from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
 from tidewheel.streams.worker.metrics import TaskInfo, figures_of, task_infos
 from tidewheel.streams.worker.process_view import ProcessView, RestoreTimes
@@ -43,6 +44,7 @@ from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
 from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidewheel")
 
 K = TypeVar("K")
+_R = TypeVar("_R")
 
 #: Called with the error that ended a worker. "replace_thread" restarts it, "shutdown_application"
 #: ends all workers of the group, other answers end this process's workers.
@@ -106,6 +109,8 @@ class KafkaStreams:
         self._standby_listener: Callable[[StandbyUpdateEvent], None] | None = None
         self._restore_helpers = restore_helpers(config, self._options)
         self._freed_memory = FreedMemory()
+        self._event_loop = WorkerLoop(config.max_calls_in_flight)
+        self._hooks = LifeHooks(self._event_loop)
         self._application = Application(
             spec=spec,
             topology_hash=bytes.fromhex(topology.hash()),
@@ -118,6 +123,7 @@ class KafkaStreams:
             on_standby_update=self._standby_updated,
             runs=self._restore_helpers,
             telemetry=self._telemetry(),
+            event_loop=self._event_loop,
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
         #: Guards the attributes below.
@@ -182,12 +188,62 @@ class KafkaStreams:
         setter = "set_standby_update_listener"
         self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 
+    def on_start(self, function: Callable[[], _R]) -> Callable[[], _R]:
+        """Call `function()` in `start`, before any task starts; for clients of your functions.
+
+        A coroutine function runs on the event loop that all coroutines of this process share, so a
+        client that it opens serves all tasks and key ranges. `start` waits for it; if it fails, the
+        application ends with its error, which `start` raises. Returns the function: usable as a
+        decorator.
+
+        >>> from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig
+        >>> class Prices:
+        ...     async def open(self): self.client = ...  # such as httpx.AsyncClient()
+        ...     async def close(self): self.client = None
+        ...     async def find(self, value): return value
+        >>> prices, builder = Prices(), StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str).map_values(prices.find).to("out", value_serde=str)
+        >>> app = KafkaStreams(builder.build(), StreamsConfig(application_id="a", bootstrap_servers="b:9092"))
+        >>> _ = app.on_start(prices.open)
+        >>> _ = app.on_stop(prices.close)
+        """
+        with self._lock:
+            self._check_not_started("on_start")
+            self._hooks.add_start(function)
+        return function
+
+    def on_stop(self, function: Callable[[], _R]) -> Callable[[], _R]:
+        """Call `function()` when all tasks are closed, the last registered first.
+
+        A coroutine function runs on the event loop of `on_start` and has 10 s. An error is logged;
+        the other functions run. Not called if `start` was not.
+
+        >>> from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+        >>> app = KafkaStreams(builder.build(), StreamsConfig(application_id="a", bootstrap_servers="b:9092"))
+        >>> @app.on_stop
+        ... def report():
+        ...     print("stopped")
+        """
+        with self._lock:
+            self._check_not_started("on_stop")
+            self._hooks.add_stop(function)
+        return function
+
+    def _check_not_started(self, call: str) -> None:
+        if self._started or self.state in ENDED:
+            raise StreamsError(f"{call}: the application was started before; call it before start")
+
     def start(self) -> None:
-        """Start in the background, with the HTTP server of `http_port`.
+        """Start in the background, once the functions of `on_start` have returned.
+
+        The HTTP server of `http_port` starts before them.
 
         Raises:
             StreamsError: It was started or closed before.
             ConfigError: The HTTP server can't listen, or its packages are missing.
+            Exception: That of a function of `on_start`.
         """
         with self._lock:
             if self._started:
@@ -201,6 +257,16 @@ class KafkaStreams:
         self._started_s = self._application.clock.monotonic_s()
         if self._application.telemetry is not None:
             self._application.telemetry.begin(self.view.families)
+        try:
+            goes_on = self._hooks.start(self._state.stopping.is_set)
+        except BaseException as error:
+            thread.error = error
+            self.on_end(thread)
+            self.close()
+            raise
+        if not goes_on:
+            self.on_end(thread)
+            return
         self._freed_memory.start()
         thread.start()
 
@@ -619,6 +685,8 @@ class KafkaStreams:
                 thread.stop()
         for thread in threads:
             thread.join(None)
+        self._hooks.stop()
+        self._event_loop.close()
         self._restore_helpers.close()
         self._freed_memory.close()
         if self._group_directory is not None:

@@ -10,8 +10,11 @@ from typing import Any, Final, TypeGuard, cast
 import msgspec
 
 from tidewheel.state_stores.user_code import is_ours, register_program, shown_path
-from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.errors import StreamsError, TopologyError
 from tidewheel.tasks.processing.api.coroutines import Awaiting
+
+#: A function of `KafkaStreams.on_start` or `on_stop`.
+Hook = Callable[[], Any]
 
 
 class FunctionKind(StrEnum):
@@ -35,6 +38,7 @@ class UserFunction(msgspec.Struct, frozen=True):
         takes_key: True if the key comes first, as in `call(key, value)` or `call(key, left, right)`.
             Always true for aggregators and mergers, never for initializers and reducers.
         takes_mapped_key: True for `call(key, mapped_key, left, right)` of joiners with a global table.
+        awaiting: What `call` waits for, if the callable is a coroutine function.
     """
 
     call: Callable[..., Any]
@@ -42,6 +46,7 @@ class UserFunction(msgspec.Struct, frozen=True):
     name: str
     where: str = ""
     takes_mapped_key: bool = False
+    awaiting: Awaiting | None = None
 
     @property
     def shown(self) -> str:
@@ -148,8 +153,10 @@ def adapt(
             f"{where}: {kind} {name}{signature.text} {takes}; it must take {forms_text}"
             " (parameters with defaults do not count)"
         )
-    adapted = Awaiting(call) if awaited else call
-    return UserFunction(adapted, form.takes_key, name, where, form.takes_mapped_key)
+    awaiting = Awaiting(call) if awaited else None
+    return UserFunction(
+        awaiting or call, form.takes_key, name, where, form.takes_mapped_key, awaiting
+    )
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -171,6 +178,28 @@ def accepts(function: Callable[..., Any], arguments: int) -> bool:
         return True
     enough = signature.most is None or arguments <= signature.most
     return signature.keyword_only is None and signature.required <= arguments and enough
+
+
+def checked_hook(function: Any, call: str) -> Hook:
+    """Return a function that can be called without arguments.
+
+    >>> checked_hook(5, "on_start")
+    Traceback (most recent call last):
+    ...
+    tidewheel.state_stores.errors.StreamsError: on_start: 5 is of type int, not a function; give a function or coroutine function without parameters
+    """
+    if not callable(function):
+        problem = f"{function!r} is of type {type(function).__name__}, not a function"
+    elif inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        problem = f"{function_name(function)} is a generator, which would not run"
+    elif not accepts(function, 0):
+        problem = f"{function_name(function)} has parameters without defaults"
+    else:
+        hook: Hook = function
+        return hook
+    raise StreamsError(
+        f"{call}: {problem}; give a function or coroutine function without parameters"
+    )
 
 
 def caller_location() -> str:

@@ -190,6 +190,10 @@ def _prepare(
         on_record=partial(_report_record, link) if start.careful else None,
     )
     app = KafkaStreams(program.topology(config), config, options=options)
+    if program.on_start is not None:
+        app.on_start(program.on_start)
+    if program.on_stop is not None:
+        app.on_stop(program.on_stop)
     app.set_state_listener(lambda new, old: link.queue(StateChanged(new=new.value, old=old.value)))
     link.queue(
         WorkerReady(application_id=config.application_id, drain_timeout_ms=config.drain_timeout_ms)

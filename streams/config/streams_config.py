@@ -113,6 +113,11 @@ class StreamsConfig(BaseModel, frozen=True):
     `parallelising_factor`. With 1 the worker's loop processes, and tasks are not divided into key
     ranges."""
 
+    max_calls_in_flight: types.Count = 0
+    """Maximum coroutines of user functions that a process awaits at the same time, for all its tasks
+    and key ranges together; further ones wait for their turn. 0: no limit other than
+    `parallelising_factor` per task."""
+
     auto_offset_reset: types.OffsetReset = "earliest"
     """Start position at the application's first start, `earliest` or `latest`, unless the source
     sets it. Later partitions and topics are read from the beginning."""

@@ -3,7 +3,9 @@
 Each makes one pass over a batch's columns. A user function is called once for a record.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from asyncio import Task
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from types import CoroutineType
 from typing import Any, TypeGuard
@@ -11,9 +13,12 @@ from typing import Any, TypeGuard
 import msgspec
 
 from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.coroutines import answering
 from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.call_window import CallWindow, Outcome
 from tidewheel.tasks.processing.engine.operator import Operator, Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
+from tidewheel.tasks.processing.engine.steps import Steps
 
 
 def call_each(
@@ -98,26 +103,107 @@ class StatelessOperator(Operator):
     takes_joint = True
 
 
+class CallingOperator(StatelessOperator):
+    """An operator that calls one user function for each record."""
+
+    _function: UserFunction
+    _window: CallWindow | None = None
+    _rows: Sequence[int] = ()
+
+    def awaits(self) -> bool:
+        return self._function.awaiting is not None
+
+    def blocks(self) -> bool:
+        return self._function.awaiting is None
+
+    def overlaps_calls(self) -> bool:
+        return self.awaits()
+
+    def awaited_row(self) -> int | None:
+        window = self._window
+        oldest = None if window is None else window.oldest
+        return None if oldest is None else self._rows[oldest]
+
+    def has_call(self, task: Task[Any]) -> bool:
+        return self._window is not None and self._window.has(task)
+
+    def steps(self, batch: RecordBatch) -> Steps[Output]:
+        outcomes: Sequence[Outcome]
+        if len(batch) == 1:
+            outcomes = [(yield from self._outcome(batch))]
+        else:
+            self._rows = batch.rows
+            self._window = CallWindow(
+                partial(self._begin, batch), _raw_keys(batch), self.calls_in_flight
+            )
+            try:
+                outcomes = yield self._window.run()
+            finally:
+                self._window = None
+        results: list[Any] = []
+        kept: list[int] = []
+        for index, (result, error) in enumerate(outcomes):
+            if isinstance(error, FAILURES):
+                self.context.failed(batch, index, error)
+            elif error is not None:
+                raise error
+            else:
+                results.append(result)
+                kept.append(index)
+        if not kept:
+            return None
+        with answering(results):
+            return self.process(batch if len(kept) == len(batch) else batch.take(kept))
+
+    def _outcome(self, batch: RecordBatch) -> Steps[Outcome]:
+        try:
+            return (yield self._begin(batch, 0)), None
+        except FAILURES as error:
+            return None, error
+
+    def _begin(self, batch: RecordBatch, index: int) -> Coroutine[Any, Any, Any]:
+        awaiting, value = self._function.awaiting, batch.values[index]
+        assert awaiting is not None, "steps are those of a coroutine function"
+        return (
+            awaiting.begin(batch.keys[index], value)
+            if self._function.takes_key
+            else awaiting.begin(value)
+        )
+
+
+def _raw_keys(batch: RecordBatch) -> Sequence[bytes | None]:
+    """Return the records' keys in their topic; equal ones if unknown, which keeps all in order."""
+    if batch.source is None:
+        return [b""] * len(batch)
+    return list(map(batch.source.raw_keys.__getitem__, batch.rows))
+
+
 class PassThrough(StatelessOperator):
     keeps_times = True
+
+    def blocks(self) -> bool:
+        return False
 
     def process(self, batch: RecordBatch) -> Output:
         return batch
 
 
-class Filter(StatelessOperator):
+class Filter(CallingOperator):
     def __init__(self, predicate: UserFunction, negate: bool = False) -> None:
-        self._predicate = deciding(predicate)
+        self._function = deciding(predicate)
         self._negate = negate
 
     def process(self, batch: RecordBatch) -> Output:
-        flags, batch = _called(self, self._predicate, batch)
+        flags, batch = _called(self, self._function, batch)
         if self._negate:
             flags = [not flag for flag in flags]
         return batch.select(flags)
 
 
 class DropNullKeys(StatelessOperator):
+    def blocks(self) -> bool:
+        return False
+
     def process(self, batch: RecordBatch) -> Output:
         if not has_none(batch.keys):
             return batch
@@ -131,7 +217,7 @@ class DropNullKeys(StatelessOperator):
         return remaining
 
 
-class Map(StatelessOperator):
+class Map(CallingOperator):
     keys_out = "any"
     keeps_times = True
 
@@ -143,7 +229,7 @@ class Map(StatelessOperator):
         return batch.with_keys([key for key, _ in pairs], [value for _, value in pairs])
 
 
-class MapValues(StatelessOperator):
+class MapValues(CallingOperator):
     keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
@@ -161,6 +247,27 @@ class MapValuesBatch(StatelessOperator):
     def __init__(self, function: UserFunction) -> None:
         self._function = function
 
+    def awaits(self) -> bool:
+        return self._function.awaiting is not None
+
+    def blocks(self) -> bool:
+        return self._function.awaiting is None
+
+    def steps(self, batch: RecordBatch) -> Steps[Output]:
+        awaiting = self._function.awaiting
+        assert awaiting is not None, "steps are those of a coroutine function"
+        try:
+            values = yield awaiting.begin(list(batch.values))
+        except FAILURES as error:
+            return self._failed(batch, error)
+        with answering([values]):
+            return self.process(batch)
+
+    def _failed(self, batch: RecordBatch, error: Exception) -> Output:
+        for index in range(len(batch)):
+            self.context.failed(batch, index, error)
+        return None
+
     def process(self, batch: RecordBatch) -> Output:
         try:
             values = _collected(self._function.call(list(batch.values)), self._function)
@@ -170,13 +277,11 @@ class MapValuesBatch(StatelessOperator):
                     "same order"
                 )
         except FAILURES as error:
-            for index in range(len(batch)):
-                self.context.failed(batch, index, error)
-            return None
+            return self._failed(batch, error)
         return batch.with_values(values)
 
 
-class SelectKey(StatelessOperator):
+class SelectKey(CallingOperator):
     keys_out = "any"
     keeps_times = True
 
@@ -188,7 +293,7 @@ class SelectKey(StatelessOperator):
         return batch.with_keys(keys)
 
 
-class FlatMap(StatelessOperator):
+class FlatMap(CallingOperator):
     keys_out = "any"
     expands = True
 
@@ -203,7 +308,7 @@ class FlatMap(StatelessOperator):
         )
 
 
-class FlatMapValues(StatelessOperator):
+class FlatMapValues(CallingOperator):
     expands = True
 
     def __init__(self, function: UserFunction) -> None:
@@ -214,7 +319,7 @@ class FlatMapValues(StatelessOperator):
         return spread(batch, lists).with_values(list(chain.from_iterable(lists)))
 
 
-class Peek(StatelessOperator):
+class Peek(CallingOperator):
     keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
@@ -224,7 +329,7 @@ class Peek(StatelessOperator):
         return _called(self, self._function, batch)[1]
 
 
-class Foreach(StatelessOperator):
+class Foreach(CallingOperator):
     def __init__(self, function: UserFunction) -> None:
         self._function = function
 
@@ -257,20 +362,15 @@ class Branch(StatelessOperator):
 class ToStream(StatelessOperator):
     keeps_times = True
 
-    def __init__(self, key_mapper: UserFunction | None = None) -> None:
-        self._key_mapper = key_mapper
-        if key_mapper is not None:
-            self.keys_out = "any"
+    def blocks(self) -> bool:
+        return False
 
     def process(self, batch: RecordBatch) -> Output:
-        if self._key_mapper is None:
-            if batch.old_values is None and batch.latest is None:
-                return batch
-            stream = batch.with_values(batch.values)
-            stream.latest = None  # This flag describes table rows, not stream records.
-            return stream
-        keys, batch = _called(self, self._key_mapper, batch)
-        return batch.with_keys(keys)
+        if batch.old_values is None and batch.latest is None:
+            return batch
+        stream = batch.with_values(batch.values)
+        stream.latest = None  # This flag describes table rows, not stream records.
+        return stream
 
 
 def spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:

@@ -3,7 +3,8 @@
 MODULE is an importable name or the path of a .py file. TOPOLOGY is a `Topology`, a
 `StreamsBuilder`, or a function without parameters that returns one. The module may have `config`, a
 `StreamsConfig` or a dict of its options. They count as constructor arguments: they win over the
-environment and the settings file, and the command line wins over them.
+environment and the settings file, and the command line wins over them. Its functions `on_start` and
+`on_stop` are those of `KafkaStreams`.
 
 Every mistake raises `ConfigError` with a suggestion.
 """
@@ -26,6 +27,7 @@ from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import Hook, checked_hook
 
 _USUAL_NAME: Final = "topology"
 _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology"
@@ -39,12 +41,16 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         source: The object that the target names.
         defaults: The module's `config`.
         module: Name of the module.
+        on_start: The module's function of this name, which runs in each worker, or None.
+        on_stop: As `on_start`.
     """
 
     target: str
     source: object
     defaults: StreamsConfig | Mapping[str, Any]
     module: str = ""
+    on_start: Hook | None = None
+    on_stop: Hook | None = None
 
     def config(
         self, overrides: Mapping[str, Any] | None = None, config_file: str | None = None
@@ -87,6 +93,8 @@ def load_program(target: str) -> Program:
         source=source,
         defaults=_defaults(module, module_name),
         module=module.__name__,
+        on_start=_hook_of(module, module_name, "on_start"),
+        on_stop=_hook_of(module, module_name, "on_stop"),
     )
 
 
@@ -234,6 +242,16 @@ def _defaults(module: ModuleType, name: str) -> StreamsConfig | Mapping[str, Any
         f"`config` of {name!r} is of type {type(config).__name__}; make it a StreamsConfig or a dict of its options, or "
         "give it another name"
     )
+
+
+def _hook_of(module: ModuleType, name: str, hook: str) -> Hook | None:
+    function = getattr(module, hook, None)
+    if function is None or isinstance(function, ModuleType):
+        return None
+    try:
+        return checked_hook(function, hook)
+    except StreamsError as error:
+        raise ConfigError(f"{name!r}: {error}, or rename it") from None
 
 
 def _called(function: Callable[[], object], target: str) -> Topology | StreamsBuilder:

@@ -6,7 +6,7 @@ lowest timestamp first, through all topics with a commit after each. The test mo
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +41,7 @@ from tidewheel.streams.worker.application.task_factory import (
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.kafka.internal_topics import internal_prefix, plan_application
+from tidewheel.tasks.processing.api.coroutines import wait_for
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
@@ -53,6 +54,7 @@ from tidewheel.tasks.task.task import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
+_R = TypeVar("_R")
 
 #: The driver's topics accept records of any size.
 _UNLIMITED_BYTES = 1 << 31
@@ -445,6 +447,26 @@ class TopologyTestDriver:
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the metrics of each task, by task id."""
         return {str(task.task_id): task.figures.metrics() for task in self._tasks}
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, _R]) -> _R:
+        """Run a coroutine on the loop of the driver's coroutine functions; return its result.
+
+        For clients of these functions, which a program opens in `KafkaStreams.on_start`.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> class Prices:
+        ...     async def open(self): self.prices = {"tea": 3}  # such as httpx.AsyncClient()
+        ...     async def find(self, name): return self.prices[name]
+        >>> prices, builder = Prices(), StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str).map_values(prices.find).to("out", value_serde=int)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.wait_for(prices.open())
+        ...     driver.create_input_topic("in", key_serde=str, value_serde=str).pipe_input("k", "tea")
+        ...     driver.create_output_topic("out", key_serde=str, value_serde=int).read_value()
+        3
+        """
+        result: _R = wait_for(coroutine)
+        return result
 
     def close(self) -> None:
         """Close processors and stores and remove temporary state; idempotent."""

@@ -31,6 +31,7 @@ _CALLERS: Final = tuple(
         "streams/user_functions.py",
         "streams/definitions/retrying.py",
         "tasks/processing/",
+        "tasks/key_ranges/shared_loop.py",
     )
 )
 #: Ignored frames: user code and this project both call the standard library.

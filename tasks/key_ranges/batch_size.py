@@ -15,6 +15,9 @@ _NEWEST: Final = 0.25
 #: Target seconds of a unit if a user's function takes the whole batch.
 _BATCH_S: Final = 0.02
 _BATCH_RECORDS: Final = 64
+#: Target seconds of a unit in which calls overlap: the first and the last ones of a unit overlap
+#: with fewer, so short units would waste time.
+_OVERLAPPED_S: Final = 0.1
 #: A larger unit pays off if a record costs less than this part of its cost at half the size.
 _CHEAPER_SHARE: Final = 3 / 4
 
@@ -42,6 +45,22 @@ class UnitSize:
         mean_s = max(elapsed_s, 1e-7) / max(done, 1)
         self.mean_s += _NEWEST * (mean_s - self.mean_s)
         return mean_s
+
+
+class OverlappedUnitSize(UnitSize):
+    """Size of units in which calls of a coroutine function overlap, at most `calls` of them."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._calls = calls
+        self.records = calls
+
+    def adapt(self, done: int, elapsed_s: float) -> None:
+        mean_s = self._mean(done, elapsed_s)
+        self.slow = elapsed_s >= UNIT_S
+        fitting = int(_OVERLAPPED_S / mean_s) + 1
+        most = min(max(2 * done, self.records), _UNIT_RECORDS_MAX)
+        self.records = max(self._calls, min(fitting, most))
 
 
 class BatchUnitSize(UnitSize):

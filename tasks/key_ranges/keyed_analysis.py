@@ -20,6 +20,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     SourceSpec,
     SubtopologySpec,
 )
+from tidewheel.tasks.processing.engine.execution import execution_mode
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
@@ -29,17 +30,41 @@ _OWN: Final = "same"
 _ANY: Final = "any"
 
 
+def overlaps_calls(subtopology: SubtopologySpec) -> bool:
+    """Return True if coroutine functions may be called for several records of a batch at a time."""
+    return execution_mode(subtopology).batch and any(
+        isinstance(node, ProcessorSpec)
+        and node.wrap is None
+        and isinstance(node.supplier, OperatorSupplier)
+        and node.supplier().overlaps_calls()
+        for node in subtopology.nodes
+    )
+
+
 def only_awaits(subtopology: SubtopologySpec) -> bool:
-    """Return True if every user function is a processor's `async def process`."""
+    """Return True if there are user functions, and all are coroutine functions."""
     processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
     sinks = [node for node in subtopology.nodes if isinstance(node, SinkSpec)]
     return (
-        bool(processors)
+        any(_awaits(node) for node in processors)
         and all(node.partitioner is None and isinstance(node.topic, str) for node in sinks)
         and all(node.wrap is None for node in processors)
-        and not any(isinstance(node.supplier, OperatorSupplier) for node in processors)
-        and all(awaits(node.supplier) for node in processors)
+        and not any(_blocks(node) for node in processors)
     )
+
+
+def _awaits(node: ProcessorSpec) -> bool:
+    supplier = node.supplier
+    if isinstance(supplier, OperatorSupplier):
+        return supplier().awaits()
+    return awaits(supplier)
+
+
+def _blocks(node: ProcessorSpec) -> bool:
+    supplier = node.supplier
+    if isinstance(supplier, OperatorSupplier):
+        return supplier().blocks()
+    return not awaits(supplier)
 
 
 class Keyedness(msgspec.Struct, frozen=True):

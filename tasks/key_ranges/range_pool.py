@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit, waited_s
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
-from tidewheel.tasks.key_ranges.shared_loop import SharedLoop, SharedRunner
+from tidewheel.tasks.key_ranges.shared_loop import SharedRunner, WorkerLoop
 
 #: Seconds between measurements for the concurrency limit.
 _WINDOW_S: Final = 0.05
@@ -33,10 +33,16 @@ class _Measurement(NamedTuple):
 
 
 class RangePool:
-    """Threads that run a worker's key ranges. The worker's loop thread creates the pool."""
+    """Threads that run a worker's key ranges. The worker's loop thread creates the pool.
 
-    def __init__(self, threads: int) -> None:
+    Args:
+        event_loop: Loop of the ranges' coroutines; None: a new one, which `close` ends.
+    """
+
+    def __init__(self, threads: int, event_loop: WorkerLoop | None = None) -> None:
         self.threads = threads
+        self._event_loop = event_loop or WorkerLoop()
+        self._owns_loop = event_loop is None
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._ready: deque[RangeWorker] = deque()
@@ -45,9 +51,6 @@ class RangePool:
         self._running: dict[RangeWorker, threading.Thread] = {}
         #: Threads in calls of closed ranges. Others replace them; they end after the call.
         self._abandoned: set[threading.Thread] = set()
-        #: Event loop, created for the first range whose functions only await.
-        self._shared_loop: SharedLoop | None = None
-        self._loops: list[SharedLoop] = []
         self._started = 0
         self._concurrency = ConcurrencyLimit(threads)
         self._crowded = threading.Condition(self._lock)
@@ -86,8 +89,8 @@ class RangePool:
     def _queue(self, key_range: RangeWorker) -> bool:
         """Queue a range; True if a thread, not an event loop, must run it. Needs the lock."""
         key_range.scheduling = Scheduling.QUEUED
-        if key_range.awaits and isinstance(key_range.waiting, SharedRunner):
-            key_range.waiting.turns.begin(key_range)
+        if key_range.awaits and key_range.waiting.shared is not None:
+            key_range.waiting.shared.turns.begin(key_range)
             return False
         self._ready.append(key_range)
         return True
@@ -100,17 +103,13 @@ class RangePool:
             self._wake_measuring()
 
     def share(self) -> SharedRunner:
-        """Return a range's runner of coroutines on the shared event loop. Called in its thread."""
-        with self._lock:
-            if self._shared_loop is None:
-                self._shared_loop = SharedLoop(self._finish_turn)
-                self._loops.append(self._shared_loop)
-            return SharedRunner(self._shared_loop)
+        """Return a range's runner of coroutines on the event loop. Called in its thread."""
+        return self._event_loop.share(self._finish_turn)
 
     def abandon(self, key_range: RangeWorker) -> None:
         """Replace the thread of a closed range that is still in a call."""
-        if isinstance(key_range.waiting, SharedRunner):
-            self._abandon_loop(key_range.waiting)
+        if key_range.waiting.shared is not None:
+            self._abandon_loop(key_range.waiting.shared)
         with self._lock:
             thread = self._running.get(key_range)
             if thread is None or thread in self._abandoned:
@@ -122,20 +121,19 @@ class RangePool:
 
     def is_blocked(self, key_range: RangeWorker) -> bool:
         """Return True if a coroutine blocks the event loop that this range must run on."""
-        waiting = key_range.waiting
-        if not isinstance(waiting, SharedRunner) or key_range.scheduling is Scheduling.IDLE:
+        shared = key_range.waiting.shared
+        if shared is None or key_range.scheduling is Scheduling.IDLE:
             return False
-        return not waiting.turns.is_turning()
+        return not shared.turns.is_turning()
 
     def watch(self, now_s: float) -> None:
-        for loop in list(self._loops):
-            loop.watch.check(now_s)
+        self._event_loop.watch(now_s)
 
-    def _abandon_loop(self, waiting: SharedRunner) -> None:
+    def _abandon_loop(self, shared: SharedRunner) -> None:
         """Cancel a range's coroutine; if it blocks the event loop, later ranges get a new one."""
-        waiting.cancel()
-        if waiting.turns is self._shared_loop and not waiting.turns.is_turning():
-            self._shared_loop = None  # ranges of the blocked loop stay on it
+        shared.cancel()
+        if not shared.turns.is_turning():
+            self._event_loop.replace(shared.turns)
 
     @property
     def has_free_threads(self) -> bool:
@@ -151,8 +149,8 @@ class RangePool:
             self._closed = True
             self._work.notify_all()
             self._crowded.notify_all()
-            for loop in self._loops:
-                loop.close()
+        if self._owns_loop:
+            self._event_loop.close()
 
     def _run(self) -> None:
         clock = time.pthread_getcpuclockid(threading.get_ident()) if self._loop_clock else 0
@@ -263,8 +261,7 @@ class RangePool:
         ]
 
     def is_inside(self) -> bool:
-        me = threading.current_thread()
-        return me in self._clocks or any(loop.watch.thread is me for loop in self._loops)
+        return threading.current_thread() in self._clocks or self._event_loop.is_inside()
 
     @property
     def _some_running(self) -> list[threading.Thread]:

@@ -4,14 +4,13 @@ The loop's thread queues decoded records and requests seals. Both sides exchange
 in deques, and single numbers: no lock is on the path of a record.
 """
 
-import asyncio
 import time
-from asyncio import CancelledError
+from asyncio import CancelledError, Task
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,12 +18,16 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
 from tidewheel.state_stores.buffers.query_sources import UncommittedRows, not_running
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
-from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchUnitSize, UnitSize
+from tidewheel.tasks.key_ranges.batch_size import (
+    UNIT_S,
+    BatchUnitSize,
+    OverlappedUnitSize,
+    UnitSize,
+)
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.key_ranges.sealed_work import CurrentRecord, Seal, SealBarrier, WorkItem
-from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
+from tidewheel.tasks.key_ranges.shared_loop import LoopRunner, SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
-from tidewheel.tasks.processing.api.coroutines import CoroutineRunner, PrivateLoop
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_steps
@@ -84,6 +87,8 @@ class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
     first_hash: int
     end_hash: int
     cache_bytes: int
+    #: Calls of coroutine functions that may be in flight for the records of one batch.
+    calls_in_flight: int = 1
     stream_time_ms: int
     operator_times_ms: tuple[int, ...]
 
@@ -107,7 +112,6 @@ class RangeWorker:
     loop_blocked_s = 0.0
     busy_percent = 0
     items_done = 0
-    _is_cancelled = False
 
     def __init__(
         self,
@@ -140,8 +144,8 @@ class RangeWorker:
         self._make_parts = make_parts
         self._collector = collector
         self._trusted = trusted
-        self.waiting: CoroutineRunner = PrivateLoop()
-        self._share = share
+        self.waiting = LoopRunner(share)
+        #: Its runner if it takes its turns on the event loop, else None.
         self._shared: SharedRunner | None = None
         self._stores: Mapping[str, Store] = {}
         self._databases: Sequence[StagedDatabase] = ()
@@ -230,7 +234,6 @@ class RangeWorker:
         self._halted = True
 
     def cancel(self) -> None:
-        self._is_cancelled = True
         self.waiting.cancel()
 
     def resume(self) -> None:
@@ -249,12 +252,21 @@ class RangeWorker:
         for database in self._databases:
             database.applied = number
 
+    def owns(self, task: Task[Any]) -> bool:
+        """Return True for an asyncio task of its coroutines. Any thread may ask."""
+        shared, processing = self.waiting.shared, self.processing
+        return (shared is not None and shared.has(task)) or (
+            processing is not None and processing.graph.has_call(task)
+        )
+
     def current_record(self) -> CurrentRecord | None:
         item = self._item
         if item is None or item.batch is None or item.batch.source is None:
             return None
         index = min(self._rows_processed, len(item.batch) - 1)
-        source, row = item.batch.source, item.batch.rows[index]
+        awaited = None if self.processing is None else self.processing.graph.awaited_row()
+        row = item.batch.rows[index] if awaited is None else awaited
+        source = item.batch.source
         offset = source.offsets[row]
         return CurrentRecord(
             key_hash(source.raw_keys[row], offset), offset, source.topic, source.partition
@@ -332,7 +344,7 @@ class RangeWorker:
                 waited = 0 if self._shared is None else self._shared.waits
                 yield from self._next(self.processing)
                 if on_loop and self._shared is not None and self._shared.waits == waited:
-                    yield asyncio.sleep(0)  # gives other ranges a turn
+                    yield None  # gives other ranges a turn
             if others_wait():
                 break
         if self._halted and self._can_seal:
@@ -375,11 +387,10 @@ class RangeWorker:
         self.processing = processing
         if processing.graph.calls_batches:
             self._unit_size = BatchUnitSize()
-        self._shared = self._share() if processing.graph.awaits else None
-        if self._shared is not None:
-            self.waiting = self._shared
-            if self._is_cancelled:
-                self.waiting.cancel()
+        elif self.setting.calls_in_flight > 1 and processing.graph.overlaps_calls:
+            processing.graph.overlap_calls(self.setting.calls_in_flight)
+            self._unit_size = OverlappedUnitSize(self.setting.calls_in_flight)
+        self._shared = self.waiting.join() if processing.graph.awaits else None
 
     def _unit(self, processing: TaskProcessing) -> Steps[None]:
         self.dirty = True
@@ -442,7 +453,7 @@ class RangeWorker:
         stop = min(begin + self._unit_size.records, len(batch))
         part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
         processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
-        if processing.graph.awaits:
+        if processing.graph.has_coroutines:
             yield from processing.graph.steps(item.source, part)
         else:
             processing.graph.run(item.source, part)

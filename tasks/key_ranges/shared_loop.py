@@ -1,68 +1,99 @@
-"""Shared event loop, in its own thread, for key ranges whose user functions are all coroutines.
+"""Event loop of a worker's coroutines, in its own thread.
 
-While one range awaits, others start and finish their calls; a call in flight needs no thread. Each
-range processes one record at a time and keeps its loop for life.
+Key ranges whose user functions are all coroutines run on it: while one awaits, others start and
+finish their calls, and a call in flight needs no thread. Other threads wait there for a coroutine.
+Each thread or range awaits one call at a time.
 """
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
+from math import inf
 from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
 from tidewheel.tasks.processing.api.coroutines import (
     CoroutineRunner,
+    call_limit,
     new_loop,
     unexpected_cancellation,
 )
+from tidewheel.tasks.processing.engine.call_window import is_window
 
 #: Seconds that `is_turning` waits for the event loop to answer.
 _PROBE_S: Final = 0.1
 #: Seconds that a closing range waits for its background tasks.
 _BACKGROUND_TASKS_S: Final = 1.0
+#: Seconds between checks whether a coroutine of no record must end.
+_CHECK_S: Final = 0.1
 
 #: Owner of the running coroutine; tasks it starts get the same owner.
 _owner: ContextVar["SharedRunner | None"] = ContextVar("tidewheel_owner", default=None)
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
 class Turning(Protocol):
     @property
-    def waiting(self) -> CoroutineRunner: ...
+    def waiting(self) -> "LoopRunner": ...
 
     async def turn_on_loop(self) -> None: ...
 
 
 class SharedRunner(CoroutineRunner):
-    """Runner of one key range's coroutines on the shared loop.
+    """Runner of the coroutines of one key range or thread on the shared loop.
 
-    The range's turns on the loop await them; its turns in other threads use `wait_for`.
+    The range's turns on the loop await them; its turns in other threads use `wait_for`. `done` runs
+    on the loop after each turn.
     """
 
-    def __init__(self, turns: "SharedLoop") -> None:
+    def __init__(self, turns: "SharedLoop", done: Callable[[Any], None] = _ignore) -> None:
         self.turns = turns
+        self.done = done
         self.loop = turns.loop
         self.is_cancelled = False
         self.worked_s = 0.0
         self.waits = 0
         self.awaited: asyncio.Task[Any] | None = None
-        self.context: Context = copy_context()
-        self.context.run(_owner.set, self)
+        self.context = self._owned_context()
         self.started_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         #: asyncio task to cancel with the range: its turn, or a coroutine of `wait_for`.
         self.current_task: asyncio.Task[Any] | None = None
+
+    def _owned_context(self) -> Context:
+        context = copy_context()
+        context.run(_owner.set, self)
+        if self.turns.free_calls is not None:
+            context.run(call_limit.set, self.limited)
+        return context
+
+    def limited(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine, made to wait while `max_calls_in_flight` others are in flight."""
+        if self.turns.free_calls is None or is_window(coroutine):
+            return coroutine
+        return self.turns.limited(coroutine)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self.is_cancelled:
             coroutine.close()
             raise asyncio.CancelledError
         done = threading.Event()
-        self.loop.call_soon_threadsafe(self._begin, coroutine, done, context=self.context)
+        # The coroutine sees the context variables of its thread.
+        self.loop.call_soon_threadsafe(self._begin, coroutine, done, context=self._owned_context())
         done.wait()
         task, self.current_task = self.current_task, None
-        assert task is not None, "it was started_tasks"
+        assert task is not None, "it was started"
         try:
             return task.result()
         except asyncio.CancelledError as error:
@@ -71,7 +102,7 @@ class SharedRunner(CoroutineRunner):
             raise unexpected_cancellation(error) from error
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], done: threading.Event) -> None:
-        self.current_task = asyncio.Task(coroutine, loop=self.loop)
+        self.current_task = asyncio.Task(self.limited(coroutine), loop=self.loop)
         self.current_task.add_done_callback(lambda _: done.set())
         if self.is_cancelled:
             self.current_task.cancel()
@@ -103,11 +134,49 @@ class SharedRunner(CoroutineRunner):
         ending.add_done_callback(lambda _: ended.set())
 
 
-class SharedLoop:
-    """Event loop and its thread; `done` runs on the loop after each turn of a range."""
+class LoopRunner(CoroutineRunner):
+    """Runner of one key range or thread, which joins the worker's loop at its first coroutine.
 
-    def __init__(self, done: Callable[[Any], None]) -> None:
-        self._done = done
+    Attributes:
+        shared: Its runner on the loop; None before `join`.
+    """
+
+    def __init__(self, share: Callable[[], SharedRunner]) -> None:
+        self._share = share
+        self._is_cancelled = False
+        self.shared: SharedRunner | None = None
+
+    def join(self) -> SharedRunner:
+        shared = self.shared
+        if shared is None:
+            shared = self.shared = self._share()
+            if self._is_cancelled:
+                shared.cancel()
+        return shared
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.join().wait_for(coroutine)
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self.shared is not None:
+            self.shared.cancel()
+
+    def close(self) -> None:
+        if self.shared is not None:
+            self.shared.close()
+
+
+class SharedLoop:
+    """Event loop and its thread.
+
+    Args:
+        calls_max: Maximum coroutines in flight; 0: no limit.
+    """
+
+    def __init__(self, calls_max: int = 0) -> None:
+        #: Free places for coroutines; None: no limit.
+        self.free_calls = asyncio.Semaphore(calls_max) if calls_max else None
         self._ready: deque[Turning] = deque()
         self._woken = False
         self._closed = False
@@ -121,6 +190,14 @@ class SharedLoop:
         thread = threading.Thread(target=self._run, name="tidewheel-awaiting", daemon=True)
         self.watch = LoopWatch(self.loop, thread)
         thread.start()
+
+    async def limited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        assert self.free_calls is not None, "there is a limit"
+        try:
+            async with self.free_calls:
+                return await coroutine
+        finally:
+            coroutine.close()  # if it was cancelled while it waited for a place
 
     def begin(self, key_range: Turning) -> None:
         """Queue a turn of a range. Called by any thread, one at a time."""
@@ -154,8 +231,8 @@ class SharedLoop:
         self._woken = False
         while self._ready:
             key_range = self._ready.popleft()
-            shared = key_range.waiting
-            assert isinstance(shared, SharedRunner), "it has joined"
+            shared = key_range.waiting.shared
+            assert shared is not None, "it has joined"
             turn = asyncio.Task(
                 self._turn(key_range, shared), loop=self.loop, context=shared.context
             )
@@ -163,11 +240,11 @@ class SharedLoop:
             turn.add_done_callback(self._turns.discard)
 
     async def _turn(self, key_range: Turning, shared: SharedRunner) -> None:
-        # Not earlier: a task cancelled before its first step would never call `_done`.
+        # Not earlier: a task cancelled before its first step would never call `done`.
         shared.current_task = asyncio.current_task()
         await key_range.turn_on_loop()
         shared.current_task = None
-        self._done(key_range)
+        shared.done(key_range)
 
 
 def _task_factory(
@@ -178,3 +255,76 @@ def _task_factory(
     if owner is not None:
         owner.started_tasks.add(task)
     return task
+
+
+class WorkerLoop:
+    """The event loop of a process's coroutines, started with the first of them.
+
+    All workers of the process share it. If a coroutine blocks it for good, ranges of a task that is
+    abandoned stay on it, and later ones get a new loop.
+
+    Args:
+        calls_max: Maximum coroutines in flight; 0: no limit.
+    """
+
+    def __init__(self, calls_max: int = 0) -> None:
+        self._calls_max = calls_max
+        self._lock = threading.Lock()
+        self._current: SharedLoop | None = None
+        self._loops: list[SharedLoop] = []
+
+    def share(self, done: Callable[[Any], None] = _ignore) -> SharedRunner:
+        """Return a new runner on the loop; `done` runs there after each turn of its range."""
+        with self._lock:
+            if self._current is None:
+                self._current = SharedLoop(self._calls_max)
+                self._loops.append(self._current)
+            return SharedRunner(self._current, done)
+
+    def replace(self, blocked: SharedLoop) -> None:
+        """Give later runners a new loop."""
+        with self._lock:
+            if self._current is blocked:
+                self._current = None
+
+    def run(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        *,
+        timeout_s: float = inf,
+        is_stopping: Callable[[], bool] = _never,
+    ) -> Any:
+        """Run a coroutine that belongs to no record; return its result.
+
+        Tasks that it leaves behind live as long as the loop.
+
+        Raises:
+            TimeoutError: It took longer, or `is_stopping()` became true. It is cancelled.
+        """
+        awaited = asyncio.run_coroutine_threadsafe(coroutine, self.share().loop)
+        until_s = time.monotonic() + timeout_s
+        while True:
+            left_s = until_s - time.monotonic()
+            with suppress(TimeoutError):
+                return awaited.result(max(min(left_s, _CHECK_S), 0.0))
+            if awaited.done():  # the coroutine's own error
+                return awaited.result()
+            if left_s <= 0 or is_stopping():
+                awaited.cancel()
+                raise TimeoutError(f"it did not return within {timeout_s:g} s")
+
+    def watch(self, now_s: float) -> None:
+        for loop in list(self._loops):
+            loop.watch.check(now_s)
+
+    def is_inside(self) -> bool:
+        me = threading.current_thread()
+        return any(loop.watch.thread is me for loop in list(self._loops))
+
+    def close(self) -> None:
+        """End the loops; a blocked one when its coroutine returns. Does not wait."""
+        with self._lock:
+            self._current = None
+            loops, self._loops = self._loops, []
+        for loop in loops:
+            loop.close()

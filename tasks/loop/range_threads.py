@@ -8,6 +8,7 @@ from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.commit_facts import facts_bytes
 from tidewheel.tasks.key_ranges.progress_vector import ranges_that_fit
 from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.key_ranges.shared_loop import LoopRunner, WorkerLoop
 from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX
 from tidewheel.tasks.task.parallel_task import parallel_tasks
 from tidewheel.tasks.task.range_placement import RangePlacement
@@ -16,20 +17,33 @@ from tidewheel.tasks.task.worker_settings import WorkerSettings
 
 
 class RangeThreads:
-    """The key ranges of one worker's tasks; none if it has one thread."""
+    """The key ranges of one worker's tasks; none if it has one thread.
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    Args:
+        event_loop: Loop of the worker's coroutines; None: a new one, closed with the worker.
+    """
+
+    def __init__(self, settings: WorkerSettings, event_loop: WorkerLoop | None = None) -> None:
         self._settings = settings
+        self._event_loop = event_loop
         self.pool: RangePool | None = None
         self._placement: RangePlacement | None = None
         #: Tasks whose key ranges pause.
         self._resting: frozenset[TaskId] = frozenset()
 
     def start(self, stack: ExitStack) -> None:
-        """Start the pool if the worker has several threads; `stack` closes it."""
+        """Start the pool if the worker has several threads; `stack` closes it.
+
+        Until then this thread's coroutines run on the event loop.
+        """
         settings = self._settings
+        event_loop = self._event_loop
+        if event_loop is None:
+            event_loop = WorkerLoop(settings.max_calls_in_flight)
+            stack.callback(event_loop.close)
+        stack.enter_context(LoopRunner(event_loop.share))
         if settings.threads > 1:
-            self.pool, self._resting = RangePool(settings.threads), frozenset()
+            self.pool, self._resting = RangePool(settings.threads, event_loop), frozenset()
             stack.callback(self.pool.close)
             ranges_max = ranges_that_fit(
                 settings.transactional_id, OPERATOR_TIMES_MAX, facts_bytes(settings.operators)

@@ -96,7 +96,7 @@ class StreamWorker:
         )
         self._schedule = CommitSchedule(settings.commit_interval_ms)
         self._sequence = CommitSequence()
-        self._ranges = RangeThreads(settings)
+        self._ranges = RangeThreads(settings, ports.event_loop)
         self.questions = Questions(self._wake.set, pool=lambda: self._ranges.pool)
         self._slices = Slices(
             ports.clock,

@@ -20,6 +20,7 @@ from tidewheel.tasks.kafka.ports import (
     RecordSource,
     SinkProducer,
 )
+from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
@@ -85,6 +86,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     background: Background = run_in_thread
     #: Returns the current long call of user code in the global stores' thread.
     global_call: Callable[[], RunningCall | None] = _no_call
+    #: Event loop of the process's coroutines; None: one of this worker alone.
+    event_loop: WorkerLoop | None = None
 
 
 class MakeTask(Protocol):

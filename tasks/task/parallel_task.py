@@ -26,6 +26,7 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.keyed_analysis import (
     counted,
     keyedness,
+    overlaps_calls,
     runs_users_objects,
     scanned_stores,
 )
@@ -72,6 +73,9 @@ _UNIT_MAX_S: Final = 0.02
 _IN_PROGRESS_S: Final = 0.1
 #: Seconds that closing waits then for `close` of users' processors.
 _CLOSING_S: Final = 10.0
+#: Maximum key ranges of a task that calls coroutine functions with batches. Above it, calls of one
+#: range overlap: a record then costs a third, but a call that hangs stops more keys.
+_OVERLAPPED_RANGES_MAX: Final = 32
 #: A range whose unit of work takes longer (s) hangs: the task gets no new key ranges meanwhile.
 _HANGS_S: Final = 1.0
 #: Seconds that a task's coroutines may block the shared event loop, beyond 2 ms a record, before
@@ -141,9 +145,15 @@ class ParallelTask:
 
     @cached_property
     def ranges_max(self) -> int:
-        if self.bounds.factor == 1:
+        if self.bounds.factor == 1 or not keyedness(self.plan.spec).keyed:
             return 1
-        return self.bounds.factor if keyedness(self.plan.spec).keyed else 1
+        if self._overlaps_calls:
+            return min(self.bounds.factor, _OVERLAPPED_RANGES_MAX)
+        return self.bounds.factor
+
+    @cached_property
+    def _overlaps_calls(self) -> bool:
+        return overlaps_calls(self.plan.spec)
 
     @cached_property
     def _has_time_callbacks(self) -> bool:
@@ -232,6 +242,7 @@ class ParallelTask:
                 first_hash=key_ranges.first_hashes[index],
                 end_hash=key_ranges.end_of(index),
                 cache_bytes=self.bounds.cache_bytes,
+                calls_in_flight=-(-self.bounds.factor // len(key_ranges)),
                 stream_time_ms=stream_time_ms,
                 operator_times_ms=operator_times_ms,
             ),

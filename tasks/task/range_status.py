@@ -9,7 +9,6 @@ from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
@@ -52,10 +51,10 @@ def blocking(task: Task) -> BlockingCoroutine | None:
     """Return the task's coroutine that has blocked the shared event loop for 1 s, if any."""
     now_s = time.monotonic()
     for key_range in task.ranges:
-        shared = key_range.waiting
-        if isinstance(shared, SharedRunner):
+        shared = key_range.waiting.shared
+        if shared is not None:
             step = shared.turns.watch.step()
-            if step is not None and now_s - step.since_s >= _LONG_S and shared.has(step.task):
+            if step is not None and now_s - step.since_s >= _LONG_S and key_range.owns(step.task):
                 return _coroutine(key_range, shared.turns.watch, step, now_s)
     return None
 

@@ -53,6 +53,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     status_interval_ms: int = 250
     #: Threads of key ranges; 1: the loop's thread does all work.
     threads: int = 1
+    max_calls_in_flight: int = 0
     recommit_ms: int = RECOMMIT_MS_MAX
     #: Longest wait (ms) of a clean stop for running calls of user code.
     drain_timeout_ms: int

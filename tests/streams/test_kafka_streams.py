@@ -1,5 +1,6 @@
 """End of an application: closing, draining, signals, failed threads."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -279,3 +280,125 @@ def test_a_removal_by_a_worker_thread_does_not_wait(
     stage.free.set()
     assert app.close(timeout=30_000)
     assert app.error is None
+
+
+def test_functions_of_start_and_stop_run_around_the_workers(stage: Stage) -> None:
+    app = stage.app()
+    calls: list[tuple[str, object]] = []
+
+    @app.on_start
+    def opened() -> None:
+        calls.append(("start", len(stage.lives)))
+
+    @app.on_start
+    async def connected() -> None:
+        calls.append(("connect", asyncio.get_running_loop()))
+
+    @app.on_stop
+    async def disconnected() -> None:
+        calls.append(("disconnect", asyncio.get_running_loop()))
+
+    app.on_stop(lambda: calls.append(("stop", app.state)))
+    started(app)
+    assert [name for name, _ in calls] == ["start", "connect"]
+    assert calls[0][1] == 0, "no worker has started yet"
+    assert app.close(timeout=10_000)
+    assert [name for name, _ in calls] == ["start", "connect", "stop", "disconnect"]
+    assert calls[1][1] is calls[3][1], "one loop"
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_a_failed_function_of_the_start_ends_the_application(
+    stage: Stage, is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = stage.app()
+    stopped: list[str] = []
+
+    async def connect() -> None:
+        raise OSError("no route")
+
+    def connect_plainly() -> None:
+        raise OSError("no route")
+
+    app.on_start(connect if is_coroutine else connect_plainly)
+    app.on_stop(lambda: stopped.append("stopped"))
+    with pytest.raises(OSError, match="no route"):
+        app.start()
+    assert app.state is S.ERROR
+    assert isinstance(app.error, OSError)
+    assert not stage.lives
+    assert stopped == ["stopped"]
+    assert "test_kafka_streams.py:" in caplog.text, "the line of the user's code"
+
+
+def test_a_failed_function_of_the_end_stops_no_other(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewheel.streams.worker.life_hooks._STOP_S", 0.01)
+    app = stage.app()
+    stopped: list[str] = []
+
+    @app.on_stop
+    def last() -> None:
+        stopped.append("last")
+
+    @app.on_stop
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    @app.on_stop
+    def fails() -> None:
+        raise ValueError("refused")
+
+    assert started(app).close(timeout=10_000)
+    assert app.state is S.NOT_RUNNING
+    assert stopped == ["last"]
+    assert "hangs" in caplog.text
+    assert "refused" in caplog.text
+
+
+def test_a_close_ends_a_function_of_the_start_that_waits(stage: Stage) -> None:
+    app, entered, cancelled = stage.app(), threading.Event(), threading.Event()
+
+    @app.on_start
+    async def waits() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(app.start)
+        assert entered.wait(_PATIENCE_S)
+        assert app.close(timeout=30_000)
+        starting.result(_PATIENCE_S)
+    assert cancelled.wait(_PATIENCE_S)
+    assert app.state is S.NOT_RUNNING
+    assert not stage.lives
+
+
+def test_functions_of_start_and_stop_are_checked(stage: Stage) -> None:
+    app = stage.app()
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    for bad in (5, lambda needed: needed, generator):
+        with pytest.raises(StreamsError):
+            app.on_start(bad)  # type: ignore[arg-type, call-overload, unused-ignore] # what the check finds
+        with pytest.raises(StreamsError):
+            app.on_stop(bad)  # type: ignore[arg-type, call-overload, unused-ignore] # as above
+    started(app)
+    with pytest.raises(StreamsError):
+        app.on_start(lambda: None)
+    with pytest.raises(StreamsError):
+        app.on_stop(lambda: None)
+    assert app.close(timeout=10_000)
+
+
+def test_functions_of_the_end_are_not_called_without_a_start(stage: Stage) -> None:
+    app, stopped = stage.app(), threading.Event()
+    app.on_stop(stopped.set)
+    assert app.close(timeout=10_000)
+    assert not stopped.is_set()

@@ -12,6 +12,7 @@ from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.tasks.figures import Family
 from tidewheel.tasks.kafka.ports import Clock
+from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 from tidewheel.tasks.processing.engine.traced_graph import BatchTracer
 from tidewheel.tasks.restore.run_ports import RunMaker
@@ -55,6 +56,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         topology_hash: Identifies the topology in commits and in the group.
         on_restore: Called by the restoring thread, like `on_standby_update`.
         runs: Builds sorted files for stores that are far behind.
+        event_loop: Runs the coroutines of all workers of the process.
     """
 
     spec: TopologySpec
@@ -67,6 +69,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     on_restore: Callable[[RestoreEvent], None]
     on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None
     runs: RunMaker | None = None
+    event_loop: WorkerLoop = msgspec.field(default_factory=WorkerLoop)
     announced: Announced = msgspec.field(default_factory=Announced)
     telemetry: Telemetry | None = None
 

@@ -193,4 +193,5 @@ def worker_ports(
         on_record=application.options.on_record,
         input_check=KeyCheck(checked_topics(plan), application.config.input_partitioners),
         global_call=global_call,
+        event_loop=application.event_loop,
     )

@@ -1,10 +1,8 @@
-"""Runs users' coroutines, one at a time, on the event loop of a thread or of a key range.
+"""Runs users' coroutines for threads that wait for them, one at a time per thread or key range.
 
-asyncio tasks and generators that a coroutine leaves behind continue whenever the loop runs, until
-it is closed with its stream task.
-
-A key range keeps one loop, whichever thread runs it: a processor can keep a client bound to the
-loop, and a revoked range can be cancelled alone.
+A worker's threads wait for its event loop (`tidewheel.tasks.key_ranges.shared_loop`), which runs in
+a thread of its own. Other threads, such as that of a test driver, run a loop themselves. asyncio
+tasks that a coroutine leaves behind are cancelled when its stream task is closed.
 """
 
 import asyncio
@@ -13,7 +11,9 @@ import selectors
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -85,7 +85,10 @@ class CoroutineRunner(ABC):
     Within its `with` block, `wait_for` uses it. One thread may enter it; any may call `cancel`.
     """
 
+    _before: "CoroutineRunner | None" = None
+
     def __enter__(self) -> Self:
+        self._before = _loops.entered
         _loops.entered = self
         return self
 
@@ -95,7 +98,7 @@ class CoroutineRunner(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _loops.entered = None
+        _loops.entered = self._before
 
     @abstractmethod
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -168,6 +171,8 @@ class PrivateLoop(CoroutineRunner):
 
 
 class _Loops(threading.local):
+    #: See `answering`.
+    results: Iterator[Any] | None = None
     entered: CoroutineRunner | None = None
     own: PrivateLoop | None = None
 
@@ -201,11 +206,20 @@ def wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return loop.wait_for(coroutine)
 
 
+async def _returned(result: Any) -> Any:
+    return result
+
+
 def close_loop() -> None:
-    """Close this thread's own loop, if any; the next coroutine gets a new one."""
-    loop, _loops.own = _loops.own, None
-    if loop is not None:
-        loop.close()
+    """Cancel the asyncio tasks that this thread's coroutines left behind.
+
+    A loop of the thread itself is closed; its next coroutine gets a new one.
+    """
+    own, _loops.own = _loops.own, None
+    if own is not None:
+        own.close()
+    if _loops.entered is not None:
+        _loops.entered.close()
 
 
 def refuse_awaitable(result: object, what: str) -> None:
@@ -230,6 +244,22 @@ def refuse_awaitable(result: object, what: str) -> None:
     )
 
 
+#: Set on an event loop that limits coroutines in flight: makes one wait for its place.
+call_limit: ContextVar[Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None] = (
+    ContextVar("tidewheel_call_limit", default=None)
+)
+
+
+@contextmanager
+def answering(results: Iterable[Any]) -> Generator[None]:
+    """Make calls of `Awaiting` in this thread return these results, which were awaited before."""
+    _loops.results = iter(results)
+    try:
+        yield
+    finally:
+        _loops.results = None
+
+
 class Awaiting:
     """Wrapper that makes a coroutine function callable like a plain one.
 
@@ -245,6 +275,14 @@ class Awaiting:
     def __init__(self, function: Any) -> None:
         self._function = function
 
+    def begin(self, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of a call, which the caller awaits."""
+        result: Any = self._function(*arguments)
+        return result if inspect.iscoroutine(result) else _returned(result)
+
     def __call__(self, *arguments: Any) -> Any:
+        results = _loops.results
+        if results is not None:
+            return next(results)
         result: Any = self._function(*arguments)
         return wait_for(result) if inspect.iscoroutine(result) else result

@@ -7,7 +7,7 @@ graph, as in Kafka Streams.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.processing.api.supplied import checked_processor
@@ -28,6 +28,9 @@ from tidewheel.tasks.processing.engine.processor_wrapper import OperatorWork
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, merge_in_order
 from tidewheel.tasks.processing.engine.steps import Steps
 
+if TYPE_CHECKING:
+    from asyncio import Task
+
 
 class Node:
     __slots__ = ("children", "name", "numbers_children", "operator", "steps", "work")
@@ -37,10 +40,8 @@ class Node:
         self.operator = operator
         #: The operator's `process`, possibly wrapped by a `ProcessorWrapper`.
         self.work: OperatorWork = _no_work if operator is None else operator.process
-        #: Generator version of `work`, if the processor's `process` is a coroutine function.
-        self.steps = (
-            operator.steps if isinstance(operator, ProcessorNode) and operator.awaits() else None
-        )
+        #: Generator version of `work`, if it calls a coroutine function.
+        self.steps = operator.steps if operator is not None and operator.awaits() else None
         self.children: list[Node] = []
         self.numbers_children = False
 
@@ -54,7 +55,8 @@ class TaskGraph:
     """The nodes of one task; called by the task's thread only.
 
     `takes_joint`: accepts batches of several partitions. `calls_batches`: calls users' functions
-    with many values. `awaits`: never blocks, so it can run on an event loop.
+    with many values. `has_coroutines`: calls coroutine functions, for which it has `steps`.
+    `awaits`: never blocks besides, so it can run on an event loop.
     """
 
     def __init__(
@@ -85,12 +87,9 @@ class TaskGraph:
         self.calls_batches = self.batched and any(
             node_spec.calls_batches for node_spec in operators
         )
-        self.awaits = (
-            not self.batched
-            and not wrapped
-            and any(node_spec.awaits() for node_spec in operators)
-            and not any(node_spec.blocks() for node_spec in operators)
-        )
+        self.has_coroutines = not wrapped and any(node_spec.awaits() for node_spec in operators)
+        self.awaits = self.has_coroutines and not any(node_spec.blocks() for node_spec in operators)
+        self._awaiting = [node_spec for node_spec in operators if node_spec.overlaps_calls()]
 
     def _add(
         self,
@@ -232,13 +231,10 @@ class TaskGraph:
         if not waiting:
             return
         for node in turns:
-            batches = waiting.pop(node.name, None)
-            if batches is None:
-                continue
-            batch = batches[0] if len(batches) == 1 else merge_in_order(batches)
-            self._deliver(node, node.work(batch), waiting)
-            if not waiting:
-                return
+            if (batches := waiting.pop(node.name, None)) is not None:
+                self._deliver(node, node.work(merge_in_order(batches)), waiting)
+                if not waiting:
+                    return
 
     def _deliver(self, node: Node, output: Output, waiting: dict[str, list[RecordBatch]]) -> None:
         if output is None:
@@ -274,12 +270,45 @@ class TaskGraph:
                 if below is not None:
                     self.push(target, below)
 
+    @property
+    def overlaps_calls(self) -> bool:
+        return self.batched and self.has_coroutines and bool(self._awaiting)
+
+    def overlap_calls(self, calls_max: int) -> None:
+        """Let coroutine functions have this many calls in flight for the records of a batch."""
+        for operator in self._awaiting:
+            operator.calls_in_flight = calls_max
+
+    def awaited_row(self) -> int | None:
+        """Return the input row of the oldest call in flight, if known. Any thread may ask."""
+        rows = (operator.awaited_row() for operator in self._awaiting)
+        return next((row for row in rows if row is not None), None)
+
+    def has_call(self, task: "Task[Any]") -> bool:
+        """Return True for the asyncio task of one of its overlapping calls. Any thread may ask."""
+        return any(operator.has_call(task) for operator in self._awaiting)
+
     def steps(self, name: str, batch: RecordBatch) -> Steps[None]:
-        """Run a batch like `run`, yielding each coroutine; not for batch mode."""
+        """Run a batch like `run`, yielding each coroutine."""
+        if self.batched:
+            yield from self._steps_below(self.nodes[name], batch)
+            return
         try:
             yield from self._push_steps(self.nodes[name], batch, None)
         except DownstreamError as error:
             raise error.cause from error.cause.__cause__
+
+    def _steps_below(self, start: Node, batch: RecordBatch) -> Steps[None]:
+        waiting: dict[str, list[RecordBatch]] = {}
+        if self._order_start is not None:
+            batch.order = self._order_start(range(len(batch)))
+        self._deliver(start, batch, waiting)
+        for node in self._turns:
+            if (batches := waiting.pop(node.name, None)) is not None:
+                merged = merge_in_order(batches)
+                steps = node.steps
+                output = node.work(merged) if steps is None else (yield from steps(merged))
+                self._deliver(node, output, waiting)
 
     def _push_steps(self, node: Node, output: Output, child: str | None) -> Steps[None]:
         records = _records(output, child)
@@ -289,9 +318,9 @@ class TaskGraph:
             for target in node.children:
                 if only is not None and target.name != only:
                     continue
-                if target.steps is not None:
-                    yield from target.steps(record)
-                elif (below := target.work(record)) is not None:
+                steps = target.steps
+                below = target.work(record) if steps is None else (yield from steps(record))
+                if below is not None:
                     yield from self._push_steps(target, below, None)
 
     def at_work(self) -> str:

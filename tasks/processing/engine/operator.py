@@ -7,9 +7,13 @@ input column.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.steps import Steps
+
+if TYPE_CHECKING:
+    from asyncio import Task
 
 #: One batch for all children, or one per named child.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
@@ -80,6 +84,9 @@ class Operator(ABC):
     #: Flushes its cache in the order of changes, because state downstream depends on it.
     flushes_in_order = True
 
+    #: Maximum calls in flight of its coroutine function, for the records of one batch.
+    calls_in_flight = 1
+
     context: NodeContext
 
     def init(self, context: NodeContext) -> None:
@@ -106,6 +113,23 @@ class Operator(ABC):
         """Mark cached keys: this commit stores their rows, so the buffer may drop the rows."""
 
     def awaits(self) -> bool:
+        """Return True if it has `steps`, which yield coroutines of a user's function."""
+        return False
+
+    def steps(self, batch: RecordBatch) -> Steps[Output]:
+        """Work like `process`, yielding the coroutines; only if it `awaits`."""
+        raise NotImplementedError
+
+    def overlaps_calls(self) -> bool:
+        """Return True if its coroutine function may be called for several records at a time."""
+        return False
+
+    def awaited_row(self) -> int | None:
+        """Return the input row of its oldest call in flight, if it knows. Any thread may ask."""
+        return None
+
+    def has_call(self, task: "Task[Any]") -> bool:  # noqa: ARG002 - for operators that overlap calls
+        """Return True for the asyncio task of one of its overlapping calls. Any thread may ask."""
         return False
 
     def blocks(self) -> bool:

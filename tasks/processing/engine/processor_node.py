@@ -122,7 +122,7 @@ class ProcessorNode(Operator):
                 context.current = before
         return None
 
-    def steps(self, batch: RecordBatch) -> Steps[None]:
+    def steps(self, batch: RecordBatch) -> Steps[Output]:
         context = self.user_context
         for index in range(len(batch)):
             before = context.current
@@ -134,6 +134,7 @@ class ProcessorNode(Operator):
                 self._failed(batch, index, error)
             finally:
                 context.current = before
+        return None
 
     @property
     def is_at_work(self) -> bool:

@@ -13,7 +13,8 @@ from tidewheel.tasks.processing.api.coroutines import come_next, unexpected_canc
 
 R = TypeVar("R")
 
-Steps = Generator[Coroutine[Any, Any, Any], Any, R]
+#: None lets others have the loop.
+Steps = Generator[Coroutine[Any, Any, Any] | None, Any, R]
 
 _Ended = tuple[Any, BaseException | None]
 
@@ -23,12 +24,15 @@ class Owner(Protocol):
 
     `is_cancelled`: no more coroutines may start. `worked_s`: seconds that its work occupied the loop.
     `waits`: number of its coroutines' suspensions. `awaited`: asyncio task of the current one.
+    `limited`: returns a coroutine that waits for a place among those in flight, if these are limited.
     """
 
     is_cancelled: bool
     worked_s: float
     waits: int
     awaited: asyncio.Task[Any] | None
+
+    def limited(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]: ...
 
 
 def run_steps(steps: Steps[R]) -> R:
@@ -45,7 +49,7 @@ def run_steps(steps: Steps[R]) -> R:
         coroutine = next(steps)
         while True:
             try:
-                result = wait_for(coroutine)
+                result = None if coroutine is None else wait_for(coroutine)
             except BaseException as error:  # noqa: BLE001 - the work's own, which raises it again
                 coroutine = steps.throw(error)
             else:
@@ -74,15 +78,18 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
         finally:
             owner.worked_s += time.monotonic() - begin_s
         if owner.is_cancelled:
-            coroutine.close()
-            result, error = (
-                None,
-                asyncio.CancelledError(),
-            )  # As if the coroutine had been cancelled at its first await.
+            if coroutine is not None:
+                coroutine.close()
+            # As if the coroutine had been cancelled at its first await.
+            result, error = None, asyncio.CancelledError()
+            continue
+        if coroutine is None:
+            result, error = None, await _cancelled_turn()
             continue
         ended: asyncio.Future[_Ended] = loop.create_future()
         # Not `create_task`: the loop's task factory tracks tasks that coroutines leave behind.
-        owner.awaited = task = asyncio.Task(_carry_out(coroutine, owner, ended), loop=loop)
+        carried_out = _carry_out(owner.limited(coroutine), owner, ended)
+        owner.awaited = task = asyncio.Task(carried_out, loop=loop)
         come_next(loop)
         try:
             result, error = await ended
@@ -92,6 +99,15 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             result, error = None, asyncio.CancelledError()
         if isinstance(error, asyncio.CancelledError) and not owner.is_cancelled:
             error = unexpected_cancellation(error)
+
+
+async def _cancelled_turn() -> asyncio.CancelledError | None:
+    """Let others have the loop once; return the error if the work is cancelled meanwhile."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError as error:
+        return error
+    return None
 
 
 async def _carry_out(

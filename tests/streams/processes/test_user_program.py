@@ -162,3 +162,18 @@ def test_a_name_may_be_set_in_any_source(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert named(StreamsConfig(application_id="a"), {})
     monkeypatch.setenv("TIDEWHEEL_APPLICATION_ID", "a")
     assert named({}, {})
+
+
+def test_a_module_s_functions_of_start_and_stop_belong_to_the_program(program: Path) -> None:
+    text = program.read_text()
+    program.write_text(f"{text}\nasync def on_start(): ...\ndef on_stop(): ...\n")
+    loaded = load_program(f"{program}:topology")
+    assert loaded.on_start is not None
+    assert loaded.on_start.__name__ == "on_start"
+    assert loaded.on_stop is not None
+
+
+def test_a_module_s_on_start_that_cannot_be_called_is_refused(program: Path) -> None:
+    program.write_text(f"{program.read_text()}\ndef on_start(app): ...\n")
+    with pytest.raises(ConfigError, match="on_start"):
+        load_program(f"{program}:topology")

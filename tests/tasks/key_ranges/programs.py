@@ -21,6 +21,20 @@ def counting() -> Topology:
     return builder.build()
 
 
+def counting_mapped(sleep_s: float) -> Topology:
+    """Count values that a coroutine function has mapped, whose calls overlap."""
+    waits = random.Random(0)
+
+    async def call(value: str) -> str:
+        await asyncio.sleep(waits.random() * sleep_s)
+        return value
+
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXT).map_values(call).group_by_key().count()
+    counts.to_stream().to("out", key_serde=STRING, value_serde=LONG)
+    return builder.build()
+
+
 def counting_slowly(sleep_s: float = 0.0, seed: int = 0, *, awaits: bool = False) -> Topology:
     class Count(Processor[str, str, str, int]):
         keyed = True

@@ -44,7 +44,15 @@ PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
     "of values": (lambda text: text.process_values(AwaitsValues), True),
     "two": (lambda text: text.process(Awaits).process(Awaits), True),
     "with a plain function": (lambda text: text.process(Awaits).process(Plain), False),
-    "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), False),
+    "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), True),
+    "a mapper": (lambda text: text.map_values(mapped), True),
+    "a mapper of batches": (lambda text: text.map_values_batch(mapped), True),
+    "a plain mapper": (lambda text: text.map_values(str), False),
+    "a mapper and a plain one": (lambda text: text.map_values(mapped).map_values(str), False),
+    "a predicate and merged paths": (
+        lambda text: text.filter(mapped).merge(text.peek(mapped)),
+        True,
+    ),
     "in front of a filter": (lambda text: text.process(Awaits).filter(bool), False),
 }
 

@@ -13,7 +13,7 @@ from tidewheel.tasks.key_ranges import range_pool
 from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
-from tidewheel.tasks.processing.api.coroutines import PrivateLoop
+from tidewheel.tasks.key_ranges.shared_loop import LoopRunner, WorkerLoop
 
 THREADS = 8
 #: More than any of this takes on a busy machine.
@@ -30,7 +30,7 @@ class Endless:
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.scheduling = Scheduling.IDLE
-        self.waiting = PrivateLoop()
+        self.waiting = LoopRunner(WorkerLoop().share)
         self.has_work = True
         self.call = call
         self.turns = 0

@@ -5,6 +5,7 @@ import contextvars
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -76,10 +77,50 @@ def test_K5_ranges_that_only_await_share_a_loop() -> None:
     assert [thread for thread, _ in places] == [AWAITING]
 
 
-def test_K5_with_a_plain_function_each_range_has_its_loop_and_thread() -> None:
-    places = _places(_live(_with(Plain, ReportPlace), 200))
-    assert AWAITING not in {thread for thread, _ in places}
-    assert len({loop for _, loop in places}) > 1
+def test_K5_with_a_plain_function_each_range_has_a_thread_and_all_share_the_loop() -> None:
+    class PlainThread(Plain):
+        def process(self, record: Record[str, str]) -> None:
+            self.context.forward(record.replace(value=threading.current_thread().name))
+
+    class BothThreads(ReportPlace):
+        async def process(self, record: Record[str, str]) -> None:
+            await asyncio.sleep(0.001)
+            loop = id(asyncio.get_running_loop())
+            name = threading.current_thread().name
+            self.context.forward(record.replace(value=f"{record.value} {name} {loop}"))
+
+    places = _places(_live(_with(PlainThread, BothThreads), 200))
+    assert {thread for _, thread, _ in places} == {AWAITING}
+    assert len({loop for *_, loop in places}) == 1
+    assert all(name.startswith("tidewheel-range-") for name, *_ in places)
+    assert len({name for name, *_ in places}) > 1
+
+
+def test_K5_without_key_ranges_the_worker_s_thread_waits_for_the_same_loop() -> None:
+    bench = Bench(_with(ReportPlace, Plain, ReportPlace), {"in": 1, "out": 1})
+    for number in range(20):
+        bench.send("in", f"k{number}", "v")
+    assert bench.live()
+    places = _places(bench)
+    assert [thread for thread, _ in places] == [AWAITING]
+
+
+@pytest.mark.parametrize("suppliers", [[], [Plain]], ids=["on the loop", "from threads"])
+def test_K5_calls_in_flight_are_limited_for_all_ranges_together(suppliers: list[Supplier]) -> None:
+    in_flight, most = 0, 0
+
+    class Call(Plain):
+        async def process(self, record: Record[str, str]) -> None:
+            nonlocal in_flight, most
+            in_flight += 1
+            most = max(most, in_flight)
+            await asyncio.sleep(0.005)
+            in_flight -= 1
+            self.context.forward(record)
+
+    bench = _live(_with(*suppliers, Call), 60, max_calls_in_flight=2)
+    assert len(bench.outputs("out")) == 60
+    assert most == 2
 
 
 def test_K5_a_coroutine_does_not_see_context_of_earlier_ones() -> None:
@@ -277,13 +318,94 @@ def test_K5_a_blocking_coroutine_is_logged(
     assert [each for each in caplog.messages if "block the event loop" in each]
 
 
-def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
-    async def text(value: str) -> str:
-        await asyncio.sleep(0)
+async def _text(value: str) -> str:
+    await asyncio.sleep(0)
+    return value
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["on the loop", "from threads"])
+def test_K5_calls_of_a_mapper_overlap_up_to_the_factor_and_keep_each_key_s_order(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewheel.tasks.task.parallel_task._OVERLAPPED_RANGES_MAX", 2)
+    in_flight: Counter[str] = Counter()
+    most = 0
+    places: set[str] = set()
+
+    async def call(key: str, value: str) -> str:
+        nonlocal most
+        in_flight[key] += 1
+        assert in_flight[key] == 1, "calls of one key don't overlap"
+        most = max(most, in_flight.total())
+        places.add(threading.current_thread().name)
+        await asyncio.sleep(0.002)
+        in_flight[key] -= 1
         return value
 
     builder = StreamsBuilder()
-    counts = builder.stream("in", **TEXT).map_values(text).group_by_key().count()
+    stream = builder.stream("in", **TEXT)
+    if plain:
+        stream = stream.filter(lambda _value: True)
+    stream.map_values(call).to("out", **TEXT)
+    bench = _live(builder.build(), 200, keys=40)
+    assert places == {AWAITING}
+    assert THREADS // 2 < most <= THREADS
+    outputs = [(key, int(value or b"")) for key, value in bench.outputs("out")]
+    by_key = {key: [value for other, value in outputs if other == key] for key, _ in outputs}
+    assert by_key == {f"k{key}": list(range(key, 200, 40)) for key in range(40)}
+
+
+def test_K5_each_function_of_a_batch_may_be_a_coroutine_function() -> None:
+    async def pair(key: str, value: str) -> tuple[str, str]:
+        return key, await _text(value)
+
+    async def twice(value: str) -> list[str]:
+        return [await _text(value)] * 2
+
+    async def is_even(value: str) -> bool:
+        return int(await _text(value)) % 2 == 0
+
+    async def all_texts(values: list[str]) -> list[str]:
+        return [await _text(value) for value in values]
+
+    seen: list[str] = []
+
+    async def see(value: str) -> None:
+        seen.append(value)
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT).map(pair).filter(is_even).peek(see).flat_map_values(twice)
+    stream.map_values_batch(all_texts).to("out", **TEXT)
+    bench = _live(builder.build(), 60)
+    found = sorted(int(value or b"") for _, value in bench.outputs("out"))
+    assert found == sorted([number for number in range(60) if number % 2 == 0] * 2)
+    assert len(seen) == 30
+
+
+def test_K5_a_failed_call_of_a_mapper_skips_its_record_only() -> None:
+    async def call(value: str) -> str:
+        await asyncio.sleep(0.001)
+        if int(value) % 10 == 0:
+            raise ValueError(value)
+        return value
+
+    failed: list[int] = []
+
+    def note(_context: object, record: Record[str, str], _error: Exception) -> ErrorResponse:
+        failed.append(int(record.value))
+        return ErrorResponse(action="continue")
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).map_values(call).to("out", **TEXT)
+    bench = _live(builder.build(), 60, keys=7, processing_exception_handler=note)
+    found = sorted(int(value or b"") for _, value in bench.outputs("out"))
+    assert found == [number for number in range(60) if number % 10]
+    assert sorted(failed) == list(range(0, 60, 10))
+
+
+def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXT).map_values(_text).group_by_key().count()
     counts.to_stream().to("out", key_serde=STRING, value_serde=LONG)
     bench = _live(builder.build(), 200)
     assert len(bench.outputs("out")) == 200

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tasks.key_ranges.programs import Fed, counting, counting_slowly
+from tests.tasks.key_ranges.programs import Fed, counting, counting_mapped, counting_slowly
 from tests.tasks.loop.bench import Bench
 from tidewheel import Topology
 
@@ -59,6 +59,16 @@ def test_K3_a_keyed_processor_is_exact_over_crashes_and_changes_of_the_factor(
         bench.live(threads=threads, crash_after=crash_after)
     assert bench.live(threads=lives[-1][0])
     fed.check()
+
+
+@settings(max_examples=10, deadline=None)
+@given(lives=_LIVES, ranges=st.sampled_from([1, 2]))
+def test_K3_overlapping_calls_of_a_mapper_are_exact_over_crashes_and_changes_of_the_factor(
+    lives: list[Life], ranges: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidewheel.tasks.task.parallel_task._OVERLAPPED_RANGES_MAX", ranges)
+        _live(counting_mapped(0.002), lives)
 
 
 @pytest.mark.parametrize("threads", [2, 4, 16])

@@ -17,6 +17,9 @@ class Owner:
         self.waits = 0
         self.awaited: asyncio.Task[Any] | None = None
 
+    def limited(self, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        return coroutine
+
 
 def run_promptly(coroutine: Coroutine[Any, Any, Any]) -> Any:
     with asyncio.Runner(loop_factory=new_loop) as runner:
