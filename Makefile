@@ -81,7 +81,7 @@ $(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.build
 	$(PYTHON) -m checks.install run && $(PYTHON) -m checks.install --project && touch $@
 
 $(VENV)/.test: constraints.txt | $(VENV)/.run
-	$(PYTHON) -m checks.install test avro jsonschema opentelemetry protobuf web && touch $@
+	$(PYTHON) -m checks.install test arrow avro jsonschema opentelemetry protobuf web && touch $@
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
 	$(PYTHON) -m checks.install check && touch $@

@@ -18,7 +18,7 @@ from checks.locked import LOCK, ROOT, Pin, parse, render
 OLDEST_PYTHON = "3.11"
 RUN = "run"
 """The group of the project's own dependencies."""
-EXTRAS = ("avro", "java", "jsonschema", "opentelemetry", "protobuf", "spark", "web")
+EXTRAS = ("arrow", "avro", "java", "jsonschema", "opentelemetry", "protobuf", "spark", "web")
 """The extras that the Makefile installs: for the tests, or where they are missing."""
 
 

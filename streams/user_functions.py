@@ -29,6 +29,7 @@ class FunctionKind(StrEnum):
     REDUCER = "reducer"
     MERGER = "merger"
     BATCH_MAPPER = "batch mapper"
+    TABLE_MAPPER = "table mapper"
 
 
 class UserFunction(msgspec.Struct, frozen=True):
@@ -81,11 +82,17 @@ _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
     FunctionKind.REDUCER: (_Form(2, False, "(aggregate, value)"),),
     FunctionKind.MERGER: (_Form(3, True, "(key, aggregate1, aggregate2)"),),
     FunctionKind.BATCH_MAPPER: (_Form(1, False, "(values)"),),
+    FunctionKind.TABLE_MAPPER: (_Form(1, False, "(table)"),),
 }
 
 #: Kinds that may be coroutine functions.
 _MAY_WAIT: Final = frozenset(
-    {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
+    {
+        FunctionKind.MAPPER,
+        FunctionKind.PREDICATE,
+        FunctionKind.BATCH_MAPPER,
+        FunctionKind.TABLE_MAPPER,
+    }
 )
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
@@ -12,6 +12,7 @@ from tidewheel.streams.definitions.names import check_names
 from tidewheel.streams.definitions.node_arguments import check_supplier, connected_stores
 from tidewheel.streams.graph.logical_graph import ProcessorGraphNode
 from tidewheel.streams.graph.parts import StreamPart
+from tidewheel.streams.operators.arrow_batches import MapBatch, tables_of
 from tidewheel.streams.operators.stateless import MapValuesBatch
 from tidewheel.streams.user_functions import FunctionKind
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
@@ -27,7 +28,7 @@ V2 = TypeVar("V2")
 
 
 class KStreamProcessors(ABC, Generic[K, V]):
-    """`process`, `process_values` and `map_values_batch` of a stream."""
+    """`process`, `process_values`, `map_values_batch` and `map_batch` of a stream."""
 
     _part: StreamPart
 
@@ -126,10 +127,56 @@ class KStreamProcessors(ABC, Generic[K, V]):
         """
         call = Call.here("map_values_batch")
         function = call.function(mapper, FunctionKind.BATCH_MAPPER)
+        return self._map_batches(call, name, OperatorSupplier(MapValuesBatch, (function,)))
+
+    def map_batch(
+        self,
+        mapper: Callable[[Any], Any],
+        *,
+        frame: Literal["arrow", "pandas", "polars"] = "arrow",
+        schema: Any = None,
+        name: str | None = None,
+    ) -> "KStream[K, Any]":
+        """Replace values in batches, as tables: `mapper(table)` returns a table with as many rows.
+
+        Needs the extra `[arrow]`. The table has a column for each field of the values (dicts,
+        Structs, dataclasses, pydantic models), or one column `value` for other values; besides
+        `_key`, `_timestamp` and `_headers`. The new values are dicts of the result's other columns,
+        or plain values if its only one is `value`. A value None is a row of nulls. Batches, calls
+        and failures are those of `map_values_batch`.
+
+        Args:
+            mapper: Function or coroutine function. Its result may be a pyarrow Table or RecordBatch,
+                a pandas or a polars DataFrame, in the order of the argument's rows.
+            frame: Kind of its argument. "polars" and "pandas" use the table's memory, without a
+                copy; pandas gets columns with Arrow's types.
+            schema: A `pyarrow.Schema` of the values' fields. Without it Arrow infers the types of
+                each batch. With it a record that does not fit goes to the processing handler alone.
+            name: Name of the node.
+
+        Raises:
+            TopologyError: An argument is wrong, or a library is not installed.
+
+        >>> import pyarrow.compute as pc
+        >>> from tidewheel import Serdes, StreamsBuilder
+        >>> orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=Serdes.json())
+        >>> def with_total(table):
+        ...     return table.append_column("total", pc.multiply(table["price"], table["count"]))
+        >>> orders.map_batch(with_total)
+        <KStream KSTREAM-MAPVALUES-0000000001>
+        """
+        call = Call.here("map_batch")
+        tables = tables_of(frame, schema, call.context)
+        function = call.function(mapper, FunctionKind.TABLE_MAPPER)
+        return self._map_batches(call, name, OperatorSupplier(MapBatch, (function, tables)))
+
+    def _map_batches(
+        self, call: Call, name: str | None, supplier: OperatorSupplier
+    ) -> "KStream[K, Any]":
         node = ProcessorGraphNode(
             name=self._part.graph.node_name("KSTREAM-MAPVALUES-", call.name(name)),
             location=call.location,
-            supplier=OperatorSupplier(MapValuesBatch, (function,)),
+            supplier=supplier,
             changes_value=True,
         )
         self._part.graph.add(node, self._part.node)

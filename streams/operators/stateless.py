@@ -253,32 +253,40 @@ class MapValuesBatch(StatelessOperator):
     def blocks(self) -> bool:
         return self._function.awaiting is None
 
+    def argument(self, batch: RecordBatch) -> Any:
+        """Return the argument of the function's call."""
+        return list(batch.values)
+
+    def values_of(self, result: Any, batch: RecordBatch) -> list[Any]:
+        """Return the values in the function's result; raise if they don't fit the batch."""
+        values = _collected(result, self._function)
+        if len(values) != len(batch):
+            raise ValueError(
+                f"{self._function.shown} returned {len(values)} values for {len(batch)}; return one for each, in the "
+                "same order"
+            )
+        return values
+
+    def process(self, batch: RecordBatch) -> Output:
+        try:
+            result = self._function.call(self.argument(batch))
+            return batch.with_values(self.values_of(result, batch))
+        except FAILURES as error:
+            return self._failed(batch, error)
+
     def steps(self, batch: RecordBatch) -> Steps[Output]:
         awaiting = self._function.awaiting
         assert awaiting is not None, "steps are those of a coroutine function"
         try:
-            values = yield awaiting.begin(list(batch.values))
+            result = yield awaiting.begin(self.argument(batch))
+            return batch.with_values(self.values_of(result, batch))
         except FAILURES as error:
             return self._failed(batch, error)
-        with answering([values]):
-            return self.process(batch)
 
     def _failed(self, batch: RecordBatch, error: Exception) -> Output:
         for index in range(len(batch)):
             self.context.failed(batch, index, error)
         return None
-
-    def process(self, batch: RecordBatch) -> Output:
-        try:
-            values = _collected(self._function.call(list(batch.values)), self._function)
-            if len(values) != len(batch):
-                raise ValueError(
-                    f"{self._function.shown} returned {len(values)} values for {len(batch)}; return one for each, in the "
-                    "same order"
-                )
-        except FAILURES as error:
-            return self._failed(batch, error)
-        return batch.with_values(values)
 
 
 class SelectKey(CallingOperator):
