@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
@@ -32,8 +32,9 @@ from tidewheel.streams.worker.application.application_state import (
     StateListener,
 )
 from tidewheel.streams.worker.application.memory import FreedMemory, ProcessMemory
+from tidewheel.streams.worker.application.record_limit import RecordLimit
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.wiring import check_custom_stores
+from tidewheel.streams.worker.application.wiring import check_custom_stores, make_clients
 from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 from tidewheel.streams.worker.life_hooks import LifeHooks
@@ -44,6 +45,7 @@ from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
 from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.streams.worker.written_outputs import OutputRecord, WrittenOutputs
 from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner
@@ -62,6 +64,8 @@ _R = TypeVar("_R")
 #: ends all workers of the group, other answers end this process's workers.
 UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
+#: Seconds between two looks at the number of processed records.
+_COUNT_S: Final = 0.1
 #: Time for the group to let a drained worker leave.
 _RELEASE_S: Final = 3.0
 #: Time to close after the drain, slightly less than the supervisor waits before it kills.
@@ -336,19 +340,65 @@ class KafkaStreams:
             return self._config.drain_timeout_ms
         return to_ms(timeout, f"{call}: timeout")
 
-    def run(self) -> None:
+    @overload
+    def run(
+        self,
+        count: int | None = ...,
+        timeout: timedelta | int | None = ...,
+        collect: Literal[False] = ...,
+    ) -> None: ...
+    @overload
+    def run(
+        self,
+        count: int | None = ...,
+        timeout: timedelta | int | None = ...,
+        *,
+        collect: Literal[True],
+    ) -> list[OutputRecord]: ...
+    def run(
+        self,
+        count: int | None = None,
+        timeout: timedelta | int | None = None,
+        collect: bool = False,
+    ) -> list[OutputRecord] | None:
         """Start, wait for SIGTERM or SIGINT, drain and close.
 
         A second signal has its original effect and ends the process immediately.
 
+        Args:
+            count: Also stop once so many records of input topics are processed, and those that they
+                caused in internal topics; a few more may be.
+            timeout: Also stop after this time, in ms or as timedelta.
+            collect: Return what the output topics got meanwhile, also from other writers. A notebook
+                shows it as a table. Topics that a function chooses are left out.
+
         Raises the error that ended the application, or `StreamsError` if closing takes too long (no
         broker responds, or user code does not return). The next owner processes uncommitted records again.
         """
+        if count is not None and (type(count) is not int or count < 1):
+            raise StreamsError(f"run: count={count!r}; give a number of input records, 1 or more")
+        timeout_ms = None if timeout is None else to_ms(timeout, "run: timeout")
+        check_flag(collect, "collect", "run", error=StreamsError)
+        if not collect:
+            self._run(count, timeout_ms)
+            return None
+        clients = make_clients(self._config)
+        outputs = WrittenOutputs(
+            self._application.spec, make_admin=clients.admin, make_source=clients.source
+        )
+        try:
+            outputs.begin()
+            self._run(count, timeout_ms)
+            return outputs.read()
+        finally:
+            outputs.close()
+
+    def _run(self, count: int | None, timeout_ms: int | None) -> None:
         self._is_in_run = True
         previous = self._install_signal_handlers()
         try:
             self.start()
-            self.wait()
+            self._wait(count, timeout_ms)
             if not self.drain():
                 raise StreamsError(
                     f"application {self._config.application_id} could not commit and close within "
@@ -360,6 +410,26 @@ class KafkaStreams:
                 signal.signal(number, handler)
         if self._error is not None:
             raise self._error
+
+    def _wait(self, count: int | None, timeout_ms: int | None) -> None:
+        """Wait for a stop or the end, for the time-out, or until so many records are processed."""
+        clock, application = self._application.clock, self._application
+        limit = None
+        if count is not None:
+            limit = RecordLimit(application.spec, count, self._config.commit_interval_ms)
+        until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
+        is_reached = False
+        while (left_s := until_s - clock.monotonic_s()) > 0:
+            if self.wait(min(left_s, SIGNALS_S if limit is None else _COUNT_S)):
+                return
+            if limit is None:
+                continue
+            metrics = self.metrics()
+            if not is_reached and limit.is_reached(metrics):
+                is_reached = True
+                self.pause(limit.pausable)
+            if is_reached and limit.is_finished(metrics, clock.monotonic_s()):
+                return
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the application is asked to stop or ends; return False at the timeout."""

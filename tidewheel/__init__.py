@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from tidewheel.streams.worker.application.run_options import RunOptions
     from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener
     from tidewheel.streams.worker.metrics import TaskInfo
+    from tidewheel.streams.worker.written_outputs import OutputRecord
     from tidewheel.tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
     from tidewheel.tasks.processing.api.processor import (
         Cancellable,
@@ -166,6 +167,7 @@ __all__ = [
     "Materialized",
     "MissingOutputTopicError",
     "MissingSourceTopicError",
+    "OutputRecord",
     "Processor",
     "ProcessorContext",
     "ProcessorWrapper",
@@ -288,6 +290,7 @@ _HOME = {
     "RestoreEvent": "tidewheel.tasks.restore.state_updater",
     "RestoreListener": "tidewheel.streams.worker.listeners",
     "RocksDBOptions": "tidewheel.state_stores.rocksdb.options",
+    "OutputRecord": "tidewheel.streams.worker.written_outputs",
     "RunOptions": "tidewheel.streams.worker.application.run_options",
     "SchemaRegistryError": "tidewheel.streams.errors",
     "Serde": "tidewheel.streams.serdes",

@@ -28,6 +28,7 @@ from tidewheel.streams.config.sources import KEYWORD
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
 from tidewheel.streams.definitions.names import check_name
+from tidewheel.streams.definitions.record_table import RecordTable, html_table
 from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.serdes import SerdeLike, as_serde
@@ -602,14 +603,16 @@ class TestOutputTopic(Generic[K, V]):
         self._driver.check_output(self.name)
         if not self._records:
             raise LookupError(f"topic {self.name} has no more records")
-        raw = self._records.popleft()
+        return self._record(self._records.popleft())
+
+    def _record(self, raw: _Raw) -> TestRecord[K, V]:
         key = None if raw.key is None else self._key_serde.deserialize(self.name, raw.key)
         value = None if raw.value is None else self._value_serde.deserialize(self.name, raw.value)
         return TestRecord(cast("K", key), cast("V", value), raw.timestamp, raw.headers)
 
     def read_records(self) -> list[TestRecord[K, V]]:
-        """Return all remaining records."""
-        return list(self._drain())
+        """Return all remaining records, which a notebook shows as a table."""
+        return RecordTable(self._drain())
 
     def read_key_value(self) -> tuple[K, V]:
         """Return (key, value) of the next record; raise LookupError if there is none."""
@@ -617,8 +620,13 @@ class TestOutputTopic(Generic[K, V]):
         return record.key, record.value
 
     def read_key_values(self) -> list[tuple[K, V]]:
-        """Return (key, value) of all remaining records."""
-        return [(record.key, record.value) for record in self._drain()]
+        """Return (key, value) of all remaining records, which a notebook shows as a table."""
+        return RecordTable((record.key, record.value) for record in self._drain())
+
+    def _repr_html_(self) -> str:
+        """Return a table of the remaining records, for notebooks; none is read."""
+        self._driver.check_output(self.name)
+        return html_table(list(map(self._record, self._records)))
 
     def read_value(self) -> V:
         """Return the value of the next record; raise LookupError if there is none."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from tidewheel.streams.topology.drawing import draw
 from tidewheel.streams.topology.nodes import parents_of
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.processing.api.topology_spec import (
@@ -200,6 +201,27 @@ class TopologyDescription:
           node1 --> topic1
         """
         return _Mermaid().draw(self.subtopologies, self.global_stores)
+
+    def to_svg(self) -> str:
+        """Return an SVG drawing: rounded box = topic, box = node with its stores.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> builder.build().describe().to_svg().startswith("<svg")
+        True
+        """
+        parts = [(sub.id, sub.nodes) for sub in self.subtopologies]
+        parts += [(store.id, (store.source, store.processor)) for store in self.global_stores]
+        return draw(parts)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
+        """Return the text, the Mermaid chart and the drawing, of which a notebook shows one."""
+        return {
+            "text/plain": str(self),
+            "text/vnd.mermaid": self.to_mermaid(),
+            "image/svg+xml": self.to_svg(),
+        }
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -360,6 +360,10 @@ class Topology(TopologyStores):
         """
         return tuple(sorted(self._stores))
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Return the forms of `describe()` that a notebook shows."""
+        return self.describe()._repr_mimebundle_(include, exclude)
+
     def describe(self, execution: bool = False) -> TopologyDescription:
         """Return the description of the topology; its `str()` is Kafka Streams' text.
 

@@ -32,12 +32,14 @@ _ANY: Final = "any"
 
 def overlaps_calls(subtopology: SubtopologySpec) -> bool:
     """Return True if coroutine functions may be called for several records of a batch at a time."""
-    return execution_mode(subtopology).batch and any(
-        isinstance(node, ProcessorSpec)
-        and node.wrap is None
-        and isinstance(node.supplier, OperatorSupplier)
-        and node.supplier().overlaps_calls()
-        for node in subtopology.nodes
+    processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
+    return (
+        execution_mode(subtopology).batch
+        and all(node.wrap is None for node in processors)
+        and any(
+            isinstance(node.supplier, OperatorSupplier) and node.supplier().overlaps_calls()
+            for node in processors
+        )
     )
 
 

@@ -41,7 +41,9 @@ class RangeThreads:
         if event_loop is None:
             event_loop = WorkerLoop(settings.max_calls_in_flight)
             stack.callback(event_loop.close)
-        stack.enter_context(LoopRunner(event_loop.share))
+        runner = LoopRunner(event_loop.share)
+        stack.callback(runner.close)
+        stack.enter_context(runner)
         if settings.threads > 1:
             self.pool, self._resting = RangePool(settings.threads, event_loop), frozenset()
             stack.callback(self.pool.close)

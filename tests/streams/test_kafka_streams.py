@@ -402,3 +402,33 @@ def test_functions_of_the_end_are_not_called_without_a_start(stage: Stage) -> No
     app.on_stop(stopped.set)
     assert app.close(timeout=10_000)
     assert not stopped.is_set()
+
+
+def test_a_run_ends_at_its_time_out(stage: Stage) -> None:
+    app = stage.app()
+    app.run(timeout=50)
+    assert app.state is S.NOT_RUNNING
+    assert len(stage.departures) == 1
+
+
+def test_a_run_ends_once_so_many_records_are_processed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = stage.app()
+    counts = [
+        {},
+        {"tasks": {"0_0": {"process-total": 2}}},
+        {"tasks": {"0_0": {"process-total": 7}}},
+    ]
+    processed = iter(counts)
+    monkeypatch.setattr("tidewheel.streams.kafka_streams._COUNT_S", 0.01)
+    monkeypatch.setattr(app, "metrics", lambda: next(processed))
+    app.run(count=5)
+    assert app.state is S.NOT_RUNNING
+    assert not list(processed)
+
+
+@pytest.mark.parametrize("options", [{"count": 0}, {"count": "5"}, {"timeout": -1}, {"collect": 1}])
+def test_arguments_of_a_run_are_checked(stage: Stage, options: dict[str, Any]) -> None:
+    with pytest.raises(StreamsError, match=next(iter(options))):
+        stage.app().run(**options)

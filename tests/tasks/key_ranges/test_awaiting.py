@@ -36,6 +36,11 @@ async def mapped(value: str) -> str:
     return value
 
 
+def counted(text: Text) -> Text:
+    text.group_by_key().count()
+    return text
+
+
 PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
     "no function": (lambda text: text, False),
     "plain": (lambda text: text.process(Plain), False),
@@ -46,6 +51,7 @@ PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
     "with a plain function": (lambda text: text.process(Awaits).process(Plain), False),
     "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), True),
     "a mapper": (lambda text: text.map_values(mapped), True),
+    "a mapper and a count": (lambda text: counted(text.map_values(mapped)), False),
     "a mapper of batches": (lambda text: text.map_values_batch(mapped), True),
     "a plain mapper": (lambda text: text.map_values(str), False),
     "a mapper and a plain one": (lambda text: text.map_values(mapped).map_values(str), False),
