@@ -37,6 +37,8 @@ from tidewheel.tasks.question import Question
 #: Seconds of work after which a range seals it (hands it over for a commit). A call that hangs
 #: keeps at most this much from being committed. Half the value slows records of 10 ms by 10 %.
 _SEAL_S: Final = 0.1
+#: Sealing costs as much as a record, so a loop that is behind its work seals less often.
+_BEHIND_FACTOR: Final = 5
 #: Seconds that a record may occupy the shared event loop; more time counts as blocking it.
 _OCCUPY_MAX_S: Final = 0.002
 #: Approximate bytes of a staged output besides key and value.
@@ -324,6 +326,8 @@ class RangeWorker:
         """
         if self._seal_barrier is not None or self.processing is None:
             return True
+        if self._shared is not None and self._shared.is_behind:
+            after_s *= _BEHIND_FACTOR
         careful = self.slow or not self.processing.graph.batched
         return careful and self.busy_s - self._sealed_busy_s >= after_s
 

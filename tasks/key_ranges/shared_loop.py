@@ -19,6 +19,7 @@ from weakref import WeakSet
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
 from tidewheel.tasks.processing.api.coroutines import (
     CoroutineRunner,
+    PromptLoop,
     call_limit,
     new_loop,
     unexpected_cancellation,
@@ -70,6 +71,11 @@ class SharedRunner(CoroutineRunner):
         self.started_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         #: asyncio task to cancel with the range: its turn, or a coroutine of `wait_for`.
         self.current_task: asyncio.Task[Any] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Return True if the loop is behind its work: waits are longer than their calls."""
+        return isinstance(self.loop, PromptLoop) and self.loop.is_behind
 
     def _owned_context(self) -> Context:
         context = copy_context()

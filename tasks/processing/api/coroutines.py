@@ -23,6 +23,8 @@ _Ready = list[tuple[selectors.SelectorKey, int]]
 
 #: File descriptors in the selector of a loop without users' sockets: its own wake-up pipe.
 _OWN_FILES: Final = 1
+#: More due callbacks than these: the loop is behind its work.
+_BEHIND: Final = 32
 #: Maximum polls skipped in a row: a poll lets signals through, which arrive by that pipe.
 _UNASKED_MAX: Final = 100
 
@@ -54,6 +56,11 @@ class PromptLoop(asyncio.SelectorEventLoop):
     def come_next(self) -> None:
         """Move the callback scheduled last to the front: its record must not queue again."""
         self._ready.appendleft(self._ready.pop())
+
+    @property
+    def is_behind(self) -> bool:
+        """Return True if so many callbacks are due that each waits for milliseconds."""
+        return len(self._ready) > _BEHIND
 
 
 def come_next(loop: asyncio.AbstractEventLoop) -> None:

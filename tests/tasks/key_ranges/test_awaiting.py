@@ -36,6 +36,10 @@ async def mapped(value: str) -> str:
     return value
 
 
+async def all_mapped(values: list[str]) -> list[str]:
+    return values
+
+
 def counted(text: Text) -> Text:
     text.group_by_key().count()
     return text
@@ -52,7 +56,7 @@ PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
     "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), True),
     "a mapper": (lambda text: text.map_values(mapped), True),
     "a mapper and a count": (lambda text: counted(text.map_values(mapped)), False),
-    "a mapper of batches": (lambda text: text.map_values_batch(mapped), True),
+    "a mapper of batches": (lambda text: text.map_values_batch(all_mapped), True),
     "a plain mapper": (lambda text: text.map_values(str), False),
     "a mapper and a plain one": (lambda text: text.map_values(mapped).map_values(str), False),
     "a predicate and merged paths": (

@@ -109,7 +109,7 @@ def test_K5_without_key_ranges_the_worker_s_thread_waits_for_the_same_loop() -> 
 def test_K5_calls_in_flight_are_limited_for_all_ranges_together(suppliers: list[Supplier]) -> None:
     in_flight, most = 0, 0
 
-    class Call(Plain):
+    class Call(ReportPlace):
         async def process(self, record: Record[str, str]) -> None:
             nonlocal in_flight, most
             in_flight += 1

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.processing.api.coroutines import PrivateLoop, close_loop, wait_for
+from tidewheel.tasks.processing.api.coroutines import (
+    PrivateLoop,
+    PromptLoop,
+    close_loop,
+    wait_for,
+)
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:
@@ -246,3 +251,18 @@ def test_a_custom_event_loop_class_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     with loop:
         assert type(wait_for(loop_now())) is Own
     loop.close()
+
+
+def test_a_loop_with_many_due_callbacks_is_behind_its_work() -> None:
+    loop = PromptLoop()
+    try:
+        assert not loop.is_behind
+        seen: list[bool] = []
+        for _ in range(200):
+            loop.call_soon(lambda: seen.append(loop.is_behind))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    finally:
+        loop.close()
+    assert seen[0]
+    assert not seen[-1]
