@@ -31,13 +31,14 @@ from tidewheel.streams.worker.application.application_state import (
     KafkaStreamsState,
     StateListener,
 )
+from tidewheel.streams.worker.application.life_hooks import LifeHooks
 from tidewheel.streams.worker.application.memory import FreedMemory, ProcessMemory
 from tidewheel.streams.worker.application.record_limit import RecordLimit
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.wiring import check_custom_stores, make_clients
+from tidewheel.streams.worker.application.written_outputs import OutputRecord, WrittenOutputs
 from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
-from tidewheel.streams.worker.life_hooks import LifeHooks
 from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
 from tidewheel.streams.worker.metrics import TaskInfo, figures_of, task_infos
 from tidewheel.streams.worker.process_view import ProcessView, RestoreTimes
@@ -45,7 +46,6 @@ from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
 from tidewheel.streams.worker.topic_setup import spec_of
-from tidewheel.streams.worker.written_outputs import OutputRecord, WrittenOutputs
 from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner

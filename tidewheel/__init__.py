@@ -98,9 +98,9 @@ if TYPE_CHECKING:
     )
     from tidewheel.streams.worker.application.application_state import KafkaStreamsState
     from tidewheel.streams.worker.application.run_options import RunOptions
+    from tidewheel.streams.worker.application.written_outputs import OutputRecord
     from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener
     from tidewheel.streams.worker.metrics import TaskInfo
-    from tidewheel.streams.worker.written_outputs import OutputRecord
     from tidewheel.tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
     from tidewheel.tasks.processing.api.processor import (
         Cancellable,
@@ -290,7 +290,7 @@ _HOME = {
     "RestoreEvent": "tidewheel.tasks.restore.state_updater",
     "RestoreListener": "tidewheel.streams.worker.listeners",
     "RocksDBOptions": "tidewheel.state_stores.rocksdb.options",
-    "OutputRecord": "tidewheel.streams.worker.written_outputs",
+    "OutputRecord": "tidewheel.streams.worker.application.written_outputs",
     "RunOptions": "tidewheel.streams.worker.application.run_options",
     "SchemaRegistryError": "tidewheel.streams.errors",
     "Serde": "tidewheel.streams.serdes",

@@ -13,9 +13,9 @@ from typing import Any, TypeGuard
 import msgspec
 
 from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.call_window import CallWindow, Outcome
 from tidewheel.tasks.processing.api.coroutines import answering
 from tidewheel.tasks.processing.api.handlers import FAILURES
-from tidewheel.tasks.processing.engine.call_window import CallWindow, Outcome
 from tidewheel.tasks.processing.engine.operator import Operator, Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
 from tidewheel.tasks.processing.engine.steps import Steps

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
+from tidewheel.tasks.processing.api.call_window import is_window
 from tidewheel.tasks.processing.api.coroutines import (
     CoroutineRunner,
     PromptLoop,
@@ -24,7 +25,6 @@ from tidewheel.tasks.processing.api.coroutines import (
     new_loop,
     unexpected_cancellation,
 )
-from tidewheel.tasks.processing.engine.call_window import is_window
 
 #: Seconds that `is_turning` waits for the event loop to answer.
 _PROBE_S: Final = 0.1

@@ -334,7 +334,7 @@ def test_a_failed_function_of_the_start_ends_the_application(
 def test_a_failed_function_of_the_end_stops_no_other(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidewheel.streams.worker.life_hooks._STOP_S", 0.01)
+    monkeypatch.setattr("tidewheel.streams.worker.application.life_hooks._STOP_S", 0.01)
     app = stage.app()
     stopped: list[str] = []
 

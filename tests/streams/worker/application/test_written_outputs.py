@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeReader
 from tidewheel import StreamsBuilder, StreamsConfig, StreamsError
-from tidewheel.streams.worker.written_outputs import WrittenOutputs
+from tidewheel.streams.worker.application.written_outputs import WrittenOutputs
 
 
 def _outputs(broker: FakeBroker) -> WrittenOutputs:
@@ -63,7 +63,7 @@ def test_a_topic_made_meanwhile_is_read_from_its_first_record() -> None:
 
 
 def test_outputs_that_brokers_do_not_return_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewheel.streams.worker.written_outputs._PATIENCE_S", 0.05)
+    monkeypatch.setattr("tidewheel.streams.worker.application.written_outputs._PATIENCE_S", 0.05)
     broker = _broker({"in": 1, "out": 1})
     outputs = _outputs(broker)
     outputs.begin()

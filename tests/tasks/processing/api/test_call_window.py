@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.processing.engine.call_window import CallWindow, is_window
+from tidewheel.tasks.processing.api.call_window import CallWindow, is_window
 
 
 @given(
