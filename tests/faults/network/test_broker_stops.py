@@ -5,12 +5,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fakes.proxy import FETCH, KafkaProxy
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import FaultRun, eventually, incarnations
+from tests.faults.fault_run import PARTITIONS, FaultRun, eventually, incarnations
+from tests.faults.network.command import STARTED, command, verify_command
 from tests.integration.cluster import Cluster, until
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
@@ -28,6 +31,12 @@ pytestmark = [
 _RECOVERY_S = 240.0
 _NTH = 5
 _ALARM_S = 60.0
+#: The client logs requests without an answer under this name.
+_TIMED_OUT = "REQTMOUT"
+#: Time-out of a producer's calls.
+_CALL_S = 30.0
+#: Seconds in which a starting worker asks for a broker.
+_UNREACHABLE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +68,51 @@ def test_broker_freezes(
     run = make_run()
     run.begin()
     run.until_progress()
+    ids = run.trace().transactional_ids()
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         time.sleep(frozen_s)
     finally:
         os.kill(broker.pid, signal.SIGCONT)
-    _verify_recovery(run, record_property)
+
+    def check() -> None:
+        assert all(_TIMED_OUT in each.log for each in run.workers.values()), "requests time out"
+        later_ids = run.trace().transactional_ids()
+        replaced = [each for each in ids if later_ids[each] > ids[each]]
+        record_property("replaced_producers", len(replaced))
+        # A commit may still be answered within its 30 s.
+        assert replaced or frozen_s <= _CALL_S, "a worker continues with another producer"
+
+    _verify_recovery(run, record_property, check)
+
+
+@pytest.mark.fault("19")
+def test_command_waits_for_a_broker_that_starts_later(
+    make_run: MakeRun, broker: KafkaBroker, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
+    run = make_run()
+    run.cluster.create({run.source: PARTITIONS, run.sink: PARTITIONS})
+    log, servers = tmp_path / "command.log", broker.bootstrap_servers
+    broker.stop()
+    begun_s = time.monotonic()
+    with command(run, log, servers) as process:
+        until(lambda: _waits(log.read_text(), servers), "it names the broker and waits")
+        worker = psutil.Process(process.pid).children()
+        broker.start()
+        run.feed.start()
+        started_s = time.monotonic()
+        run.until_progress()
+        record_property("recovery_s", time.monotonic() - started_s)
+        # A worker ends after 30 s without a broker; its supervisor starts the next one.
+        starts = log.read_text().count(STARTED)
+        assert starts <= 1 + (started_s - begun_s) / _UNREACHABLE_S, "no attempt ends early"
+        assert starts > 1 or psutil.Process(process.pid).children() == worker
+        verify_command(run, log, process)
+
+
+def _waits(log: str, servers: str) -> bool:
+    names = any(servers in line and "Connect" in line for line in log.splitlines())
+    return names and "-> REBALANCING" in log and "-> RUNNING" not in log
 
 
 @pytest.mark.fault("17")

@@ -1,13 +1,7 @@
 """The brokers' host name does not resolve: at the start, and later."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +9,9 @@ import pytest
 from tests.fakes.proxy import KafkaProxy
 from tests.faults.conftest import MakeRun
 from tests.faults.fault_run import PARTITIONS, FaultRun, incarnations
+from tests.faults.network.command import STARTED, command, verify_command
 from tests.faults.network.namespaces import Names
-from tests.faults.verification.verdict import verify
-from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.cluster import Cluster, until
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -27,10 +21,8 @@ pytestmark = [
     pytest.mark.fault("DNS"),
 ]
 
-_ROOT = Path(__file__).resolve().parents[3]
 _NAME = "kafka.lan"
 _UNRESOLVED = "resolve"
-_STARTED = "worker 0 started"
 _LOST_S = 20.0
 
 
@@ -109,47 +101,11 @@ def test_command_tries_again_until_the_name_resolves(
     run = make_run()
     _create(run)
     log = tmp_path / "command.log"
-    with _command(run, names, proxy, log) as process:
+    with command(run, log, proxy.bootstrap_servers, names.within) as process:
         until(lambda: len(_naming(log.read_text())) > 1, "the log names the host every minute")
         names.know(_NAME)
         known_s = time.monotonic()
         run.until_progress()
         record_property("recovery_s", time.monotonic() - known_s)
-        assert log.read_text().count(_STARTED) == 1
-        run.feed.stop()
-        run.cluster.wait_until_consumed(run.application_id, run.source)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0, log.read_text()[-4000:]
-    acknowledged = Counter(key for key, _ in run.feed.records)
-    verdict = verify(run.cluster, run.application_id, run.source, run.sink, acknowledged)
-    assert verdict.is_clean, verdict
-
-
-@contextmanager
-def _command(
-    run: FaultRun, names: Names, proxy: KafkaProxy, log: Path
-) -> Iterator["subprocess.Popen[bytes]"]:
-    program = log.with_name("counts.py")
-    program.write_text(
-        "from tests.integration.programs.jobs import count_by_key\n"
-        f"topology = count_by_key({run.source!r}, {run.sink!r})\n"
-    )
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *names.within, sys.executable, "-m", "tidewheel", "run", f"{program}:topology",
-                "--application-id", run.application_id,
-                "--bootstrap-servers", proxy.bootstrap_servers,
-                "--state-dir", str(log.with_name("state")),
-                "--set", "statestore_cache_max_bytes=0", "--log-level", "info",
-            ],
-            cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            stdout=output,
-            stderr=output,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+        assert log.read_text().count(STARTED) == 1
+        verify_command(run, log, process)

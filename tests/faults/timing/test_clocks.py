@@ -4,6 +4,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -11,8 +12,15 @@ from typing import Final
 import pytest
 
 from tests.faults.conftest import MakeRun
-from tests.faults.fault_run import PATIENT, FaultRun
-from tidewheel.rebalance.protocol.records import LeaderClaim, TaskRecord
+from tests.faults.fault_run import PATIENT, FaultRun, incarnations
+from tidewheel.rebalance.protocol.records import (
+    AnyRecord,
+    LeaderClaim,
+    MemberRecord,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -23,6 +31,7 @@ pytestmark = [
 
 _HOUR_S: Final = 3_600
 _YEARS_S: Final = 10 * 365 * 24 * _HOUR_S
+_JUMPS: Final = (-_HOUR_S, _HOUR_S, -_YEARS_S, _YEARS_S, 0)
 _SOURCE: Final = Path(__file__).with_name("wall_clock.c")
 #: Origin of another monotonic clock, in seconds.
 _ORIGIN_S: Final = 1_000_000
@@ -76,7 +85,6 @@ def test_jumps_of_wall_clocks_move_no_task(
     other_origin: tuple[str, ...],
     record_property: Callable[..., None],
 ) -> None:
-    """Nobody dies, no task moves, and the results are exact."""
     run = make_run(config={**PATIENT, "session_timeout_ms": 15_000})
     clocks = {"a": make_clock("a", _HOUR_S), "b": make_clock("b", -_YEARS_S)}
     run.begin("a", within=clocks["a"].within)
@@ -84,17 +92,18 @@ def test_jumps_of_wall_clocks_move_no_task(
     run.start("c")
     run.until_shared()
     run.until_progress()
-    before = _owned(run)
-    jumps = (-_HOUR_S, _HOUR_S, -_YEARS_S, _YEARS_S, 0)
+    before = _decisions(run)
     slowest_s = 0.0
-    for offset_s in jumps:
-        for clock in clocks.values():
-            clock.jump(offset_s)
+    for offset_s in _JUMPS:
+        for name, seconds in zip(clocks, (offset_s, -offset_s), strict=True):
+            clocks[name].jump(seconds)
+            run.until_clock(name, seconds)
+        run.until_clock("c", 0)
         slowest_s = max(slowest_s, run.until_progress())
     record_property("recovery_s", slowest_s)
-    record_property("times", len(jumps) * len(clocks))
-    assert _owned(run) == before
-    run.verify()
+    record_property("times", len(_JUMPS) * len(clocks))
+    assert _decisions(run) == before, "no claim, no death, no grant"
+    _verify_times(run)
 
 
 @pytest.mark.fault("55")
@@ -111,17 +120,30 @@ def test_leader_with_a_wrong_clock_leads(
     for name in ("b", "c"):
         run.start(name)
     run.until_shared()
+    for name, seconds in (("a", offset_s), ("b", 0)):
+        run.until_clock(name, seconds)
+    lost = incarnations(run.workers["c"])
     run.kill("c")
     record_property("recovery_s", run.until_owned())
     run.until_progress()
     run.start("c")
     run.until_shared()
+    run.until_clock("a", offset_s)
     assert run.trace().claim() == claim
+    assert run.trace().fenced() == {*lost}, "only the lost worker is declared dead"
+    _verify_times(run)
+
+
+def _decisions(run: FaultRun) -> list[AnyRecord]:
+    kinds = (LeaderClaim, MemberRecord, TargetRecord, StepRecord, TaskRecord)
+    return [each for each in run.trace().records if isinstance(each, kinds)]
+
+
+def _verify_times(run: FaultRun) -> None:
+    """Verify the output, and that it has the event times of the input."""
     run.verify()
-
-
-def _owned(run: FaultRun) -> tuple[list[LeaderClaim], dict[str, TaskRecord]]:
-    """Return all claims of leadership, and the last record of each task."""
-    records = run.trace().records
-    claims = [each for each in records if isinstance(each, LeaderClaim)]
-    return claims, {each.task: each for each in records if isinstance(each, TaskRecord)}
+    times, expected = (
+        Counter(record.timestamp for record in run.cluster.read(topic))
+        for topic in (run.sink, run.source)
+    )
+    assert times == expected

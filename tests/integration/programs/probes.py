@@ -4,6 +4,7 @@ They count on a scoreboard, or arm a failpoint once the worker has changed its s
 """
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -31,7 +32,8 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     `start:P` is the committed offset at which partition P began, `begun:P` the number of begins,
     `owns:P` is 1 while it is processed here. `position:P`, the next offset, changes after every
     slice of records. `committing` is 1 during a commit; `commits` counts all commits, `changes`
-    those that change state. `restored:P` and `restore-from:P` describe changelogs.
+    those that change state; `clock_ms` is the wall clock at the last one. `restored:P` and
+    `restore-from:P` describe changelogs.
     """
     process = ActiveTask.process
 
@@ -81,6 +83,7 @@ def _count_commits(board: Scoreboard) -> None:
         positions = complete(self)
         board["committing"] = 0
         board.add("commits")
+        board["clock_ms"] = time.time_ns() // 1_000_000
         if changes[0]:
             board.add("changes")
         return positions
