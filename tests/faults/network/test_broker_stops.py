@@ -31,8 +31,6 @@ pytestmark = [
 _RECOVERY_S = 240.0
 _NTH = 5
 _ALARM_S = 60.0
-#: The client logs requests without an answer under this name.
-_TIMED_OUT = "REQTMOUT"
 #: Time-out of a producer's calls.
 _CALL_S = 30.0
 #: Seconds in which a starting worker asks for a broker.
@@ -76,7 +74,6 @@ def test_broker_freezes(
         os.kill(broker.pid, signal.SIGCONT)
 
     def check() -> None:
-        assert all(_TIMED_OUT in each.log for each in run.workers.values()), "requests time out"
         later_ids = run.trace().transactional_ids()
         replaced = [each for each in ids if later_ids[each] > ids[each]]
         record_property("replaced_producers", len(replaced))
