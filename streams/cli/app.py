@@ -49,6 +49,14 @@ _COMMANDS: Final = {
         "tidewheel.streams.cli.commands.broker:broker",
         "Start a real Kafka on this machine and run it until Ctrl-C (or SIGTERM).",
     ),
+    "produce": _Command(
+        "tidewheel.streams.cli.commands.records.produce:produce",
+        "Write the lines of standard input to a topic, one record each.",
+    ),
+    "consume": _Command(
+        "tidewheel.streams.cli.commands.records.consume:consume",
+        "Print the records of a topic until Ctrl-C, one JSON object a line.",
+    ),
     "reset": _Command(
         "tidewheel.streams.cli.commands.reset:reset",
         "Reset an application: its offsets, its internal topics, its local state on this machine.",
@@ -84,6 +92,19 @@ _COMMANDS: Final = {
 }
 #: Commands with subcommands (`tidewheel group history`): help, and functions by name.
 _FAMILIES: Final = {
+    "topics": (
+        "List, create and describe topics, or show those that an application needs.",
+        {
+            "create": _Command(
+                "tidewheel.streams.cli.commands.records.topics:create",
+                "Create topics. One that exists with as many partitions is left as it is.",
+            ),
+            "describe": _Command(
+                "tidewheel.streams.cli.commands.records.topics:describe",
+                "Show topics: settings, and the first and next offset of each partition.",
+            ),
+        },
+    ),
     "group": (
         "Show the history of an application's group, or recover it.",
         {
@@ -132,6 +153,8 @@ _FAMILIES: Final = {
         },
     ),
 }
+#: Functions of such commands without a subcommand.
+_DEFAULTS: Final = {"topics": "tidewheel.streams.cli.commands.records.topics:topics"}
 _ASK_FOR_HELP: Final = frozenset({"--help", "-h", "--version"})
 
 
@@ -144,12 +167,13 @@ def program_version() -> str:
         return "0 (not installed)"
 
 
-def build_app(*, lists: bool = False, whole: bool = False) -> App:
+def build_app(*, lists: bool = False, whole: bool = False, called: str = "") -> App:
     """Return the `App`.
 
     Args:
         lists: Only list the commands, with their summaries.
         whole: Import all commands, for the shell's completion of their options.
+        called: The command; one with subcommands may have a function of its own.
     """
     app = App(
         name="tidewheel",
@@ -167,6 +191,8 @@ def build_app(*, lists: bool = False, whole: bool = False) -> App:
         family = App(name=name, help=help_text, help_epilogue="", sort_key=sort_key)
         for place, (command_name, command) in enumerate(commands.items()):
             _add(family, command_name, command, place, lists=lists, whole=whole)
+        if name in _DEFAULTS and (whole or called == name):
+            family.default(_function(_DEFAULTS[name]))
         app.command(family)
     app.command(partial(_install_completion, app), name=_INSTALL_COMPLETION, help_epilogue="")
     return app
@@ -205,7 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         os.umask(0o077)  # RocksDB's files are readable by all
     try:
-        app = build_app(lists=_asks_for_list(argv), whole=_INSTALL_COMPLETION in argv)
+        app = build_app(
+            lists=_asks_for_list(argv),
+            whole=_INSTALL_COMPLETION in argv,
+            called=argv[0] if argv else "",
+        )
         result = app(argv, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print_error(f"{error} (`tidewheel --help` lists the commands)")
@@ -231,6 +261,8 @@ def _function(path: str) -> Callable[..., int]:
 
 def _asks_for_list(argv: Sequence[str]) -> bool:
     """Return True if a command line asks for a list of commands, of all or of one group."""
+    if argv and argv[0] in _DEFAULTS:
+        return False  # its help has options besides the list
     rest = argv[1:] if argv and argv[0] in _FAMILIES else argv
     return not rest or rest[0] in _ASK_FOR_HELP
 

@@ -59,7 +59,8 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
     "command",
     [
         "run", "describe", "demo", "broker", "reset", "status", "top", "dashboard", "drain",
-        "group history", "group recover", "config show",
+        "group history", "group recover", "config show", "produce", "consume", "topics",
+        "topics create", "topics describe",
     ],
 )  # fmt: skip
 def test_every_command_exists_and_has_a_help_text(
@@ -333,6 +334,8 @@ def test_colours_follow_the_environment(
         ("", True),
         ("--help", True),
         ("group", True),
+        ("topics", False),
+        ("topics --help", True),
         ("group --help", True),
         ("group history --help", False),
         ("run", False),

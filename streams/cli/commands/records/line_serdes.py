@@ -1,0 +1,211 @@
+"""Serdes by name, between the JSON of a line and the bytes of a record."""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of
+from tidewheel.streams.config.names import import_object
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.durations import parse_ms
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.serdes.catalogue import SERDE_NAMES, Serdes, as_serde, serde_named
+from tidewheel.streams.serdes.serde import Serde
+
+#: Serdes with arguments of their own, after a colon.
+_WITH_ARGUMENTS: Final = ("avro", "json_schema", "protobuf", "windowed", "session_windowed")
+#: Text lines of these serdes are not JSON.
+_TEXTUAL: Final = frozenset({"string", "bytes", "uuid"})
+_EXAMPLES: Final = (
+    "give one of "
+    + ", ".join((*SERDE_NAMES, *_WITH_ARGUMENTS))
+    + ", or MODULE:NAME of a serde of your own"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSerde:
+    """A serde with the conversion of its JSON values.
+
+    Attributes:
+        from_plain: Converts a JSON value to one that the serde accepts; raises ValueError.
+        is_textual: A plain line is a value of this serde, without quotes.
+    """
+
+    serde: Serde[Any]
+    from_plain: Callable[[Any], Any]
+    is_textual: bool = False
+
+    def encode(self, topic: str, value: Any) -> bytes | None:
+        """Return the bytes of a JSON value; None stays None."""
+        return None if value is None else self.serde.serialize(topic, self.from_plain(value))
+
+    def decode(self, topic: str, data: bytes | None) -> Any:
+        return None if data is None else self.serde.deserialize(topic, data)
+
+    def value_of_text(self, text: str) -> Any:
+        """Return the JSON value of a plain line; raise ValueError if it is none."""
+        return text if self.is_textual else json.loads(text)
+
+
+def line_serde(option: str, text: str, topic: str, registry: Mapping[str, Any] | None) -> LineSerde:
+    r"""Return the serde of `--key` or `--value`; raise `ConfigError` if there is none.
+
+    >>> line_serde("--value", "int64", "counts", None).encode("counts", 1)
+    b'\x00\x00\x00\x00\x00\x00\x00\x01'
+    """
+    try:
+        found = _found(option, text, topic, registry)
+    except ConfigError:
+        raise
+    except StreamsError as error:
+        raise ConfigError(f"{option} {text}: {error}") from error
+    return LineSerde(
+        serde=found.serde.for_keys() if option == "--key" else found.serde,
+        from_plain=found.from_plain,
+        is_textual=found.is_textual,
+    )
+
+
+def registry_of(settings: Sequence[str]) -> dict[str, Any] | None:
+    """Parse `--registry`: a URL, and properties of its client as name=value.
+
+    >>> registry_of(["http://localhost:8081", "basic.auth.user.info=env:LOGIN"])
+    {'url': 'http://localhost:8081', 'basic.auth.user.info': 'env:LOGIN'}
+    """
+    properties: dict[str, Any] = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if "://" in name:
+            properties["url"] = text
+        elif separator and name:
+            properties[name] = value
+        else:
+            raise ConfigError(
+                f"--registry {name!r}: give its URL, or a property of its client as name=value"
+            )
+    if properties and "url" not in properties:
+        raise ConfigError("--registry has no URL; give --registry http://HOST:PORT as well")
+    return properties or None
+
+
+def _found(option: str, text: str, topic: str, registry: Mapping[str, Any] | None) -> LineSerde:
+    name, _, argument = text.partition(":")
+    plain = serde_named(name)
+    if plain is not None and not argument:
+        return LineSerde(
+            serde=plain,
+            from_plain=_FROM_PLAIN.get(name, _unchanged),
+            is_textual=name in _TEXTUAL,
+        )
+    match name:
+        case "avro" | "json_schema":
+            return _of_schema(option, name, argument, topic, registry)
+        case "protobuf":
+            return _of_protobuf(option, argument, registry)
+        case "windowed" | "session_windowed":
+            return _of_windows(option, name, argument, topic, registry)
+        case _ if argument and plain is None:
+            return _of_object(option, text)
+        case _:
+            near = did_you_mean(name, (*SERDE_NAMES, *_WITH_ARGUMENTS))
+            raise ConfigError(f"{option} {text}: there is no such serde; {near or _EXAMPLES}")
+
+
+def _of_schema(
+    option: str, name: str, argument: str, topic: str, registry: Mapping[str, Any] | None
+) -> LineSerde:
+    """Return the serde of a schema file, of a subject, or of the topic's own subject."""
+    make = Serdes.avro if name == "avro" else Serdes.json_schema
+    if argument and Path(argument).is_file():
+        schema = Path(argument).read_text(encoding="utf-8")
+        return LineSerde(serde=make(schema, registry), from_plain=_unchanged)
+    if registry is None:
+        raise ConfigError(
+            f"{option} {name}{argument and f':{argument}'}: there is no such schema file; write {name}:FILE, or give "
+            f"--registry URL, which has the schema of subject {argument or _subject(option, topic)}"
+        )
+    subject = argument or _subject(option, topic)
+    return LineSerde(serde=make(subject=subject, registry=registry), from_plain=_unchanged)
+
+
+def _subject(option: str, topic: str) -> str:
+    return f"{topic}-{option.removeprefix('--')}"
+
+
+def _of_protobuf(option: str, argument: str, registry: Mapping[str, Any] | None) -> LineSerde:
+    if ":" not in argument:
+        raise ConfigError(
+            f"{option} protobuf: name the generated class, as in protobuf:orders_pb2:Order"
+        )
+    message_type = import_object(argument)
+
+    def parse(value: Any) -> Any:
+        from google.protobuf.json_format import ParseDict, ParseError  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, without stubs
+
+        try:
+            return ParseDict(value, message_type())
+        except ParseError as error:
+            raise ValueError(str(error)) from error
+
+    return LineSerde(serde=Serdes.protobuf(message_type, registry), from_plain=parse)
+
+
+def _of_windows(
+    option: str, name: str, argument: str, topic: str, registry: Mapping[str, Any] | None
+) -> LineSerde:
+    """Return the serde of windowed keys: `windowed:string:1m`, `session_windowed:string`."""
+    inner_text, size = argument, ""
+    if name == "windowed":
+        inner_text, _, size = argument.rpartition(":")
+    if not inner_text:
+        example = "windowed:string:1m" if name == "windowed" else "session_windowed:string"
+        raise ConfigError(
+            f"{option} {name}: name the serde of the key inside"
+            f"{' and the size of the window' if name == 'windowed' else ''}, as in {example}"
+        )
+    inner = _found(option, inner_text, topic, registry)
+    serde: Serde[Any]
+    if name == "windowed":
+        try:
+            serde = Serdes.windowed(inner.serde, parse_ms(size))
+        except ValueError as error:
+            raise ConfigError(f"{option} {name}:{argument}: size {size!r} {error}") from None
+    else:
+        serde = Serdes.session_windowed(inner.serde)
+
+    def parse(value: Any) -> Windowed[Any]:
+        if not isinstance(value, Mapping) or value.keys() != {"key", "start", "end"}:
+            raise ValueError('is no {"key": …, "start": …, "end": …}')
+        parts = cast("Mapping[str, Any]", value)
+        return Windowed(inner.from_plain(parts["key"]), parts["start"], parts["end"])
+
+    return LineSerde(serde=serde, from_plain=parse)
+
+
+def _of_object(option: str, text: str) -> LineSerde:
+    imported = import_object(text)
+    # A function without parameters that returns the serde is one too.
+    if not hasattr(imported, "serialize") and callable(imported) and not isinstance(imported, type):
+        imported = imported()
+    serde: Serde[Any] = as_serde(imported, f"{option} {text}", error=ConfigError)
+    return LineSerde(serde=serde, from_plain=serde.from_plain)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _uuid_of(value: Any) -> uuid.UUID:
+    return uuid.UUID(value if isinstance(value, str) else "")
+
+
+_FROM_PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bytes": bytes_of,
+    "float64": float_of,
+    "uuid": _uuid_of,
+}

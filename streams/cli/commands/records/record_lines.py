@@ -1,0 +1,144 @@
+"""Lines of `tidewheel produce` and `tidewheel consume`: one record each."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tidewheel.streams.cli.commands.records.line_serdes import LineSerde
+from tidewheel.streams.cli.commands.records.plain_values import bytes_of, json_line, plain_bytes
+from tidewheel.streams.errors import SerializationError, StreamsError
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+
+_USED: Final = frozenset({"key", "value", "timestamp", "headers"})
+#: Fields that `consume` prints and `produce` ignores: they belong to the record's old place.
+_IGNORED: Final = frozenset({"topic", "partition", "offset"})
+_EXAMPLE: Final = 'write one record a line, such as {"key": "a", "value": 1}'
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+class LineError(StreamsError):
+    """A line that is no record of the topic.
+
+    >>> raise LineError("line 3: it has no value")
+    Traceback (most recent call last):
+    ...
+    tidewheel.streams.cli.commands.records.record_lines.LineError: line 3: it has no value
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """A record to write; without a timestamp it gets the current time."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None
+    headers: Headers
+
+
+class RecordLines:
+    """Conversion between lines and the records of one topic."""
+
+    def __init__(self, topic: str, key: LineSerde, value: LineSerde) -> None:
+        self._topic = topic
+        self._key = key
+        self._value = value
+
+    def record(self, number: int, line: str) -> NewRecord:
+        """Return the record of a JSON line; raise `LineError` naming the line."""
+        try:
+            fields = _fields(line)
+            return NewRecord(
+                key=self._encoded("key", self._key, fields.get("key")),
+                value=self._encoded("value", self._value, fields["value"]),
+                timestamp=_timestamp(fields.get("timestamp")),
+                headers=_headers(fields.get("headers")),
+            )
+        except ValueError as error:
+            raise LineError(f"line {number}: {error}") from None
+
+    def text_record(self, number: int, line: str) -> NewRecord:
+        """Return the record of a line that is its value; raise `LineError` naming the line."""
+        try:
+            value = self._value.value_of_text(line)
+            data = self._encoded("value", self._value, value)
+        except ValueError as error:
+            raise LineError(f"line {number}: it is no value of this serde ({error})") from None
+        return NewRecord(key=None, value=data, timestamp=None, headers=())
+
+    def lines(self, records: SourceRecords) -> Iterator[str]:
+        """Yield a line per record; raise `StreamsError` for one that the serdes can't read."""
+        for row, offset in enumerate(records.offsets):
+            place = f"{records.topic}-{records.partition} offset {offset}"
+            line = {
+                "partition": records.partition,
+                "offset": offset,
+                "timestamp": records.timestamps[row],
+                "key": self._decoded("key", self._key, records.raw_keys[row], place),
+                "value": self._decoded("value", self._value, records.raw_values[row], place),
+            }
+            if records.headers is not None and records.headers[row]:
+                line["headers"] = [
+                    [name, None if data is None else plain_bytes(data)]
+                    for name, data in records.headers[row]
+                ]
+            yield json_line(line)
+
+    def _encoded(self, part: str, serde: LineSerde, value: Any) -> bytes | None:
+        try:
+            return serde.encode(self._topic, value)
+        except StreamsError as error:
+            raise ValueError(f"its {part} does not fit --{part}: {_fact(error)}") from None
+        except ValueError as error:
+            raise ValueError(f"its {part} {error}") from None
+
+    def _decoded(self, part: str, serde: LineSerde, data: bytes | None, place: str) -> Any:
+        try:
+            return serde.decode(self._topic, data)
+        except StreamsError as error:
+            raise StreamsError(
+                f"{place}: its {part} does not fit --{part}: {_fact(error)}; give the serde that wrote it, or "
+                f"--{part} bytes to see it as it is"
+            ) from error
+
+
+def _fields(line: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON ({error}); {_EXAMPLE}, or give --text") from None
+    if not isinstance(fields, dict) or "value" not in fields:
+        raise ValueError(f'it has no "value" (null deletes the key); {_EXAMPLE}')
+    record = cast("dict[str, Any]", fields)
+    unknown = sorted(record.keys() - _USED - _IGNORED)
+    if unknown:
+        raise ValueError(f"it has {', '.join(map(repr, unknown))}, which no record has; {_EXAMPLE}")
+    return record
+
+
+def _timestamp(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _TIMESTAMP_MAX:
+        raise ValueError("its timestamp is no number of milliseconds since the epoch")
+    return value
+
+
+def _headers(value: Any) -> Headers:
+    """Return the headers of `{"name": …}`, or of `[["name", …], …]`, which may repeat names."""
+    if value is None:
+        return ()
+    pairs: Any = list(value.items()) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+    if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
+        raise ValueError('its headers are neither {"name": "content"} nor [["name", "content"]]')
+    return tuple((name, None if data is None else bytes_of(data)) for name, data in pairs)
+
+
+def _is_header(pair: Any) -> bool:
+    return isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)  # pyright: ignore[reportUnknownArgumentType] # noqa: PLR2004 - name and content
+
+
+def _fact(error: StreamsError) -> str:
+    return error.fact if isinstance(error, SerializationError) else str(error)
