@@ -45,6 +45,10 @@ _COMMANDS: Final = {
         "tidewheel.streams.cli.commands.demo:demo",
         "Run a demo: 336,776 real flights through a stateful topology on a real Kafka, exactly once.",
     ),
+    "new": _Command(
+        "tidewheel.streams.cli.commands.new:new",
+        "Write a project: a topology, its test, settings, compose file, Dockerfile and CI workflow.",
+    ),
     "broker": _Command(
         "tidewheel.streams.cli.commands.broker:broker",
         "Start a real Kafka on this machine and run it until Ctrl-C (or SIGTERM).",

@@ -40,6 +40,7 @@ class StreamsOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
     processing_guarantee: Literal["exactly_once", "at_least_once"]
     commit_interval_ms: DurationOption
+    topology: str | None
     parallelising_factor: int
     num_stream_threads: int | Literal["auto"]
     max_calls_in_flight: int

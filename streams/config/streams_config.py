@@ -103,6 +103,10 @@ class StreamsConfig(BaseModel, frozen=True):
     commit_interval_ms: types.CommitInterval = 100
     """Milliseconds between commits; with exactly_once, results become visible at a commit."""
 
+    topology: types.OptionalLabel = None
+    """`MODULE:TOPOLOGY` that `tidewheel run` and `tidewheel describe` use if none is given, such as
+    `shop.topology:topology`. Programs that run a topology themselves ignore it."""
+
     parallelising_factor: types.Factor = 1
     """Maximum key ranges per task, 1 to 256. Above 1, records of different keys of one partition
     overlap while they wait (for a service, a model, a disk). Records of one key keep their order.

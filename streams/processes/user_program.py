@@ -98,6 +98,22 @@ def load_program(target: str) -> Program:
     )
 
 
+def target_of(
+    target: str | None, overrides: Mapping[str, Any], config_file: str | None = None
+) -> str:
+    """Return the target of a command, or that of the setting `topology`.
+
+    Raises:
+        ConfigError: Neither is given.
+    """
+    found = target or _collected({}, overrides, config_file).get("topology")
+    if not isinstance(found, str) or not found:
+        raise ConfigError(
+            f'which topology? {_EXAMPLE}, or set topology = "MODULE:TOPOLOGY" in tidewheel.toml'
+        )
+    return found
+
+
 def effective_config(
     defaults: StreamsConfig | Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
@@ -128,9 +144,15 @@ def named(
     """Return True if `config`, command line, environment or file sets `application_id`."""
     if isinstance(defaults, StreamsConfig):
         return True
+    return "application_id" in _collected(defaults, overrides, config_file)
+
+
+def _collected(
+    defaults: Mapping[str, Any], overrides: Mapping[str, Any], config_file: str | None
+) -> Mapping[str, Any]:
+    """Return the unchecked settings of a command."""
     file = settings_file(os.environ) if config_file is None else expanded(config_file)
-    options = _merged(defaults, overrides)
-    return "application_id" in collect(StreamsConfig.model_fields, options, file).values
+    return collect(StreamsConfig.model_fields, _merged(defaults, overrides), file).values
 
 
 def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tidewheel.streams.cli.output import print_json
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
-from tidewheel.streams.processes.user_program import load_program, named
+from tidewheel.streams.processes.user_program import load_program, named, target_of
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
@@ -18,7 +18,7 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def describe(
-    target: str,
+    target: str | None = None,
     /,
     *,
     mermaid: _Flag = False,
@@ -33,7 +33,7 @@ def describe(
     comparison.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
+        target: MODULE:TOPOLOGY, such as app.py:topology; default: the setting topology.
         mermaid: Print a Mermaid flowchart instead.
         execution: Also show the execution of each sub-topology: in batches, or record by record
             with the reason. Also show if its tasks can be divided into key ranges, else the reason.
@@ -50,8 +50,8 @@ def describe(
     if mermaid and json:
         raise ConfigError("--mermaid and --json are two forms of one answer; choose one")
     settings = settings or SettingsOptions()
-    program = load_program(target)
     overrides, file = settings.overrides(), settings.config_file()
+    program = load_program(target_of(target, overrides, file))
     if not named(program.defaults, overrides, file):
         overrides["application_id"] = "described"  # placeholder: settings require an id
     config = program.config(overrides, file)

@@ -17,13 +17,14 @@ from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
+from tidewheel.streams.processes.user_program import target_of
 from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def run(
-    target: str,
+    target: str | None = None,
     /,
     *,
     workers: int = 1,
@@ -45,8 +46,8 @@ def run(
     a second Ctrl-C kills the workers.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may
-            have settings in `config`.
+        target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology; default: the
+            setting topology. The module may have settings in `config`.
         workers: Worker processes on this machine; each is a member of the application's group,
             which shares the tasks. A second command adds its workers, in the next free slots.
         fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. Only if
@@ -74,13 +75,14 @@ def run(
             f"--workers {workers}: there are fewer tasks in --tasks; correct the number"
         )
     settings = settings or SettingsOptions()
+    program = target_of(target, settings.overrides(), settings.config_file())
     accepted: dict[str, Any] = {"accept_offsets": True} if accept_offsets else {}
     served = {} if http is None else parse_http(http)
     is_grouped = not fixed_assignment and chosen is None
     process_id = secrets.token_hex(8)
     starts = [
         StartWorker(
-            target=target,
+            target=program,
             overrides=settings.overrides() | accepted | served,
             config_file=settings.config_file(),
             slot=slot,

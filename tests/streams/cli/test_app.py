@@ -60,7 +60,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
     [
         "run", "describe", "demo", "broker", "reset", "status", "top", "dashboard", "drain",
         "group history", "group recover", "config show", "produce", "consume", "topics",
-        "topics create", "topics describe",
+        "topics create", "topics describe", "new",
     ],
 )  # fmt: skip
 def test_every_command_exists_and_has_a_help_text(
@@ -89,7 +89,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["rnu"], 'Did you mean "run"?'),
         (["run", "app:topology", "--wrkers", "2"], "Did you mean --workers?"),
-        (["run"], "requires an argument"),
+        (["run"], "which topology?"),
+        (["describe", WORD_COUNT, "--mermiad"], "Did you mean --mermaid?"),
         (["run", "app:topology", "--log-level", "loud"], "Invalid value"),
         (["run", "app:topology", "--workers", "0"], "from 1 to 1,000"),
         (["restore", "app:topology", "--workers", "1001"], "from 1 to 1,000"),

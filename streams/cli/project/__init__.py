@@ -1,0 +1,1 @@
+"""A new project: the files that `tidewheel new` writes."""

@@ -1,0 +1,73 @@
+"""Files of a new project, from templates beside this module."""
+
+import keyword
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from tidewheel.streams.errors import ConfigError, StreamsError
+
+#: Path in the project, by template; PACKAGE is the name of its package.
+_FILES: Final = {
+    "pyproject.toml.txt": "pyproject.toml",
+    "tidewheel.toml.txt": "tidewheel.toml",
+    "README.md.txt": "README.md",
+    "package_init.txt": "PACKAGE/__init__.py",
+    "topology.txt": "PACKAGE/topology.py",
+    "test_topology.txt": "tests/test_topology.py",
+    "compose.yaml.txt": "compose.yaml",
+    "Dockerfile.txt": "Dockerfile",
+    "dockerignore.txt": ".dockerignore",
+    "gitignore.txt": ".gitignore",
+    "ci.yml.txt": ".github/workflows/ci.yml",
+    "wheels_readme.txt": "wheels/README.md",
+}
+#: Letters, digits and single dashes: valid as application id, package, topic and image.
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_NAME_MAX: Final = 60
+_TAKEN: Final = frozenset({"tests", "wheels", "tidewheel", *sys.stdlib_module_names})
+
+
+def write_project(folder: Path, name: str) -> list[Path]:
+    """Write a project into an empty or missing folder; return its files.
+
+    Raises:
+        ConfigError: The name is unusable.
+        StreamsError: The folder has files, or can't be written.
+    """
+    package = package_of(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StreamsError(f"{folder} exists already; choose another name or --directory")
+    templates = resources.files(__package__ or "") / "template"
+    written: list[Path] = []
+    for template, place in _FILES.items():
+        path = folder / place.replace("PACKAGE", package)
+        text = (templates / template).read_text(encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8"
+            )
+        except OSError as error:
+            raise StreamsError(f"{path} can't be written: {error.strerror}") from error
+        written.append(path)
+    return written
+
+
+def package_of(name: str) -> str:
+    """Return the Python package of a project; raise `ConfigError` for an unusable name.
+
+    >>> package_of("order-totals")
+    'order_totals'
+    """
+    package = name.replace("-", "_")
+    if not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
+        raise ConfigError(
+            f"{name!r} is no name of a project: write small letters, digits and dashes, at most "
+            f"{_NAME_MAX}, such as order-totals"
+        )
+    if keyword.iskeyword(package) or package in _TAKEN:
+        raise ConfigError(f"{name!r} is the name of another Python module; choose another one")
+    return package
