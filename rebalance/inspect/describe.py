@@ -12,6 +12,7 @@ from tidewheel.rebalance.leader.targets import has_basis, is_outdated
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
 from tidewheel.rebalance.protocol.group import Group, Target, apply, refusal_of
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     GroupRecord,
@@ -228,6 +229,16 @@ def task_phase_text(group: Group, task: TaskId) -> str:
 def member_name(group: Group, incarnation: str) -> str:
     record = group.members.get(incarnation)
     return incarnation[:_SHORT] if record is None else record.member
+
+
+def program_name(group: Group, process_id: str) -> str:
+    """Return the first member of a program, which stands for it; else the beginning of its id."""
+    names = sorted(
+        display_name(record)
+        for record in group.members.values()
+        if process_id and record.process_id == process_id
+    )
+    return names[0] if names else process_id[:_SHORT]
 
 
 def displayed_tasks(group: Group) -> list[TaskId]:

@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, LogFold, duration_text
+from tidewheel.rebalance.inspect.describe import (
+    GroupPhase,
+    LogEntry,
+    LogFold,
+    duration_text,
+    program_name,
+)
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import (
     GroupRecord,
     LeaderClaim,
@@ -69,6 +76,8 @@ class Move:
     planted_ms: int | None
     stopped_ms: int | None  # Time when the earlier owner was revoked or counted as dead.
     granted_ms: int
+    source_name: str = ""
+    target_name: str = ""
 
     @property
     def pause_ms(self) -> int | None:
@@ -116,7 +125,8 @@ def move_text(move: Move) -> str:
     ...     planted_ms=0, stopped_ms=4_200, granted_ms=4_212))
     '0_1: a → c by learner (planted 4.2 s before), 12 ms without an owner, epoch 4'
     """
-    route = f"{move.source} → {move.target}" if move.source else f"→ {move.target}"
+    source, target = move.source_name or move.source, move.target_name or move.target
+    route = f"{source} → {target}" if source else f"→ {target}"
     parts = [f"{move.task}: {route} {MOVE_TEXTS[move.how]}"]
     if move.how in ("learner", "standby") and move.planted_ms is not None:
         parts[0] += f" (planted {duration_text(move.granted_ms - move.planted_ms)} before)"
@@ -167,6 +177,7 @@ class Chronicle:
         self._dropped: list[tuple[TaskId, str, LogEntry]] = []
         self._away_since: dict[str, int] = {}
         self._names: dict[str, str] = {}
+        self._displayed: dict[str, str] = {}
         self._last: LogEntry | None = None
 
     def add(self, entry: LogEntry | RejectedRecord) -> None:
@@ -235,6 +246,7 @@ class Chronicle:
                 return [("leader", _leader_text(before, after))]
             case MemberRecord():
                 self._names[entry.record.incarnation] = entry.record.member
+                self._displayed[entry.record.member] = display_name(entry.record)
                 text = self._member_text(before, entry.record, entry.timestamp_ms)
                 return [("member", text)] if text else []
             case GroupRecord():
@@ -249,7 +261,7 @@ class Chronicle:
     def _member_text(self, before: Group, record: MemberRecord, at_ms: int) -> str:
         old = before.members.get(record.incarnation)
         if record.shutdown and old is not None and not old.shutdown:
-            return f"{record.member} must end with the whole application ({record.shutdown})"
+            return f"{display_name(record)} must end with the whole application ({record.shutdown})"
         phase = MemberPhase(record.phase)
         if old is not None and (old.phase, old.rejoin_ms) == (phase, record.rejoin_ms):
             return ""
@@ -262,23 +274,24 @@ class Chronicle:
         if phase is MemberPhase.LEAVING:
             if record.rejoin_ms:
                 self._away_since.setdefault(record.member, at_ms)
-            return f"{record.member} {_leaving_text(record)}"
+            return f"{display_name(record)} {_leaving_text(record)}"
         reason = f": {record.reason}" if record.reason and phase in _EXPLAINED else ""
-        return f"{record.member} {_BECAME[phase]}{reason}"
+        return f"{display_name(record)} {_BECAME[phase]}{reason}"
 
     def _joined_text(self, record: MemberRecord, at_ms: int) -> str:
-        where = f" on {record.host}" if record.host else ""
+        name = display_name(record)
         away_ms = self._away_since.pop(record.member, None)
         if away_ms is None:
-            return f"{record.member} joined{where}"
+            return f"{name} joined{_process_text(record)}"
         # The transaction of its return also ended its former incarnation: it did not stay away.
-        timeout_text = _stayed_away(record.member)
+        timeout_text = _stayed_away(name)
         self._happenings = [
             event
             for event in self._happenings
             if event.text != timeout_text or at_ms - event.timestamp_ms >= _TRANSACTION_MS
         ]
-        return f"{record.member} is back after {duration_text(at_ms - away_ms)}{where}"
+        away_text = duration_text(at_ms - away_ms)
+        return f"{name} is back after {away_text}{_process_text(record)}"
 
     def _track_copies(self, before: Group, after: Group, entry: LogEntry) -> None:
         if after.step is before.step:
@@ -304,13 +317,17 @@ class Chronicle:
             if (str(task), self._names.get(incarnation, incarnation)) not in granted
         ]
 
+    def _displayed_at(self, incarnation: str) -> str:
+        name = self._names.get(incarnation, incarnation)
+        return self._displayed.get(name, name)
+
     def _dropped_learner_happenings(self) -> list[GroupEvent]:
         return [
             GroupEvent(
                 offset=entry.offset,
                 timestamp_ms=entry.timestamp_ms,
                 kind="learner",
-                text=f"the learner of {task} at {self._names.get(incarnation, incarnation)} was dropped, the task stayed",
+                text=f"the learner of {task} at {self._displayed_at(incarnation)} was dropped, the task stayed",
             )
             for task, incarnation, entry in self._dropped_learners()
         ]
@@ -353,6 +370,8 @@ class Chronicle:
                 task_epoch=record.task_epoch,
                 source=journey.source,
                 target=record.member or owner,
+                source_name=self._displayed.get(journey.source, journey.source),
+                target_name=self._displayed_at(owner),
                 how=how,
                 reason=record.reason,
                 fenced=journey.fenced,
@@ -369,12 +388,12 @@ def _owners(group: Group) -> dict[TaskId, str]:
 
 
 def _leader_text(before: Group, after: Group) -> str:
+    leader = program_name(after, after.leader)
     if before.leader and before.leader != after.leader:
-        return (
-            f"{after.leader} leads, in place of {before.leader} (leader epoch {after.leader_epoch})"
-        )
+        earlier = program_name(before, before.leader)
+        return f"{leader} leads, in place of {earlier} (leader epoch {after.leader_epoch})"
     again = " again" if before.leader else ""
-    return f"{after.leader} leads{again} (leader epoch {after.leader_epoch})"
+    return f"{leader} leads{again} (leader epoch {after.leader_epoch})"
 
 
 def _leaving_text(record: MemberRecord) -> str:
@@ -386,15 +405,19 @@ def _leaving_text(record: MemberRecord) -> str:
 
 
 def _leave_text(before: Group, record: MemberRecord) -> str:
-    name = record.member
+    name = display_name(record)
     old = before.members.get(record.incarnation)
     if record.rejoin_ms:
         return f"{name} is away, its tasks wait {duration_text(record.rejoin_ms)} for it"
     if old is None or old.phase == MemberPhase.FENCED:
         return ""
     if old.phase == MemberPhase.GONE:
-        return _stayed_away(name) if before.incarnation_of(name) is None else ""
+        return _stayed_away(name) if before.incarnation_of(record.member) is None else ""
     return f"{name} left"
+
+
+def _process_text(record: MemberRecord) -> str:
+    return f" (process {record.pid})" if record.pid else ""
 
 
 def _stayed_away(name: str) -> str:

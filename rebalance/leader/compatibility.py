@@ -9,6 +9,7 @@ import msgspec
 from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 
 #: Prefix of `GroupRecord.held` texts of this module.
@@ -50,20 +51,20 @@ def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
     if not lowest <= about.group_version <= highest:
         return Refusal(
             "INCOMPATIBLE_VERSION",
-            f"{join.member} speaks versions {lowest} to {highest} of the group protocol, the group was set up again in "
+            f"{display_name(join)} speaks versions {lowest} to {highest} of the group protocol, the group was set up again in "
             f"version {about.group_version}: {remedy}",
         )
     if join.assignor != about.assignor:
         return Refusal(
             "INCOMPATIBLE_ASSIGNOR",
-            f"{join.member} has task_assignor {join.assignor!r}, the group was set up again for {about.assignor!r}: {remedy}",
+            f"{display_name(join)} has task_assignor {join.assignor!r}, the group was set up again for {about.assignor!r}: {remedy}",
         )
     older = join.topology_epoch < about.topology_epoch
     is_same_epoch = join.topology_epoch == about.topology_epoch
     if older or (is_same_epoch and join.topology_hash != about.topology_hash):
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
-            f"{join.member} runs another topology ({join.topology_hash}) than the group was set up again for "
+            f"{display_name(join)} runs another topology ({join.topology_hash}) than the group was set up again for "
             f"({about.topology_hash}): {remedy}",
         )
     return None
@@ -76,7 +77,7 @@ def _version_refusal(join: JoinGroup, other_members: list[MemberRecord]) -> Refu
         return None
     return Refusal(
         "INCOMPATIBLE_VERSION",
-        f"{join.member} speaks versions {join.protocol[0]} to {join.protocol[1]} of the group protocol, the group's members "
+        f"{display_name(join)} speaks versions {join.protocol[0]} to {join.protocol[1]} of the group protocol, the group's members "
         f"all speak {low} to {high}: upgrade by one version at a time",
     )
 
@@ -86,7 +87,7 @@ def _assignor_refusal(join: JoinGroup, other: MemberRecord) -> Refusal | None:
         return None
     return Refusal(
         "INCOMPATIBLE_ASSIGNOR",
-        f"{join.member} has task_assignor {join.assignor!r}, the group's members have {other.assignor!r}: "
+        f"{display_name(join)} has task_assignor {join.assignor!r}, the group's members have {other.assignor!r}: "
         "all members of a group need the same",
     )
 
@@ -98,14 +99,14 @@ def _topology_refusal(
     if is_run and join.topology_epoch < group.about.topology_epoch:
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
-            f"{join.member} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
+            f"{display_name(join)} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
         )
     for record in other_members:
         is_same_epoch = record.topology_epoch == join.topology_epoch
         if is_same_epoch and record.topology_hash != join.topology_hash:
             return Refusal(
                 "INCOMPATIBLE_TOPOLOGY",
-                f"{join.member} runs another topology than {record.member} ({join.topology_hash} instead of "
+                f"{display_name(join)} runs another topology than {display_name(record)} ({join.topology_hash} instead of "
                 f"{record.topology_hash}): stop the others first, or raise the topology epoch for a rolling change",
             )
     return None

@@ -17,6 +17,7 @@ from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.group import LIVE, MEMBERS_MAX
 from tidewheel.rebalance.protocol.messages import JoinGroup, JoinRefused, Leave
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import MemberRecord
 
 FENCE_AGAIN_MS: Final = 15_000
@@ -112,7 +113,7 @@ def _admit(draft: Draft, join: JoinGroup) -> None:
         heard.admitted_ms = draft.now_ms
     draft.observations.last_join_ms = draft.now_ms
     draft.observations.first_join_ms = draft.observations.first_join_ms or draft.now_ms
-    draft.observations.news.append(f"{join.member} joined")
+    draft.observations.news.append(f"{display_name(join)} joined")
 
 
 def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRecord:
@@ -129,6 +130,8 @@ def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRec
         tags=join.tags,
         threads=join.threads,
         static=join.static,
+        slot=join.slot,
+        pid=join.pid,
         protocol=join.protocol,
         topology_epoch=join.topology_epoch,
         topology_hash=join.topology_hash,
@@ -272,10 +275,10 @@ def _begin_fence(
     fencing = msgspec.structs.replace(record, rejoin_ms=0 if replaced else rejoin_ms)
     draft.move_member(fencing, MemberPhase.FENCING, reason)
     draft.observations.phase_ms[record.incarnation] = draft.now_ms
-    draft.observations.news.append(f"{record.member} died")
+    draft.observations.news.append(f"{display_name(record)} died")
     for task in draft.group.owned(record.incarnation):
         committed = _reported_offsets(draft, record, task)
-        draft.await_fence(task, f"{record.member}: {reason}", committed)
+        draft.await_fence(task, f"{display_name(record)}: {reason}", committed)
 
 
 def _end_fence(draft: Draft, record: MemberRecord) -> None:
@@ -371,7 +374,7 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
     reason = "restarts" if wish.rejoin else "drains" if wish.drain_ms else "leaves"
     if record.phase != MemberPhase.LEAVING:
         draft.observations.phase_ms[record.incarnation] = draft.now_ms
-        draft.observations.news.append(f"{record.member} {reason}")
+        draft.observations.news.append(f"{display_name(record)} {reason}")
     draft.move_member(leaving, MemberPhase.LEAVING, reason)
     draft.observations.drains.pop(record.incarnation, None)
 
@@ -405,4 +408,4 @@ def _forget(draft: Draft, record: MemberRecord, reason: str) -> None:
     draft.observations.phase_ms.pop(record.incarnation, None)
     draft.observations.forget(record.incarnation)
     if record.phase != MemberPhase.FENCED:
-        draft.observations.news.append(f"{record.member} {reason}")
+        draft.observations.news.append(f"{display_name(record)} {reason}")

@@ -78,6 +78,7 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     tags: dict[Label, Label] = {}
     threads: Threads = 1
     static: bool = False  # The name is a `group_instance_id`.
+    slot: OptionalOffset = -1  # Number of its state directory on the host; -1: older member.
     protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
     #: The program: members of one topology epoch must have one hash.
     topology_epoch: Epoch = 0

@@ -23,6 +23,7 @@ from tidewheel.rebalance.protocol.field_types import (
     Label,
     MemberPhaseText,
     Name,
+    OptionalOffset,
     PartitionCount,
     Positions,
     SessionMs,
@@ -102,6 +103,8 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     tags: dict[Label, Label] = {}
     threads: Threads = 1
     static: bool = False
+    slot: OptionalOffset = -1
+    pid: Count = 0  # 0: written by an older leader.
     protocol: tuple[Version, Version] = (1, 1)
     topology_epoch: Epoch = 0
     topology_hash: Label = ""

@@ -1,20 +1,16 @@
 """Views of a group for a terminal, and in one line."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from rich.console import Group as Lines
-from rich.console import RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from tidewheel.rebalance.inspect.describe import GroupPhase, duration_text
 from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.streams.cli.text_table import Column, Row, shortened, table_lines
 from tidewheel.streams.group.range_map import InputRanges, KeyRange
 from tidewheel.streams.group.status import GroupStatus, MemberStatus, MemberTask
 
-_BAR_WIDTH: Final = 20
 _PHASE_STYLES: Final = {
     GroupPhase.RUNNING.value: "bold green",
     GroupPhase.EMPTY.value: "dim",
@@ -22,32 +18,67 @@ _PHASE_STYLES: Final = {
 }
 _UNKNOWN: Final = "-"
 _STALE: Final = "dim"
+_BAR: Final = 10
+_LEADER_WIDTH: Final = 40
 
 
-def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> RenderableType:
-    """Return a group's status as tables for the terminal.
+def _urgency(task: MemberTask) -> tuple[Any, ...]:
+    return task.phase == TaskPhase.RUNNING.value and not task.target, -(task.lag or 0), task.task
 
-    `tasks_first` is for screens that cut off the rest. It limits the number of tasks: moving ones
-    first, then those with most lag. Partitions whose key ranges differ most in progress come first
-    too.
+
+#: Orders of tasks, by name; the first puts moving tasks first, then those with most lag.
+SORTS: Final[Mapping[str, Callable[[MemberTask], tuple[Any, ...]]]] = {
+    "urgency": _urgency,
+    "task": lambda task: tuple(map(int, task.task.split("_"))),
+    "lag": lambda task: (-(task.lag or 0), task.task),
+    "records/s": lambda task: (-(task.rate or 0.0), task.task),
+    "owner": lambda task: (task.member_name or task.member, task.task),
+}
+
+
+def head_lines(status: GroupStatus, width: int) -> list[Text]:
+    """Return the group's phase and leader."""
+    lines = [_headline(status), *_leader_lines(status)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def alarm_lines(status: GroupStatus) -> list[Text]:
+    return [Text(f"! {alarm.text}", style="red") for alarm in status.alarms]
+
+
+def body_lines(
+    status: GroupStatus, width: int, *, sort: str = "task", reverse: bool = False
+) -> list[Text]:
+    """Return the tables as lines of at most `width` cells: tasks, copies, members, key ranges.
+
+    With `urgency`, partitions whose key ranges differ most in progress come first, too.
     """
-    parts: list[RenderableType] = [_headline(status), _subline(status)]
-    parts += [Text(f"! {alarm.text}", style="red") for alarm in status.alarms]
-    if status.members:
-        parts += [Text(), _members(status)]
+    parts: list[list[Text]] = []
     if status.tasks:
-        parts += [Text(), _tasks(status, tasks_first)]
-        parts += [Text(text, style="yellow") for text in slow_record_lines(status)]
-    if status.learners or status.waiting:
-        parts += [Text(), _copies("learners", status.learners, status.read_ms)]
-        parts += _waiting(status)
+        tasks = sorted(status.tasks, key=SORTS[sort], reverse=reverse)
+        parts.append(_tasks(tasks, status.read_ms, width))
+        if slow := [Text(text, style="yellow") for text in slow_record_lines(status)]:
+            parts.append(slow)
+    if status.learners:
+        parts.append(_copies("learners", status.learners, status.read_ms, width))
+    if status.waiting:
+        waiting = ", ".join(status.waiting)
+        text = f"waiting for a place among the learners (max_warmup_replicas): {waiting}"
+        parts.append([Text(text, style="dim")])
     if status.standbys:
-        parts += [Text(), _copies("standbys", status.standbys, status.read_ms)]
+        parts.append(_copies("standbys", status.standbys, status.read_ms, width))
+    if status.members:
+        parts.append(_members(status, width))
     if status.key_ranges is not None:
         inputs = status.key_ranges
-        uneven = inputs if tasks_first is None else tuple(sorted(inputs, key=_evenness))
-        parts += [Text(), _ranges(uneven)]
-    return Lines(*parts)
+        uneven_first = inputs if sort != "urgency" else tuple(sorted(inputs, key=_evenness))
+        parts.append(_ranges(uneven_first, width))
+    lines: list[Text] = []
+    for part in parts:
+        lines += [Text(), *part]
+    return lines
 
 
 def status_line(status: GroupStatus) -> str:
@@ -69,12 +100,12 @@ def status_line(status: GroupStatus) -> str:
 def slow_record_lines(status: GroupStatus) -> list[str]:
     """Return warnings: blocked event loops, and records that a key range processes for long."""
     blocked = [
-        f"task {task.task} at {task.member or _UNKNOWN} blocks the event loop that key ranges share: {task.blocked}"
+        f"task {task.task} at {_owner(task)} blocks the event loop that key ranges share: {task.blocked}"
         for task in status.tasks
         if task.blocked is not None
     ]
     return blocked + [
-        f"task {task.task} at {task.member or _UNKNOWN} processes a record: {key_range}"
+        f"task {task.task} at {_owner(task)} processes a record: {key_range}"
         for task in status.tasks
         for key_range in task.ranges
     ]
@@ -93,61 +124,111 @@ def _busy(key_range: KeyRange) -> str:
     return "" if key_range.busy is None else f", {key_range.busy} % busy"
 
 
+def _owner(task: MemberTask) -> str:
+    return task.member_name or task.member or _UNKNOWN
+
+
 def _live(status: GroupStatus) -> list[MemberStatus]:
     return [member for member in status.members if member.phase != MemberPhase.GONE]
 
 
 def _headline(status: GroupStatus) -> Text:
+    alarms = len(status.alarms)
     return Text.assemble(
         (status.application_id, "bold"),
         "  ",
         (status.phase, _PHASE_STYLES.get(status.phase, "bold yellow")),
         f"  {_counted(len(_live(status)), 'member')}, {_counted(len(status.tasks), 'task')}",
+        (f", {_counted(alarms, 'alarm')}", "red") if alarms else "",
     )
 
 
-def _subline(status: GroupStatus) -> Text:
+def _leader_lines(status: GroupStatus) -> list[Text]:
     if not status.leader:
-        return Text("this group has had no leader yet", style="dim")
+        return [Text("this group has had no leader yet", style="dim")]
     heard = (
         "not heard"
         if status.leader_heard_ms_ago is None
         else f"heard {duration_text(status.leader_heard_ms_ago)} ago"
     )
-    program = f", topology {status.topology_epoch} {status.topology_hash}".rstrip()
-    return Text(
-        f"led by {status.leader} (epoch {status.leader_epoch}, {heard}), target {status.group_epoch}, step "
-        f"{status.step_epoch}{program}, protocol {status.protocol}, assignor {status.assignor or _UNKNOWN}",
-        style="dim",
-    )
+    name = shortened(status.leader_name or status.leader, _LEADER_WIDTH)
+    program = f"topology {status.topology_epoch} {status.topology_hash}".rstrip()
+    return [
+        Text(f"led by {name}, epoch {status.leader_epoch}, {heard}", style="dim"),
+        Text(
+            f"target {status.group_epoch}, step {status.step_epoch}, {program}, protocol "
+            f"{status.protocol}, {status.assignor or _UNKNOWN}",
+            style="dim",
+        ),
+    ]
 
 
-def _members(status: GroupStatus) -> Table:
-    table = _table(
-        "members", ("member", "host", "phase"), ("tasks", "learners", "standbys", "heard", "since")
-    )
-    for member in status.members:
-        heard = (
-            _UNKNOWN if member.heard_ms_ago is None else f"{duration_text(member.heard_ms_ago)} ago"
+def _tasks(tasks: Sequence[MemberTask], read_ms: int, width: int) -> list[Text]:
+    is_moving = any(task.target for task in tasks)
+    is_cut = any(task.range_count > 1 for task in tasks)
+    columns = [
+        Column("task"),
+        Column("owner", can_shrink=True),
+        Column("phase"),
+        *([Column("to", can_shrink=True)] if is_moving else []),
+        Column("since", "right"),
+        Column("lag", "right"),
+        Column("rec/s", "right"),
+        *([Column("ranges", "right")] if is_cut else []),
+    ]
+    rows = [
+        Row(
+            [
+                task.task,
+                _owner(task),
+                task.phase,
+                *([task.target_name or task.target or ""] if is_moving else []),
+                _since(task.since_ms, read_ms, known=task.since_known),
+                _count(task.lag, stale=task.stale),
+                _rate(task),
+                *([str(task.range_count)] if is_cut else []),
+            ],
+            _STALE if task.stale else "",
         )
-        name = f"{member.member} *" if member.leads else member.member
-        table.add_row(
-            *_cells(
-                name,
-                member.host or _UNKNOWN,
-                _member_phase(member),
-                len(member.active),
-                len(member.learner),
-                len(member.standby),
-                f"{heard} (stale)" if member.stale else heard,
-                _since(member.since_ms, status.read_ms),
-            ),
-            style="red" if member.stale else "",
-        )
+        for task in tasks
+    ]
+    return table_lines("tasks", columns, rows, width)
+
+
+def _members(status: GroupStatus, width: int) -> list[Text]:
+    columns = [
+        Column("member", can_shrink=True),
+        Column("pid", "right"),
+        Column("phase", can_shrink=True),
+        Column("tasks", "right"),
+        Column("learn", "right"),
+        Column("stand", "right"),
+        Column("heard", "right"),
+        Column("since", "right"),
+    ]
+    rows = [_member_row(member, status.read_ms) for member in status.members]
+    lines = table_lines("members", columns, rows, width)
     if any(member.leads for member in status.members):
-        table.caption = "* its program leads"
-        table.caption_justify = "left"
-    return table
+        lines.append(Text("* its program leads", style="dim"))
+    return lines
+
+
+def _member_row(member: MemberStatus, read_ms: int) -> Row:
+    name = member.name or member.member
+    heard = _UNKNOWN if member.heard_ms_ago is None else f"{duration_text(member.heard_ms_ago)} ago"
+    return Row(
+        [
+            f"{name} *" if member.leads else name,
+            str(member.pid or _UNKNOWN),
+            _member_phase(member),
+            str(len(member.active)),
+            str(len(member.learner)),
+            str(len(member.standby)),
+            f"{heard} !" if member.stale else heard,
+            _since(member.since_ms, read_ms),
+        ],
+        "red" if member.stale else "",
+    )
 
 
 def _member_phase(member: MemberStatus) -> str:
@@ -155,37 +236,62 @@ def _member_phase(member: MemberStatus) -> str:
     return member.phase if is_plain else f"{member.phase}: {member.reason}"
 
 
-def _tasks(status: GroupStatus, first: int | None) -> Table:
-    right = ("epoch", "since", "lag", "records/s")
-    cut = any(task.range_count > 1 for task in status.tasks)
-    table = _table("tasks", ("task", "owner", "phase"), (*right, "ranges") if cut else right)
-    rows = status.tasks
-    if first is not None and len(rows) > first:
-        rows = tuple(sorted(rows, key=_urgency)[:first])
-        table.caption = f"{len(status.tasks) - first} more tasks are not shown"
-        table.caption_justify = "left"
-    for task in rows:
-        phase = f"{task.phase} → {task.target}" if task.target else task.phase
-        table.add_row(
-            *_cells(
-                task.task,
-                task.member or _UNKNOWN,
-                phase,
-                task.epoch,
-                _since(task.since_ms, status.read_ms, known=task.since_known),
-                _count(task.lag, stale=task.stale),
-                _rate(task),
-                *((task.range_count,) if cut else ()),
-            ),
-            style=_STALE if task.stale else "",
+def _copies(title: str, copies: Sequence[MemberTask], read_ms: int, width: int) -> list[Text]:
+    columns = [
+        Column("task"),
+        Column("at", can_shrink=True),
+        Column("phase"),
+        Column("restored"),
+        Column("lag", "right"),
+        Column("rec/s", "right"),
+        Column("ready in", "right"),
+        Column("since", "right"),
+    ]
+    rows = [
+        Row(
+            [
+                copy.task,
+                _owner(copy),
+                copy.phase,
+                _progress(copy),
+                _count(copy.lag, stale=copy.stale),
+                _rate(copy),
+                _ready_in(copy),
+                _since(copy.since_ms, read_ms, known=copy.since_known),
+            ],
+            _STALE if copy.stale else "",
         )
-    return table
+        for copy in copies
+    ]
+    return table_lines(title, columns, rows, width)
 
 
-def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
+def _progress(copy: MemberTask) -> str:
+    if not copy.end:
+        return _UNKNOWN
+    part = min(copy.done, copy.end) / copy.end
+    done = int(part * _BAR)
+    return f"{'━' * done}{'╌' * (_BAR - done)} {int(part * 100)} %"
+
+
+def _ready_in(copy: MemberTask) -> str:
+    if copy.phase == "READY":
+        return "now"
+    return _UNKNOWN if copy.eta_s is None else duration_text(int(copy.eta_s * 1000))
+
+
+def _ranges(inputs: Sequence[InputRanges], width: int) -> list[Text]:
     if not inputs:
-        return Text("no key ranges: nothing has been committed yet", style="dim")
-    table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead", "busy"))
+        return [Text("no key ranges: nothing has been committed yet", style="dim")]
+    columns = [
+        Column("task"),
+        Column("input", can_shrink=True),
+        Column("key hashes"),
+        Column("offset", "right"),
+        Column("ahead", "right"),
+        Column("busy", "right"),
+    ]
+    rows: list[Row] = []
     for partition in inputs:
         for index, key_range in enumerate(partition.ranges):
             # Leave cells that equal the row above empty.
@@ -194,67 +300,12 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
                 if index
                 else (partition.task or _UNKNOWN, f"{partition.topic}-{partition.partition}")
             )
-            table.add_row(
-                *_cells(
-                    *names,
-                    f"{key_range.first}-{key_range.last}",
-                    f"{key_range.offset:,}",
-                    f"{key_range.ahead:,}",
-                    _UNKNOWN if key_range.busy is None else f"{key_range.busy} %",
-                )
+            busy = _UNKNOWN if key_range.busy is None else f"{key_range.busy} %"
+            hashes = f"{key_range.first}-{key_range.last}"
+            rows.append(
+                Row([*names, hashes, f"{key_range.offset:,}", f"{key_range.ahead:,}", busy])
             )
-    return table
-
-
-def _copies(title: str, copies: Sequence[MemberTask], read_ms: int) -> Table:
-    table = _table(
-        title, ("task", "at", "phase", "restored"), ("lag", "records/s", "ready in", "since")
-    )
-    for copy in copies:
-        bar: RenderableType = (
-            ProgressBar(total=copy.end, completed=min(copy.done, copy.end), width=_BAR_WIDTH)
-            if copy.end
-            else Text(_UNKNOWN)
-        )
-        eta = _UNKNOWN if copy.eta_s is None else duration_text(int(copy.eta_s * 1000))
-        table.add_row(
-            *_cells(copy.task, copy.member, copy.phase),
-            bar,
-            *_cells(
-                _count(copy.lag, stale=copy.stale),
-                _rate(copy),
-                "now" if copy.phase == "READY" else eta,
-                _since(copy.since_ms, read_ms, known=copy.since_known),
-            ),
-            style=_STALE if copy.stale else "",
-        )
-    return table
-
-
-def _waiting(status: GroupStatus) -> list[RenderableType]:
-    if not status.waiting:
-        return []
-    text = (
-        f"waiting for a place among the learners (max_warmup_replicas): {', '.join(status.waiting)}"
-    )
-    return [Text(text, style="dim")]
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", expand=False)
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _cells(*values: object) -> list[Text]:
-    return [Text(str(value)) for value in values]
-
-
-def _urgency(task: MemberTask) -> tuple[bool, int]:
-    return task.phase == TaskPhase.RUNNING.value, -(task.lag or 0)
+    return table_lines("key ranges", columns, rows, width)
 
 
 def _evenness(ranges: InputRanges) -> int:
@@ -271,7 +322,7 @@ def _since(since_ms: int | None, now_ms: int, *, known: bool = True) -> str:
 def _count(number: int | None, *, stale: bool) -> str:
     if number is None:
         return _UNKNOWN
-    return f"{number:,} (stale)" if stale else f"{number:,}"
+    return f"{number:,} !" if stale else f"{number:,}"
 
 
 def _rate(figures: MemberTask) -> str:

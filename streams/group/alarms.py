@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidewheel.rebalance.inspect.describe import LogFold, duration_text
+from tidewheel.rebalance.inspect.describe import LogFold, duration_text, program_name
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
@@ -183,7 +184,7 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
         if dead:
             yield Alarm(
                 name="no-leader",
-                text=f"there is neither a leader nor a live member; the next leader must fence {_names(map(_member_text, dead.values()))} "
+                text=f"there is neither a leader nor a live member; the next leader must fence {_names(map(display_name, dead.values()))} "
                 "before their tasks continue; start a member",
             )
         return
@@ -193,7 +194,7 @@ def _leader(view: GroupView) -> Iterator[Alarm]:
     )
     yield Alarm(
         name="no-leader",
-        text=f"there is no leader ({view.group.leader or 'no leader yet'}: {since}): no task moves and dead members are not "
+        text=f"there is no leader ({program_name(view.group, view.group.leader) or 'no leader yet'}: {since}): no task moves and dead members are not "
         "replaced until a member takes over; if none does within seconds, check the members' logs and that they "
         f"may write to {state_topic(view.application_id)}",
     )
@@ -215,7 +216,7 @@ def _silent(view: GroupView) -> Iterator[Alarm]:
         how_long = "long" if silent_ms is None else duration_text(silent_ms)
         yield Alarm(
             name="silent-member",
-            text=f"{_member_text(record)} has sent nothing for {how_long} (session timeout "
+            text=f"{display_name(record)} has sent nothing for {how_long} (session timeout "
             f"{duration_text(record.session_timeout_ms)}): the leader removes it and its tasks move; check that host",
         )
 
@@ -228,7 +229,7 @@ def _fencing(view: GroupView) -> Iterator[Alarm]:
         if since and view.now_ms - since.at_ms > _LONG_MS:
             yield Alarm(
                 name="fencing-takes-long",
-                text=f"{_member_text(record)} is being fenced for {duration_text(view.now_ms - since.at_ms)}, which takes a "
+                text=f"{display_name(record)} is being fenced for {duration_text(view.now_ms - since.at_ms)}, which takes a "
                 "second: its tasks wait; check the brokers' transaction coordinators",
             )
 
@@ -293,7 +294,7 @@ def _waiting(view: GroupView) -> Iterator[Alarm]:
                 what = "restoring" if role == TaskRole.ACTIVE else f"the {role}"
                 yield Alarm(
                     name="restore-waits",
-                    text=f"{task} at {record.member}: {what} has made {row.waits}",
+                    text=f"{task} at {display_name(record)}: {what} has made {row.waits}",
                 )
 
 
@@ -303,19 +304,20 @@ def _long_calls(view: GroupView) -> Iterator[Alarm]:
         if call is not None and call.is_long:
             yield Alarm(
                 name="long-call",
-                text=f"{_member_text(record)}: {call.text} has run for {duration_text(call.ms)}, and everything that waits for it is "
+                text=f"{display_name(record)}: {call.text} has run for {duration_text(call.ms)}, and everything that waits for it is "
                 "blocked; set a time-out for its requests, make the call shorter, or raise max_call_ms",
             )
 
 
 def _restarting(view: GroupView) -> Iterator[Alarm]:
     minutes = _LOOP_MS // 60_000
+    names = _display_names(view)
     for member, times in sorted(view.log.begun.items()):
         count = sum(view.now_ms - start_ms <= _LOOP_MS for start_ms in times)
         if count >= _LOOP_COUNT:
             yield Alarm(
                 name="restarting-member",
-                text=f"{member} has started {count} times in the last {minutes} minutes: its worker dies, or is fenced, and starts "
+                text=f"{names.get(member, member)} has started {count} times in the last {minutes} minutes: its worker dies, or is fenced, and starts "
                 "again; check the last error in its log",
             )
     claims = sum(view.now_ms - claim_ms <= _LOOP_MS for claim_ms in view.log.claims)
@@ -342,11 +344,11 @@ def _unfit(view: GroupView) -> Iterator[Alarm]:
     for _, record in sorted(view.group.members.items()):
         if record.phase == MemberPhase.PARKED:
             yield Alarm(
-                name="parked-member", text=f"{_member_text(record)} gets no tasks: {record.reason}"
+                name="parked-member", text=f"{display_name(record)} gets no tasks: {record.reason}"
             )
     for incarnation, (_, refused) in sorted(view.inbox.refused.items()):
         joined = view.inbox.joins.get(incarnation)
-        who = incarnation if joined is None else f"{joined[1].member} on {joined[1].host}"
+        who = incarnation if joined is None else display_name(joined[1])
         yield Alarm(
             name="refused-member", text=f"{who} was refused ({refused.code}): {refused.reason}"
         )
@@ -354,12 +356,13 @@ def _unfit(view: GroupView) -> Iterator[Alarm]:
 
 def _failed(view: GroupView) -> Iterator[Alarm]:
     tasks = {str(task) for task in view.group.tasks}
+    names = _display_names(view)
     for (task, _), (_, failure) in sorted(view.inbox.failed.items()):
         if task not in tasks:
             continue  # the task's topics are gone
         yield Alarm(
             name="task-failed",
-            text=f"{task} could not be opened at {failure.member} as {failure.role}: {failure.detail}",
+            text=f"{task} could not be opened at {names.get(failure.member, failure.member)} as {failure.role}: {failure.detail}",
         )
 
 
@@ -405,8 +408,8 @@ def _not_asked(view: GroupView) -> Iterator[Alarm]:
         )
 
 
-def _member_text(record: MemberRecord) -> str:
-    return f"{record.member} on {record.host}" if record.host else record.member
+def _display_names(view: GroupView) -> dict[str, str]:
+    return {record.member: display_name(record) for record in view.group.members.values()}
 
 
 def _names(names: Iterable[object]) -> str:

@@ -14,11 +14,13 @@ from tidewheel.rebalance.inspect.describe import (
     displayed_tasks,
     duration_text,
     member_name,
+    program_name,
     task_phase_text,
 )
 from tidewheel.rebalance.model import TaskId, TaskRole
 from tidewheel.rebalance.protocol.field_types import OFFSET_MAX
 from tidewheel.rebalance.protocol.group import LIVE, Group
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
 from tidewheel.streams.group.alarms import Alarm, BrokerFacts, GroupView, alarms
@@ -34,6 +36,9 @@ class MemberStatus:
     """Incarnation of a member. Ages are in ms.
 
     Attributes:
+        member: Lasting name; `name` is the one for people.
+        slot: Number of its state directory on the host; -1: unknown.
+        pid: 0: unknown.
         call: User function that has been running for at least 1 s, or "".
         call_ms: Running time of `call`.
     """
@@ -56,6 +61,9 @@ class MemberStatus:
     stale: bool
     call: str = ""
     call_ms: int = 0
+    name: str = ""
+    slot: int = -1
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,7 @@ class MemberTask:
         rate: Records per second.
         done, end: Sums of a copy's changelog offsets: restored ones, and the ends.
         eta_s: Seconds until a copy has caught up at this rate; None if unknown or above ten years.
+        member_name, target_name: Names of `member` and `target` for people.
         dropped: Late records and null keys dropped since the owner started.
     """
 
@@ -145,6 +154,8 @@ class MemberTask:
     blocked: BlockedLoop | None = None
     dropped: int = 0
     skipped: int = 0
+    member_name: str = ""
+    target_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +187,7 @@ class GroupStatus:
     waiting: tuple[str, ...] = ()
     key_ranges: tuple[InputRanges, ...] | None = None
     alarms: tuple[Alarm, ...] = ()
+    leader_name: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -197,6 +209,7 @@ def group_status(
         read_ms=now_ms,
         phase=log.phase.value,
         leader=group.leader,
+        leader_name=program_name(group, group.leader),
         leader_epoch=group.leader_epoch,
         leader_heard_ms_ago=None if beat is None else max(now_ms - beat[0], 0),
         group_epoch=group.target.group_epoch,
@@ -248,6 +261,7 @@ class _StatusView:
         self._standbys = _tasks_by_incarnation(
             (task, copy.incarnation) for task, copies in step.standbys.items() for copy in copies
         )
+        self._names = {record.member: display_name(record) for record in log.group.members.values()}
 
     @property
     def group(self) -> Group:
@@ -279,6 +293,8 @@ class _StatusView:
             task=str(task),
             role=TaskRole.ACTIVE.value,
             member=member,
+            member_name=self._names.get(member, member),
+            target_name=self._names.get(target, target) if target and target != member else "",
             incarnation=incarnation,
             phase=task_phase_text(self.group, task),
             epoch=0 if state is None else state.task_epoch,
@@ -308,11 +324,13 @@ class _StatusView:
             status = None  # of an earlier copy
         figures = _figures(status)
         lag, rate = figures["lag"], figures["rate"]
+        name = member_name(self.group, copy.incarnation)
         is_ready = (str(task), copy.incarnation, copy.learn_epoch) in self.inbox.ready
         return MemberTask(
             task=str(task),
             role=role.value,
-            member=member_name(self.group, copy.incarnation),
+            member=name,
+            member_name=self._names.get(name, name),
             incarnation=copy.incarnation,
             phase="READY" if is_ready else "FOLLOWING",
             epoch=copy.learn_epoch,
@@ -331,6 +349,9 @@ class _StatusView:
         call = self.inbox.calls.get(incarnation)
         return MemberStatus(
             member=record.member,
+            name=display_name(record),
+            slot=record.slot,
+            pid=self._pid(record),
             incarnation=incarnation,
             phase=record.phase,
             reason=record.reason,
@@ -350,6 +371,11 @@ class _StatusView:
             stale=record.phase in LIVE
             and self.is_stale(incarnation, self.inbox.heard_ms.get(incarnation)),
         )
+
+    def _pid(self, record: MemberRecord) -> int:
+        """Return the process id, which older leaders leave out of the log but not its join."""
+        joined = self.inbox.joins.get(record.incarnation)
+        return record.pid or (0 if joined is None else joined[1].pid)
 
     def _status(
         self, task: TaskId, role: TaskRole, incarnation: str

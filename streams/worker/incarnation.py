@@ -14,6 +14,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.producer_ids import INCARNATION_BYTES
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.orders import WorkerClosed
 from tidewheel.rebalance.protocol.task_status import RunningCall
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
@@ -344,7 +345,14 @@ class WorkerLife:
         if transactional_id is None:
             self.membership.send(WorkerClosed())
         else:
-            _log.info("member %s, incarnation %s", hello.join.member, hello.join.incarnation)
+            join = hello.join
+            _log.info(
+                "%s, process %d: member %s, incarnation %s",
+                display_name(join),
+                join.pid,
+                join.member,
+                join.incarnation,
+            )
         return transactional_id
 
     def _opener(

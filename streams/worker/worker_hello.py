@@ -88,6 +88,7 @@ def _join(
         tags=dict(config.client_tags),
         threads=range_threads(config),
         static=config.group_instance_id is not None,
+        slot=slot.slot,
         topology_hash=application.topology_hash.hex(),
         assignor=config.task_assignor,
         tasks=tuple(

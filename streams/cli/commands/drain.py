@@ -12,6 +12,7 @@ from tidewheel.rebalance.inspect.describe import duration_text
 from tidewheel.rebalance.model import MemberPhase
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import DrainMember
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.group_access import GroupAccess, group_access
@@ -47,7 +48,8 @@ def drain(
     Exit codes: 0 the member is gone; 1 no such member, or it died instead; 8 it is still there.
 
     Args:
-        member: The member's name in `tidewheel status`, or an unambiguous beginning of it.
+        member: The member in `tidewheel status`, as host/slot, as the name in brackets, or as an
+            unambiguous beginning of either.
         target: The application's MODULE:TOPOLOGY or id; or give --application-id.
         timeout: Limit for moving its tasks, such as 30s or 5m; default: drain_timeout_ms.
         json: Print JSON lines instead of text.
@@ -70,7 +72,12 @@ def drain(
         if json:
             outcome = drained.follow(
                 lambda step: print_json(
-                    {"member": step.member, "phase": step.phase, "tasks": list(step.tasks)}
+                    {
+                        "member": step.member,
+                        "name": step.name,
+                        "phase": step.phase,
+                        "tasks": list(step.tasks),
+                    }
                 )
             )
         else:
@@ -83,22 +90,28 @@ def drain(
 def find_member(group: Group, name: str) -> MemberRecord:
     """Return the live member with this name or unique prefix, else raise `StreamsError`."""
     live = list(group.live().values())
-    matches = [record for record in live if record.member == name] or [
-        record for record in live if record.member.startswith(name)
+    matches = [record for record in live if name in _names_of(record)] or [
+        record for record in live if any(each.startswith(name) for each in _names_of(record))
     ]
     if len(matches) == 1:
         return matches[0]
-    names = [record.member for record in live]
+    names = [display_name(record) for record in live]
     if matches:
-        several = ", ".join(record.member for record in matches)
+        several = ", ".join(map(display_name, matches))
         raise StreamsError(
             f"{name!r} is the beginning of several members: {several}; give more of it"
         )
     members_text = f"there are {', '.join(names)}" if names else "there are none"
-    hint = did_you_mean(name, names)
+    hint = did_you_mean(name, [*names, *(record.member for record in live)])
     raise StreamsError(
         f"no live member is called {name!r}; {f'{hint} ' if hint else ''}{members_text} (`tidewheel status` shows them)"
     )
+
+
+def _names_of(record: MemberRecord) -> tuple[str, ...]:
+    """Return the names of a member: its own, `host/slot (id)`, and `host/slot`."""
+    name = display_name(record)
+    return record.member, name, name.partition(" (")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +119,7 @@ class DrainStep:
     """Progress of a drain: the member's phase in the group log, and its remaining tasks."""
 
     member: str
+    name: str
     phase: str
     tasks: tuple[str, ...]
 
@@ -129,6 +143,7 @@ class _Draining:
         record = group.members.get(incarnation)
         return DrainStep(
             member=self._record.member,
+            name=display_name(self._record),
             phase=MemberPhase.GONE.value if record is None else record.phase,
             tasks=tuple(map(str, group.owned(incarnation))),
         )
@@ -182,12 +197,12 @@ def _with_bar(drained: _Draining, drain_ms: int) -> _Outcome:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"{first.member}: asked to leave", total=total)
+        bar = progress.add_task(f"{first.name}: asked to leave", total=total)
 
         def show(step: DrainStep) -> None:
             progress.update(
                 bar,
-                description=f"{step.member}: {step.phase}",
+                description=f"{step.name}: {step.phase}",
                 total=max(total, len(step.tasks)),
                 completed=max(total - len(step.tasks), 0),
             )
@@ -196,19 +211,19 @@ def _with_bar(drained: _Draining, drain_ms: int) -> _Outcome:
             outcome = drained.follow(show)
         except KeyboardInterrupt:
             console.print(
-                f"Not waiting any more; {first.member} continues to leave, for at most {duration_text(drain_ms)}.",
+                f"Not waiting any more; {first.name} continues to leave, for at most {duration_text(drain_ms)}.",
                 markup=False,
             )
             raise
     if outcome.code is ExitCode.OK:
-        console.print(f"{first.member} is gone.", markup=False, style="green")
+        console.print(f"{first.name} is gone.", markup=False, style="green")
     return outcome
 
 
 def _fenced(step: DrainStep) -> _Outcome:
     return _Outcome(
         code=ExitCode.FAILED,
-        problem=f"{step.member} died before it had left: it was fenced, and its tasks moved without their learners' help; "
+        problem=f"{step.name} died before it had left: it was fenced, and its tasks moved without their learners' help; "
         "`tidewheel group history --last 1` has the details",
     )
 
@@ -219,5 +234,5 @@ def _late(step: DrainStep) -> _Outcome:
     else:
         text = "no leader has answered; `tidewheel status` shows the leader"
     return _Outcome(
-        code=ExitCode.NOT_STOPPED_IN_TIME, problem=f"{step.member} is still {step.phase}: {text}"
+        code=ExitCode.NOT_STOPPED_IN_TIME, problem=f"{step.name} is still {step.phase}: {text}"
     )

@@ -6,9 +6,10 @@ from cyclopts import Parameter
 
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import group_access
-from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.cli.group_view import alarm_lines, body_lines, head_lines
 from tidewheel.streams.cli.output import print_json, text_console
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.status import GroupStatus
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -43,5 +44,12 @@ def status(
     if as_json:
         print_json(now.to_dict())
     else:
-        text_console().print(status_view(now))
+        _print(now)
     return ExitCode.FAILED if now.alarms else ExitCode.OK
+
+
+def _print(status: GroupStatus) -> None:
+    console = text_console()
+    width = console.width
+    for line in (*head_lines(status, width), *alarm_lines(status), *body_lines(status, width)):
+        console.print(line)

@@ -1,26 +1,20 @@
 """`tidewheel top`: the state of a group, live."""
 
-import select
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.aside import Aside, exit_immediately
 from tidewheel.streams.cli.group_access import group_access, moment_text
-from tidewheel.streams.cli.group_view import (
-    range_lines,
-    slow_record_lines,
-    status_line,
-    status_view,
-)
+from tidewheel.streams.cli.group_view import range_lines, slow_record_lines, status_line
+from tidewheel.streams.cli.live_view import LiveView, terminal_keys, wait_with_keys
 from tidewheel.streams.cli.output import print_json
 from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -28,10 +22,6 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.status import GroupStatus
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-
-#: Approximate lines of the screen besides the rows of members and tasks.
-_OTHER_LINES: Final = 14
-_ROWS_MIN: Final = 5
 
 #: Seconds to close the clients at Ctrl-C; they only read, so killing them is safe.
 _LEAVE_S: Final = 0.5
@@ -52,7 +42,8 @@ def top(
 ) -> int:
     """Show a group live, until q or Ctrl-C.
 
-    It has the figures of `status`. Moving tasks, and those with most lag, come first. Without a
+    It has the figures of `status`. Moving tasks, and those with most lag, come first; s sorts by
+    task, lag, rate or owner, r reverses. Arrows, Page Up, Page Down, g and G scroll. Without a
     terminal, each read prints one line. While no broker answers, the last figures stay, below the
     error. Ctrl-C always ends it immediately.
 
@@ -143,53 +134,26 @@ def _dated(status: GroupStatus) -> str:
 
 
 def _show(reads: _StatusReads) -> None:
-    console = Console()
+    console, view = Console(), LiveView()
     with (
-        _keys() as wait,
+        terminal_keys() as read_key,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
-        last: GroupStatus | None = None
-        for status, problem in reads.each(wait):
-            last = status or last
-            parts = [Text(f"! can't be read: {problem}", style="red")] if problem else []
-            if last is not None:
-                rows = max(console.height - _OTHER_LINES - len(last.members), _ROWS_MIN)
-                live.update(
-                    Group(
-                        *parts, status_view(last, tasks_first=rows), Text("q to leave", style="dim")
-                    ),
-                    refresh=True,
-                )
-            else:
-                live.update(Group(*parts), refresh=True)
+
+        def draw() -> None:
+            live.update(view.screen(console.width, console.height), refresh=True)
+
+        def on_key(key: str) -> None:
+            view.press(key)
+            draw()
+
+        for status, problem in reads.each(
+            lambda seconds: wait_with_keys(read_key, seconds, on_key)
+        ):
+            view.status, view.problem = status or view.status, problem
+            draw()
 
 
 def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False
-
-
-@contextmanager
-def _keys() -> Generator[_Wait]:
-    """Read single keys from the terminal in the block; yields a function that waits for q."""
-    try:
-        import termios  # noqa: PLC0415 - missing on some systems; there Ctrl-C ends the command
-        import tty  # noqa: PLC0415 - likewise
-    except ImportError:
-        yield _sleep
-        return
-    if not sys.stdin.isatty():
-        yield _sleep
-        return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    tty.setcbreak(descriptor)
-    try:
-        yield _wait_for_q
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _wait_for_q(seconds: float) -> bool:
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(ready) and sys.stdin.read(1) in ("q", "Q")

@@ -195,8 +195,8 @@ function figure(id, text, curve = null) {
 const percent = (each) => (each.end ? `${Math.floor((100 * Math.min(each.done, each.end)) / each.end)} %` : "-");
 
 const members = new Table("members", "members-title", "* its program leads the group", [
-  ["Member", "head", (each) => each.member + (each.leads ? " *" : "")],
-  ["Host", "", (each) => orDash(each.host, String)],
+  ["Member", "head", (each) => each.name + (each.leads ? " *" : "")],
+  ["Process", "number", (each) => (each.pid ? String(each.pid) : "-")],
   ["Rack", "", (each) => orDash(each.rack, String)],
   ["Phase", "", (each) => (each.phase === "ACTIVE" || !each.reason ? each.phase : `${each.phase}: ${each.reason}`)],
   ["Since", "number", (each) => since(each, page.status.read_ms)],
@@ -209,8 +209,8 @@ const members = new Table("members", "members-title", "* its program leads the g
 
 const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; ranges are the task's key ranges", [
   ["Task", "head", (each) => each.task],
-  ["Owner", "", (each) => orDash(each.member, String)],
-  ["Phase", "", (each) => (each.target ? `${each.phase} → ${each.target}` : each.phase)],
+  ["Owner", "", (each) => orDash(each.member_name, String)],
+  ["Phase", "", (each) => (each.target ? `${each.phase} → ${each.target_name}` : each.phase)],
   ["Copies", "", (each) => copiesOf(each.task)],
   ["Lag", "number", (each) => count(each.lag)],
   ["Records/s", "number", (each) => count(each.rate)],
@@ -221,7 +221,7 @@ const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; 
 
 const hands = new Table("ranges", "hands-title", "As last reported by its worker", [
   ["Task", "head", (each) => each.task],
-  ["Owner", "", (each) => orDash(each.member, String)],
+  ["Owner", "", (each) => orDash(each.member_name, String)],
   ["Key hash", "", (each) => each.key_hash.toString(16).padStart(8, "0")],
   ["Offset", "number", (each) => String(each.offset)],
   ["For", "number", (each) => duration(each.age_ms)],
@@ -230,7 +230,7 @@ const hands = new Table("ranges", "hands-title", "As last reported by its worker
 const copies = new Table("copies", "copies-title", "A learner gets its task when it is ready", [
   ["Task", "head", (each) => each.task],
   ["Role", "", (each) => each.role],
-  ["At", "", (each) => orDash(each.member, String)],
+  ["At", "", (each) => orDash(each.member_name, String)],
   ["Phase", "", (each) => each.phase],
   ["Restored", "number", (each) => ({ text: percent(each), done: each.done, end: each.end })],
   ["Lag", "number", (each) => count(each.lag)],
@@ -241,7 +241,7 @@ const copies = new Table("copies", "copies-title", "A learner gets its task when
 
 function copiesOf(task) {
   const all = [...page.status.learners, ...page.status.standbys].filter((each) => each.task === task);
-  return all.map((each) => `${each.role} at ${each.member} ${each.phase === "READY" ? "ready" : percent(each)}`).join(", ");
+  return all.map((each) => `${each.role} at ${each.member_name} ${each.phase === "READY" ? "ready" : percent(each)}`).join(", ");
 }
 
 function ranges(each) {
@@ -265,7 +265,7 @@ function urgent(one, other) {
 function showTasks(status) {
   const wanted = $("filter").value.trim().toLowerCase();
   const found = status.tasks.filter((each) =>
-    [each.task, each.member, each.phase, each.target || ""].some((text) => text.toLowerCase().includes(wanted)),
+    [each.task, each.member_name, each.phase, each.target_name].some((text) => text.toLowerCase().includes(wanted)),
   );
   found.sort($("order").value === "name" ? byName : urgent);
   const shown = page.whole ? found : found.slice(0, ROWS_FIRST);
@@ -301,7 +301,7 @@ function leader(status) {
   if (!status.leader) return "Nobody has led this group yet.";
   const heard = orDash(status.leader_heard_ms_ago, (ms) => `heard ${duration(ms)} ago`);
   return (
-    `Led by ${status.leader} (epoch ${status.leader_epoch}, ${heard === "-" ? "not heard" : heard}), target ` +
+    `Led by ${status.leader_name} (epoch ${status.leader_epoch}, ${heard === "-" ? "not heard" : heard}), target ` +
     `${status.group_epoch}, step ${status.step_epoch}, topology ${status.topology_epoch} ${status.topology_hash || "-"}, ` +
     `protocol ${status.protocol}, assignor ${status.assignor || "-"}`
   );
@@ -322,7 +322,7 @@ function showGroup() {
   members.show(status.members, (each) => each.incarnation);
   showTasks(status);
   const held = status.tasks.flatMap((task) =>
-    task.ranges.map((each) => ({ task: task.task, member: task.member, stale: task.stale, ...each })),
+    task.ranges.map((each) => ({ task: task.task, member_name: task.member_name, stale: task.stale, ...each })),
   );
   show($("hands"), held.length > 0);
   hands.show(held, (each) => `${each.task} ${each.offset} ${each.key_hash}`);

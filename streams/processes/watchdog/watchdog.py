@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
 from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
 from tidewheel.streams.console_log import UNREACHABLE_LOGGER, LogLevel, configure_logging
@@ -123,7 +124,8 @@ class Watchdog:
         if ended or is_dead:
             if worker.hello is not None and self._runtime is not None and not worker.closed:
                 reason = "its process has ended" if is_dead else "its connection has ended"
-                _log.warning("worker %s: %s", worker.incarnation, reason)
+                join = worker.hello.join
+                _log.warning("%s, process %d: %s", display_name(join), join.pid, reason)
                 self._runtime.died(worker.incarnation, reason)
             self._close(worker)
 

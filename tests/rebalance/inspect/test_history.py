@@ -16,9 +16,9 @@ def _last_episode(book: LogBook) -> Episode:
 def test_the_episode_of_a_scale_out_lists_its_steps() -> None:
     assert episode_text(_last_episode(scale_out()), _when) == (
         "T+2000  1 task granted, 3 stayed, 4.2 s\n"
-        "  +0 ms     c joined on h-c\n"
+        "  +0 ms     h-c (c) joined\n"
         "  +200 ms   target 2: c joined\n"
-        "  +4.2 s    0_1: b → c by learner (planted 4.0 s before), 12 ms without an owner, epoch 2"
+        "  +4.2 s    0_1: h-b (b) → h-c (c) by learner (planted 4.0 s before), 12 ms without an owner, epoch 2"
     )
 
 
@@ -26,13 +26,13 @@ def test_the_first_target_starts_every_task() -> None:
     episode = account(two_members().entries)[-1]
     assert episode_text(episode, _when) == (
         "T+10  4 tasks granted, 0 stayed, 300 ms\n"
-        "  +0 ms     a joined on h-a\n"
-        "  +0 ms     b joined on h-b\n"
+        "  +0 ms     h-a (a) joined\n"
+        "  +0 ms     h-b (b) joined\n"
         "  +300 ms   target 1: a and b joined\n"
-        "  +300 ms   0_0: → a started, epoch 1\n"
-        "  +300 ms   0_1: → b started, epoch 1\n"
-        "  +300 ms   0_2: → a started, epoch 1\n"
-        "  +300 ms   0_3: → b started, epoch 1"
+        "  +300 ms   0_0: → h-a (a) started, epoch 1\n"
+        "  +300 ms   0_1: → h-b (b) started, epoch 1\n"
+        "  +300 ms   0_2: → h-a (a) started, epoch 1\n"
+        "  +300 ms   0_3: → h-b (b) started, epoch 1"
     )
 
 
@@ -46,11 +46,11 @@ def test_a_death_with_a_standby() -> None:
     book.after(100).target({"0_0": "a", "0_1": "a", "0_2": "a", "0_3": "a"}, "b died")
     assert episode_text(_last_episode(book), _when) == (
         "T+6000  2 tasks granted, 2 stayed, 700 ms\n"
-        "  +0 ms     b counts as dead and is being fenced: its process ended\n"
-        "  +600 ms   b is fenced\n"
+        "  +0 ms     h-b (b) counts as dead and is being fenced: its process ended\n"
+        "  +600 ms   h-b (b) is fenced\n"
         "  +700 ms   target 2: b died\n"
-        "  +600 ms   0_1: b → a by its standby (planted 5.6 s before), 600 ms without an owner, its owner was fenced, epoch 2\n"
-        "  +600 ms   0_3: b → a without a copy, 600 ms without an owner, its owner was fenced, epoch 2"
+        "  +600 ms   0_1: h-b (b) → h-a (a) by its standby (planted 5.6 s before), 600 ms without an owner, its owner was fenced, epoch 2\n"
+        "  +600 ms   0_3: h-b (b) → h-a (a) without a copy, 600 ms without an owner, its owner was fenced, epoch 2"
     )
 
 
@@ -62,18 +62,18 @@ def test_a_static_member_restarts() -> None:
     book.grant("0_1", "b", life=2).grant("0_3", "b", life=2)
     assert episode_text(_last_episode(book), _when) == (
         "T+1000  2 tasks granted, 2 stayed, 2.5 s\n"
-        "  +0 ms     b releases its tasks for a restart\n"
-        "  +20 ms    b is away, its tasks wait 1 min 0 s for it\n"
-        "  +2.5 s    b is back after 2.5 s on h-b\n"
-        "  +2.5 s    0_1: b → b returned to its own state, 2.5 s without an owner, epoch 2\n"
-        "  +2.5 s    0_3: b → b returned to its own state, 2.5 s without an owner, epoch 2"
+        "  +0 ms     h-b (b) releases its tasks for a restart\n"
+        "  +20 ms    h-b (b) is away, its tasks wait 1 min 0 s for it\n"
+        "  +2.5 s    h-b (b) is back after 2.5 s\n"
+        "  +2.5 s    0_1: h-b (b) → h-b (b) returned to its own state, 2.5 s without an owner, epoch 2\n"
+        "  +2.5 s    0_3: h-b (b) → h-b (b) returned to its own state, 2.5 s without an owner, epoch 2"
     )
 
 
 def test_a_static_member_that_misses_its_rejoin_timeout() -> None:
     book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.after(60_000).member("b", MemberPhase.GONE)
-    assert "b did not come back in time" in episode_text(_last_episode(book), _when)
+    assert "h-b (b) did not come back in time" in episode_text(_last_episode(book), _when)
 
 
 def test_a_learner_that_is_no_longer_needed() -> None:
@@ -81,11 +81,11 @@ def test_a_learner_that_is_no_longer_needed() -> None:
     book.after(500).member("c", MemberPhase.GONE)
     book.target({"0_0": "a", "0_1": "b", "0_2": "a", "0_3": "b"}, "c left").step()
     assert [each.text for each in _last_episode(book).happenings] == [
-        "c joined on h-c",
+        "h-c (c) joined",
         "target 2",
-        "c left",
+        "h-c (c) left",
         "target 3: c left",
-        "the learner of 0_1 at c was dropped, the task stayed",
+        "the learner of 0_1 at h-c (c) was dropped, the task stayed",
     ]
     assert (_last_episode(book).moves, _last_episode(book).stayed) == ((), 4)
 
@@ -119,10 +119,10 @@ def test_member_phases_are_described_in_words() -> None:
     book.member("b", MemberPhase.LEAVING).member("b", MemberPhase.GONE)
     texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
     assert texts == [
-        "b gets no tasks: its topology is newer",
-        "b is active again",
-        "b is leaving, its tasks have 25.0 s to move first",
-        "b left",
+        "h-b (b) gets no tasks: its topology is newer",
+        "h-b (b) is active again",
+        "h-b (b) is leaving, its tasks have 25.0 s to move first",
+        "h-b (b) left",
     ]
 
 
@@ -145,7 +145,10 @@ def test_episodes_can_be_read_while_records_arrive() -> None:
         chronicle.add(entry)
         assert chronicle.episodes() == account(book.entries[:count])
     texts = [each.text for episode in chronicle.episodes()[-2:] for each in episode.happenings]
-    assert texts[:2] == ["the learner of 0_0 at b was dropped, the task stayed", "c left"]
+    assert texts[:2] == [
+        "the learner of 0_0 at h-b (b) was dropped, the task stayed",
+        "h-c (c) left",
+    ]
 
 
 def test_only_the_configured_number_of_episodes_is_kept() -> None:

@@ -233,4 +233,7 @@ def test_S1_the_next_target_names_no_restart_that_needed_no_target() -> None:
     table.start("d")
     table.run(2_000)
     targets = [record for record in table.log if isinstance(record, TargetRecord)]
-    assert [each.reason for each in targets][-2:] == ["a joined; b joined", "c joined; d joined"]
+    assert [each.reason for each in targets][-2:] == [
+        "host-a (a) joined; host-b (b) joined",
+        "host-c (c) joined; host-d (d) joined",
+    ]

@@ -85,7 +85,11 @@ def test_a_member_is_welcomed_after_its_join_is_logged() -> None:
 @pytest.mark.parametrize(
     ("code", "given", "says"),
     [
-        ("INCOMPATIBLE_TOPOLOGY", {"topology_hash": "other"}, "runs another topology than a"),
+        (
+            "INCOMPATIBLE_TOPOLOGY",
+            {"topology_hash": "other"},
+            "runs another topology than host-a (a)",
+        ),
         ("INCOMPATIBLE_TOPOLOGY", {"topology_epoch": 0}, "the group is at 1 already"),
         ("INCOMPATIBLE_ASSIGNOR", {"assignor": "round_robin"}, "have 'sticky'"),
         ("INCOMPATIBLE_VERSION", {"protocol": (2, 3)}, "speaks versions 2 to 3"),

@@ -9,6 +9,7 @@ _ROOT: Final = Path(__file__).parents[3]
 #: Who imports by a name that is not in its own source: names of the program and its settings.
 _BY_NAME: Final = {
     "streams/cli/app.py": "its table of commands",
+    "streams/cli/commands/records/line_serdes.py": "serdes named by --key and --value",
     "streams/config/__init__.py": "its table of names",
     "streams/config/names.py": "options: callbacks, assignors, handlers, serdes",
     "streams/config/secrets.py": "client properties that end with _cb",

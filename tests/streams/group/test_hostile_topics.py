@@ -23,7 +23,7 @@ from tidewheel.rebalance.protocol.records import decode_record, encode_record
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.commands.drain import find_member
 from tidewheel.streams.cli.group_access import GroupAccess
-from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.cli.group_view import body_lines, head_lines
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode
@@ -78,7 +78,8 @@ def test_observers_answer_for_any_content_of_the_topics(
     with bounded():
         status = access.read_status()
         json.dumps(status.to_dict())
-        status_view(status)
+        lines = [*head_lines(status, 80), *body_lines(status, 80)]
+    assert max(line.cell_len for line in lines) <= 80
     assert all(alarm.text.isprintable() for alarm in status.alarms)
     episodes = account(FakeConnection(group.broker).topics.log())
     json.dumps([asdict(each) for each in episodes])

@@ -218,7 +218,7 @@ def _nobody(book: LogBook) -> LogBook:
             "held",
             "decides nothing: partitions: topic orders has 3",
         ),
-        (_dead, "fencing-takes-long", "b on h-b is being fenced for 11.0 s"),
+        (_dead, "fencing-takes-long", "h-b (b) is being fenced for 11.0 s"),
         (_nobody, "unowned-tasks", "no member runs 0_0, 0_1, 0_2, 0_3; start a member"),
         (
             lambda book: book.released("0_1").after(11_000),
@@ -228,7 +228,7 @@ def _nobody(book: LogBook) -> LogBook:
         (
             lambda book: book.member("b", MemberPhase.PARKED, reason="its topology is newer"),
             "parked-member",
-            "b on h-b gets no tasks: its topology is newer",
+            "h-b (b) gets no tasks: its topology is newer",
         ),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_fence_without_a_leader_is_no_slow_fence() -> None:
     book.after(11_000)
     (alarm,) = _status(book, (11_000, LEADER)).alarms
     assert alarm.name == "no-leader"
-    assert "must fence a on h-a, b on h-b before their tasks continue" in alarm.text
+    assert "must fence h-a (a), h-b (b) before their tasks continue" in alarm.text
     assert alarm.text.endswith("start a member")
     assert _names(_status(book, (100, LEADER))) == ["fencing-takes-long"] * 2
 
@@ -338,8 +338,8 @@ def test_alarms_of_the_inbox() -> None:
         ),
     )  # fmt: skip
     assert [alarm.text for alarm in status.alarms] == [
-        "c on h-c was refused (INCOMPATIBLE_ASSIGNOR): no",
-        "0_1 could not be opened at b as learner: disk",
+        "h-c (c) was refused (INCOMPATIBLE_ASSIGNOR): no",
+        "0_1 could not be opened at h-b (b) as learner: disk",
     ]
 
 
@@ -451,8 +451,8 @@ def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
         book, (300, LEADER), (200, beat("a", stuck, gone)), (200, beat("b", copy)), (200, beat("c"))
     )
     assert [each.text for each in status.alarms if each.name == "restore-waits"] == [
-        "0_0 at a: restoring has made no progress: x",
-        "0_0 at b: the standby has made no progress: z",
+        "0_0 at h-a (a): restoring has made no progress: x",
+        "0_0 at h-b (b): the standby has made no progress: z",
     ]
     again = replace(stuck, waits="")
     status = _status(book, (300, LEADER), (200, beat("a", again)), (200, beat("b")))

@@ -84,7 +84,7 @@ def test_text_output_shows_the_progress(
     assert main(["drain", "b", "--application-id", "shop", "--timeout", "5m"]) == ExitCode.OK
     said = capsys.readouterr().out
     assert "2/2 tasks moved" in said
-    assert "b is gone." in said
+    assert "h-b (b) is gone." in said
     assert scene.wishes[0].drain_ms == 300_000
 
 
@@ -101,8 +101,9 @@ def test_a_drain_request_without_an_answer_is_reported(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
-    assert "b is still ACTIVE: no leader has answered; `tidewheel status` shows the leader" in (
-        capsys.readouterr().err
+    assert (
+        "h-b (b) is still ACTIVE: no leader has answered; `tidewheel status` shows the leader"
+        in (capsys.readouterr().err)
     )
 
 
@@ -111,7 +112,9 @@ def test_a_member_that_keeps_its_tasks_is_reported(
 ) -> None:
     scene.steps = iter([lambda book: book.member("b", MemberPhase.LEAVING)])
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
-    assert "b is still LEAVING: it still has 0_1, 0_3; check its log" in capsys.readouterr().err
+    assert (
+        "h-b (b) is still LEAVING: it still has 0_1, 0_3; check its log" in capsys.readouterr().err
+    )
 
 
 def test_a_member_that_dies_during_the_drain_is_reported(
@@ -125,7 +128,7 @@ def test_a_member_that_dies_during_the_drain_is_reported(
         ]
     )
     assert main(["drain", "b", "shop"]) == ExitCode.FAILED
-    assert "b died before it had left" in capsys.readouterr().err
+    assert "h-b (b) died before it had left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_a_member_that_dies_during_the_drain_is_reported(
         (
             ["c"],
             ExitCode.FAILED,
-            "no live member is called 'c'; there are a, b (`tidewheel status`",
+            "no live member is called 'c'; there are h-a (a), h-b (b) (`tidewheel status`",
         ),
         ([""], ExitCode.USAGE, "MEMBER is empty"),
         ([" "], ExitCode.USAGE, "MEMBER is empty"),
@@ -155,7 +158,9 @@ def test_a_unique_prefix_of_a_name_is_enough() -> None:
     assert find_member(book.group, "alpha").member == "alpha"
     assert find_member(book.group, "alphab").member == "alphabet"
     assert find_member(book.group, "a").member == "a"
-    with pytest.raises(StreamsError, match="several members: alpha, alphabet"):
+    assert find_member(book.group, "h-alphabet (alphab)").member == "alphabet"
+    assert find_member(book.group, "h-a").member == "a"
+    with pytest.raises(StreamsError, match="several members: h-alpha"):
         find_member(book.group, "al")
     with pytest.raises(StreamsError, match=r"did you mean alphabet\?"):
         find_member(book.group, "alphabat")

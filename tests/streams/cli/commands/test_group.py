@@ -78,9 +78,9 @@ def test_N5_history_lists_the_events(
     assert capsys.readouterr().out == (
         "2 earlier episodes left out; --last 0 shows all.\n"
         "2026-11-21 12:00:02.000Z  1 task granted, 3 stayed, 4.2 s\n"
-        "  +0 ms     c joined on h-c\n"
+        "  +0 ms     h-c (c) joined\n"
         "  +200 ms   target 2: c joined\n"
-        "  +4.2 s    0_1: b → c by learner (planted 4.0 s before), 12 ms without an owner, epoch 2\n"
+        "  +4.2 s    0_1: h-b (b) → h-c (c) by learner (planted 4.0 s before), 12 ms without an owner, epoch 2\n"
     )
     assert main(["group", "history", "shop", "--last", "0"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith("2026-11-21 12:00:00.000Z  p1 leads")

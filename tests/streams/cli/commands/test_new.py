@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -222,5 +223,10 @@ def test_a_plain_run_runs_the_project(kafka_broker: RunningBroker, tmp_path: Pat
             return [(row["key"], row["value"]) for row in map(json.loads, lines.splitlines())]
 
         until(lambda: revenue() == [("ada", 250)], "the revenue")
+        shown = json.loads(run_python(project, "-m", "tidewheel", "status", "--json", *servers))
+        (member,) = shown["members"]
+        assert member["name"] == f"{socket.gethostname()}/0 ({member['member'][:6]})"
+        assert [member["pid"]] == running.workers
+        assert {task["member_name"] for task in shown["tasks"]} == {member["name"]}
         running.signal(signal.SIGINT)
         assert running.wait() == ExitCode.OK

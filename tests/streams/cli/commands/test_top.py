@@ -210,7 +210,7 @@ def silent_broker() -> Iterator[str]:
 @pytest.mark.slow
 def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
     terminal = on_a_terminal(_ON_A_TERMINAL)
-    assert b"RUNNING" in terminal.see(b"q to leave")
+    assert b"RUNNING" in terminal.see(b"q quit")
     os.write(terminal.ours, b"q")
     assert b"Traceback" not in terminal.see(_BACK)
     assert terminal.process.wait(10) == ExitCode.OK
