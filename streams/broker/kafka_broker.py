@@ -93,7 +93,8 @@ class KafkaBroker:
         port: The port for clients; default: a free one.
         heap_mb: Java heap in MiB.
         jvm_options: More options for Java, such as `-XX:...` or `-D...`.
-        start_timeout_ms: Limit until the broker answers; a busy machine took over a minute.
+        start_timeout_ms: Limit until the broker answers; a busy machine took over a minute. Waits
+            are logged.
         stop_timeout_ms: Time for the stop; then the broker is killed.
         verify_jars: Compare the checksums of all jars before the start, not only sizes.
         show_progress: Draw a progress bar while fetching; default: stderr is a terminal.
@@ -112,7 +113,7 @@ class KafkaBroker:
         port: int | None = None,
         heap_mb: int = HEAP_MB,
         jvm_options: Sequence[str] = (),
-        start_timeout_ms: int = 180_000,
+        start_timeout_ms: int = 900_000,
         stop_timeout_ms: int = 15_000,
         verify_jars: bool = False,
         show_progress: bool | None = None,

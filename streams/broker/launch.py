@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import logging
 import secrets
 import socket
 import subprocess
@@ -24,12 +25,16 @@ from tidewheel.streams.broker.server_config import (
 )
 from tidewheel.streams.broker.wire import split_address
 
+_logger = logging.getLogger(__name__)
+
 #: The broker listens here only, because it has no passwords.
 HOST = "127.0.0.1"
 
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20
+#: Seconds between two log lines about a broker that starts slowly.
+_REPORT_SECONDS = 15.0
 _ACTIVE = "Performing controller activation"
 _FENCED = "Replayed BrokerRegistrationChangeRecord"
 _NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
@@ -261,10 +266,16 @@ class Launch:
 
         Raise if the process ends, or after `start_timeout_ms`, with `late` as the reason.
         """
-        deadline = time.monotonic() + self.start_timeout_ms / 1000
+        began = time.monotonic()
+        deadline = began + self.start_timeout_ms / 1000
+        report_at = began + _REPORT_SECONDS
         while (now := time.monotonic()) < deadline:
             if not process.is_running:
                 raise self._died(process.exit_code, address, files)
+            if now >= report_at:
+                report_at = now + _REPORT_SECONDS
+                last = "".join(files.last_log_lines(1)) or "it has logged nothing yet"
+                _logger.warning("waiting for %.0f s until Kafka answers: %s", now - began, last)
             yield now
             time.sleep(_POLL_SECONDS)
         raise self._failure(f"{late} within start_timeout_ms={self.start_timeout_ms}", files)

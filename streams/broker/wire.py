@@ -53,7 +53,7 @@ def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescrip
 
 
 def create_topics(
-    address: str, topics: Mapping[str, int], *, timeout_ms: int = 15_000
+    address: str, topics: Mapping[str, int], *, timeout_ms: int = 120_000
 ) -> tuple[str, ...]:
     """Create topics (name and partitions) with one replica; existing ones stay unchanged.
 

@@ -62,10 +62,10 @@ class GroupConnection(Protocol):
 
 
 class KafkaConnection:
-    def __init__(self, config: StreamsConfig) -> None:
+    def __init__(self, config: StreamsConfig, *, live: bool) -> None:
         self._settings = settings_of(config, client_id=f"{config.application_id}-operator")
         self._leader: _Leader | None = None
-        self._admin = KafkaResetAdmin(self._settings).found()
+        self._admin = KafkaResetAdmin(self._settings, live=live).found()
         self.admin: ResetAdmin = self._admin
         self.topics = GroupTopics(
             config.application_id,
@@ -284,21 +284,26 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def connect(config: StreamsConfig) -> GroupConnection:
-    return KafkaConnection(config)
+def connect(config: StreamsConfig, *, live: bool = False) -> GroupConnection:
+    return KafkaConnection(config, live=live)
 
 
 @contextmanager
-def group_access(target: str | None, settings: SettingsOptions | None) -> Generator[GroupAccess]:
-    """Open the group of MODULE:TOPOLOGY, of an application id, or of the settings' application."""
+def group_access(
+    target: str | None, settings: SettingsOptions | None, *, live: bool = False
+) -> Generator[GroupAccess]:
+    """Open the group of MODULE:TOPOLOGY, of an application id, or of the settings' application.
+
+    `live`: for a command that reads it again and again.
+    """
     config, _ = application_of(target, settings or SettingsOptions())
-    with access_to(config) as access:
+    with access_to(config, live=live) as access:
         yield access
 
 
 @contextmanager
-def access_to(config: StreamsConfig) -> Generator[GroupAccess]:
-    connection = connect(config)
+def access_to(config: StreamsConfig, *, live: bool = False) -> Generator[GroupAccess]:
+    connection = connect(config, live=live)
     try:
         yield GroupAccess(config, connection, wall_clock_ms)
     finally:

@@ -19,7 +19,8 @@ _PARTITIONS: Final = 4
 _NO_RETENTION: Final = {"retention.ms": "-1"}
 _READ_RECORDS: Final = 10_000
 _READ_WAIT_S: Final = 0.2
-_IDLE_READS_MAX: Final = 150
+#: Reads without a record, together five minutes: brokers of a busy machine answer late.
+_IDLE_READS_MAX: Final = 1_500
 _INT64: Final = Serdes.int64()
 _INT64_BYTES: Final = 8
 
@@ -44,13 +45,15 @@ def create_topics(admin: Admin, names: Iterable[str]) -> None:
     )
 
 
-def wait_for_coordinator(admin: Admin, application_id: str) -> None:
-    """Wait until the cluster answers for the group.
+def wait_for_coordinators(admin: Admin, application_id: str) -> None:
+    """Wait until the cluster answers for the group and for transactions.
 
     A new Kafka creates its offsets topic at the first group request. If that asks for committed
-    offsets, librdkafka crashes (issue 5040); a request for members is safe.
+    offsets, librdkafka crashes (issue 5040); a request for members is safe. The first transactional
+    id creates a topic of 50 partitions, which takes a busy machine longer than a worker waits.
     """
     admin.group_members(application_id)
+    admin.fence([f"{application_id}-ready"])
 
 
 def load(

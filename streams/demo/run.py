@@ -15,6 +15,7 @@ from tidewheel.streams.demo.dataset import SIZE_BYTES, ensure_archive
 from tidewheel.streams.demo.tables import TABLES, read_rows, table, to_batches
 from tidewheel.streams.demo.view import DemoView, ResultTable
 from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka_streams import KafkaStreams
 from tidewheel.streams.processes.user_program import Program, load_program
@@ -23,8 +24,8 @@ from tidewheel.tasks.kafka.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
 _POLL_S: Final = 0.25
-#: Limit for processing, far above any real run time.
-_TIME_LIMIT_S: Final = 600.0
+#: Seconds for each request, and without any progress: a busy machine is slow, but not silent.
+_PATIENCE_S: Final = 600.0
 _ROWS_SHOWN: Final = 8
 _DIFFERENCES_SHOWN: Final = 10
 
@@ -50,8 +51,9 @@ def run_demo(options: DemoOptions, view: DemoView) -> bool:
     with ExitStack() as stack:
         servers = options.bootstrap_servers or stack.enter_context(_own_broker(view))
         clients = KafkaClients(bootstrap_servers=servers, application_id=application_id)
-        admin = stack.enter_context(closing(clients.admin()))
-        cluster.wait_for_coordinator(admin, application_id)
+        admin = stack.enter_context(closing(_patient_admin(clients, view)))
+        with view.work("coordinators", "Kafka sets up its groups and transactions", None):
+            cluster.wait_for_coordinators(admin, application_id)
         cluster.create_topics(admin, topics)
         if options.bootstrap_servers is not None:
             stack.callback(_tidy_up, admin, application_id, topics, view)
@@ -94,6 +96,15 @@ def _own_broker(view: DemoView) -> Generator[str]:
         broker.stop()
 
 
+def _patient_admin(clients: KafkaClients, view: DemoView) -> KafkaAdmin:
+    def show_wait(what: str, waited_s: float) -> None:
+        view.print_event(
+            "waiting", f"waiting for {waited_s:.0f} s: {what}", what=what, waited_s=round(waited_s)
+        )
+
+    return clients.admin(timeout_s=_PATIENCE_S, on_wait=show_wait)
+
+
 def _load(clients: KafkaClients, archive: Path, view: DemoView) -> None:
     with closing(clients.sink_producer()) as producer:
         for source in TABLES:
@@ -108,11 +119,13 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
     config = program.config(overrides)
     inputs = cluster.input_ends(admin, _INPUTS)
     # Fixed assignment, because a single worker needs no group.
-    app = KafkaStreams(program.topology(config), config, options=RunOptions(fixed=True))
+    app = KafkaStreams(
+        program.topology(config), config, options=RunOptions(fixed=True, patience_s=_PATIENCE_S)
+    )
     app.start()
     try:
         with view.work("process", "process, exactly once", sum(inputs.values())) as advance:
-            deadline_s = time.monotonic() + _TIME_LIMIT_S
+            last_s, last_done = time.monotonic(), (-1, "")
             was_finished = False
             while not app.wait(_POLL_S):
                 progress = cluster.group_progress(admin, config.application_id, inputs)
@@ -122,10 +135,13 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
                 # Check twice: a transaction's offsets may become visible before its repartition
                 # records, which still have to be processed.
                 was_finished = progress.finished
-                if time.monotonic() > deadline_s:
+                done = progress.done, app.state.value
+                if done != last_done:
+                    last_s, last_done = time.monotonic(), done
+                elif time.monotonic() - last_s > _PATIENCE_S:
                     raise StreamsError(
-                        f"only {progress.done} of {progress.total} records were processed within "
-                        f"{_TIME_LIMIT_S:.0f} s; look for errors above"
+                        f"{progress.done} of {progress.total} records were processed, and none for "
+                        f"{_PATIENCE_S:.0f} s; look for errors above"
                     )
             if app.error is not None:
                 raise app.error

@@ -7,6 +7,7 @@ from typing import Any, Final
 from tidewheel.streams.config.client_properties import unchecked_certificates
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings, redact
+from tidewheel.streams.kafka.client.waits import OnWait
 from tidewheel.streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
 from tidewheel.streams.kafka.consumers.consumer import KafkaInputReader, KafkaRecordSource
 from tidewheel.streams.kafka.consumers.fixed_claim import FixedClaim
@@ -83,8 +84,8 @@ class KafkaClients:
     def sink_producer(self) -> KafkaSinkProducer:
         return KafkaSinkProducer(self.settings, on_wait=self._on_wait)
 
-    def admin(self, *, timeout_s: float = 30.0) -> KafkaAdmin:
-        return KafkaAdmin(self.settings, timeout_s=timeout_s)
+    def admin(self, *, timeout_s: float = 30.0, on_wait: OnWait | None = None) -> KafkaAdmin:
+        return KafkaAdmin(self.settings, timeout_s=timeout_s, on_wait=on_wait)
 
     def changelog_reader(self) -> KafkaChangelogReader:
         return KafkaChangelogReader(self.settings.changelog())

@@ -173,7 +173,7 @@ class WorkerLife:
         self._loop_thread = threading.current_thread()
         clients = make_clients(config, self._show_progress)
         slot = self._claim_slot()
-        admin = clients.admin()
+        admin = clients.admin(timeout_s=application.options.patience_s)
         stack.callback(admin.close)
         patience_s = math.inf if application.options.wait_for_brokers else None
         if not admin.reach(self._ending, timeout_s=patience_s):

@@ -22,6 +22,7 @@ from tests.fakes.clients import FakeClients
 from tests.fuzz.damage import CHARACTERS, bounded, examples
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.streams.broker import BrokerError
 from tidewheel.streams.cli.app import build_app, main
@@ -55,6 +56,11 @@ _COMMANDS: Final[dict[str, list[str]]] = {
     "state verify": ["shop.py:topology", "--stores", "counts"],
     "state delete": ["shop.py:topology", "counts", "be", "--execute", "--application-id", APP],
     "config show": [],
+    "new": ["order-totals"],
+    "topics create": ["orders", "--partitions", "4", "--topic-config", "cleanup.policy=compact"],
+    "topics describe": ["lines"],
+    "produce": ["lines", "--value", "json", "--count", "1"],
+    "consume": ["lines", "--value", "int64", "--from-beginning"],
 }
 _INTERNAL: Final = ("changelog", "repartition")
 _PROGRAM: Final = ROOT / "examples" / "word_count.py"
@@ -124,6 +130,21 @@ class _Rows:
         return [StoredRow(key=b"be", value=(7).to_bytes(8), timestamp=5)]
 
 
+class _SilentReader:
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def assign(self, positions: dict[TopicPartition, int]) -> None:
+        self._positions = positions
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return self._positions
+
+    def poll(self, _records: int, _seconds: float) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def close(self) -> None: ...
+
+
 class _NoSupervisor:
     def __init__(self, starts: list[Any], **_: Any) -> None:
         assert starts
@@ -143,8 +164,14 @@ def _replace_the_outside(patch: pytest.MonkeyPatch) -> None:
     for topic in ("lines", "word-counts", *internal):
         group.broker.create_topic(topic, 4)
     cli = "tidewheel.streams.cli"
-    patch.setattr(f"{cli}.group_access.connect", lambda _: FakeConnection(group.broker))
+    patch.setattr(f"{cli}.group_access.connect", lambda *_, **__: FakeConnection(group.broker))
     patch.setattr(f"{cli}.commands.reset.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    records = f"{cli}.commands.records"
+    patch.setattr(f"{records}.cluster.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    patch.setattr(f"{records}.consume.KafkaTopicReader", _SilentReader)
+    clients = FakeClients(group.broker)
+    patch.setattr(f"{records}.produce.KafkaSinkProducer", lambda _: clients.sink_producer())
+    patch.setattr("sys.stdin", io.StringIO('{"value": {"line": 1}}\n{"value": 2}\n'))
     patch.setattr(f"{cli}.commands.run.Supervisor", _NoSupervisor)
     patch.setattr(f"{cli}.commands.run.configure_logging", lambda *_: None)
     patch.setattr(f"{cli}.commands.demo.configure_logging", lambda *_: None)
@@ -216,6 +243,17 @@ def test_any_arguments_give_an_exit_code(
         ["state", "get", "shop.py:topology", "counts", "\udc80"],
         ["run", "shop.py:topology", "--workers", "999999999"],
         ["state", "scan", "shop.py:topology", "counts", "--limit", "9" * 400],
+        ["new", "a" * 300],
+        ["new", "shop", "--directory", "a" * 300],
+        ["new", "shop", "--directory", "\udcff\ud800"],
+        ["new", "shop", "--directory", "/dev/null/shop"],
+        ["topics"],
+        ["topics", "shop.py:topology"],
+        ["topics", "create", "a" * 300],
+        ["topics", "create", "orders", "--partitions", "9" * 400],
+        ["produce", "lines", "--value", "os:system"],
+        ["produce", "lines", "--partition", "9" * 400],
+        ["consume", "lines", "--key", "windowed:windowed:string:1m:1m"],
     ],
 )
 def test_these_arguments_give_an_exit_code(folder: Path, arguments: list[str]) -> None:

@@ -84,7 +84,7 @@ def dashboard(
             f"--host {host}: other machines could read the group, so give a token too, such as --token "
             "file:/run/secrets/dashboard; or leave out --host and come through `ssh -L`"
         )
-    with group_access(target, settings) as access:
+    with group_access(target, settings, live=True) as access:
         access.check_exists()
         try:
             listening = address.listen()

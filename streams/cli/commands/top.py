@@ -66,7 +66,7 @@ def top(
     opened, aside = ExitStack(), Aside("tidewheel-top")
 
     def open_group() -> StatusReader:
-        access = opened.enter_context(group_access(target, settings))
+        access = opened.enter_context(group_access(target, settings, live=True))
         access.check_exists()
         access.shows_ranges = ranges or json
         return StatusReader(access)

@@ -38,6 +38,14 @@ def write_project(folder: Path, name: str) -> list[Path]:
         StreamsError: The folder has files, or can't be written.
     """
     package = package_of(name)
+    try:
+        return _write_files(folder, name, package)
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StreamsError(f"{str(folder)!r} can't be written: {reason}") from error
+
+
+def _write_files(folder: Path, name: str, package: str) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StreamsError(f"{folder} exists already; choose another name or --directory")
     templates = resources.files(__package__ or "") / "template"
@@ -45,13 +53,10 @@ def write_project(folder: Path, name: str) -> list[Path]:
     for template, place in _FILES.items():
         path = folder / place.replace("PACKAGE", package)
         text = (templates / template).read_text(encoding="utf-8")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(
-                text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8"
-            )
-        except OSError as error:
-            raise StreamsError(f"{path} can't be written: {error.strerror}") from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8"
+        )
         written.append(path)
     return written
 

@@ -1,7 +1,8 @@
 """Administrative requests: the port `tidewheel.tasks.kafka.ports.Admin`.
 
 Each call retries transient errors (leader elections, loading coordinators) until its deadline, then
-raises a StreamsError that names the cluster and what to check.
+raises a StreamsError that names the cluster and what to check. With a longer deadline the single
+requests stay as long as with the default one.
 """
 
 import contextlib
@@ -48,6 +49,7 @@ from tidewheel.streams.kafka.client.codes import (
 )
 from tidewheel.streams.kafka.client.failures import Outcome, outcome_of
 from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
+from tidewheel.streams.kafka.client.waits import OnWait, reported_wait
 from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders, own_partition
 from tidewheel.streams.kafka.producers.producer import ProducerClient
 from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS
@@ -67,6 +69,8 @@ _LISTING_S: Final = 2.0
 #: Seconds for an answer with committed offsets. A client that exceeds it is dropped, as its
 #: connection may be dead.
 _READER_S: Final = 10.0
+#: Maximum seconds of one request; a lost one must not use up a long deadline.
+_REQUEST_S: Final = 30.0
 #: Seconds of the first request in `reach`.
 _POLL_S: Final = 0.5
 #: Seconds after which `reach` logs that no broker answers.
@@ -76,11 +80,21 @@ _OFFSETS: Any = OffsetSpec  # its functions have no type hints
 
 
 class KafkaAdmin:
-    """An admin client; calls may come from any thread, each with a deadline of `timeout_s`."""
+    """An admin client; calls may come from any thread, each with a deadline of `timeout_s`.
 
-    def __init__(self, settings: ClientSettings, *, timeout_s: float = 30.0) -> None:
+    `on_wait` is called, from another thread, while a call takes longer than a few seconds.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        timeout_s: float = _REQUEST_S,
+        on_wait: OnWait | None = None,
+    ) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
+        self._on_wait = on_wait
         config = settings.administration()
         name, with_debug = config["client.id"], "debug" in config
         self._log = ClientLog(name, with_debug=with_debug)
@@ -94,13 +108,17 @@ class KafkaAdmin:
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._readers = OffsetsReaders(settings, ClientLog(name, with_debug=with_debug))
 
-    def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
+    def reach(self, stopped: threading.Event, *, unreachable_s: float | None = None) -> bool:
         """Wait for a broker's first answer; return False if `stopped` was set before.
 
-        Raises `StreamsError` at the deadline. Returns True also for a refused login, which the next
-        call reports.
+        Raises `StreamsError` at the deadline, or after `unreachable_s` if no connection could be
+        made: that is no slow broker. Returns True also for a refused login, which the next call
+        reports.
         """
-        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        with reported_wait(f"a broker at {self._settings.bootstrap_servers}", self._on_wait):
+            return self._reach(stopped, unreachable_s)
+
+    def _reach(self, stopped: threading.Event, unreachable_s: float | None) -> bool:
         began_s = time.monotonic()
         poll_s, is_logged = _POLL_S, False
         while not stopped.is_set():
@@ -116,7 +134,9 @@ class KafkaAdmin:
             if self._is_refused:
                 return True
             waited_s = time.monotonic() - began_s
-            if waited_s >= patience_s:
+            is_refused = unreachable_s is not None and bool(self._log.unreachable)
+            patience_s = unreachable_s if is_refused else self._timeout_s
+            if waited_s >= (patience_s or 0.0):
                 raise StreamsError(f"{self._no_answer()}; {AWAY_ADVICE}") from cause
             # A known reason is in the log already, see `client_log`.
             if not is_logged and waited_s >= _QUIET_S and not self._log.unreachable:
@@ -576,9 +596,14 @@ class KafkaAdmin:
         return answers
 
     def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
-        """Return `call(seconds left)`; retry transient errors until the deadline."""
+        """Return `call(seconds of the request)`; retry transient errors until the deadline."""
+        with reported_wait(what, self._on_wait):
+            return self._retried(what, call)
+
+    def _retried(self, what: str, call: Callable[[float], Any]) -> Any:
         client = self._client
-        deadline_s = time.monotonic() + self._timeout_s
+        began_s = time.monotonic()
+        deadline_s = began_s + self._timeout_s
         listing_s = _LISTING_S
         while True:
             if self._client is None:
@@ -588,7 +613,7 @@ class KafkaAdmin:
             except KafkaException as exception:
                 error = error_of(exception)
                 self._is_away = error.code() in AWAY
-                final = not is_transient(error) or self._is_refused
+                final = not is_transient(error) or self._is_refused or self._is_gone(began_s)
                 if final or time.monotonic() + _ASK_AGAIN_S >= deadline_s:
                     raise self._failed(what, error) from exception
                 if error.code() in STALE_LEADER:
@@ -603,8 +628,9 @@ class KafkaAdmin:
             else:
                 self._logged_in = True
                 self._is_away = False
+                self._log.unreachable = ""
                 return answer
-            listing_s *= 2
+            listing_s = min(listing_s * 2, _REQUEST_S)
             _pause(deadline_s)
 
     def _answer(
@@ -614,7 +640,8 @@ class KafkaAdmin:
             if self._is_away:
                 left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
                 client.list_topics(timeout=min(left, listing_s))
-            return call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
+            left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
+            return call(min(left, _REQUEST_S))
         finally:
             client.poll(0)  # Delivers log lines; `close` may have reset `self._client`.
 
@@ -631,6 +658,11 @@ class KafkaAdmin:
             f"{what}: not done within {self._timeout_s:g} s on {self._settings.bootstrap_servers}: {state}; run it again once "
             "they answer"
         )
+
+    def _is_gone(self, began_s: float) -> bool:
+        """Return True if brokers can't even be connected to: a slow one could."""
+        waited_s = time.monotonic() - began_s
+        return self._is_away and bool(self._log.unreachable) and waited_s >= _REQUEST_S
 
     @property
     def _is_refused(self) -> bool:

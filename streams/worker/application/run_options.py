@@ -22,6 +22,8 @@ class RunOptions:
         process_id: Name of the host program in its group.
         wait_for_brokers: Wait without a limit while no broker can be reached at the start.
         create_topics: Create missing source topics with the cluster's default partition count.
+        patience_s: Seconds for each request to a slow cluster; a supervisor starts a worker again
+            after the default.
         on_record: Called with (partition, offset) before each record, and (None, -1) after the last;
         set after a worker died without an error, to find the record. None processes batches.
 
@@ -40,4 +42,5 @@ class RunOptions:
     wait_for_topics: bool = False
     create_topics: bool = False
     wait_for_brokers: bool = False
+    patience_s: float = 30.0
     on_record: Callable[[TopicPartition | None, int], None] | None = None

@@ -125,8 +125,9 @@ class FakeGroup:
             ),
         )
 
-    def connect(self, config: StreamsConfig) -> GroupConnection:
+    def connect(self, config: StreamsConfig, *, live: bool = False) -> GroupConnection:
         """Replace `tidewheel.streams.cli.group_access.connect`."""
+        del live
         assert config.application_id == APP
         connection = FakeConnection(self.broker)
         self.connections.append(connection)

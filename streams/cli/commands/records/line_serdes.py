@@ -1,5 +1,6 @@
 """Serdes by name, between the JSON of a line and the bytes of a record."""
 
+import inspect
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tidewheel.state_stores.stores.windowed import Windowed
-from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of
+from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of, parsed_json
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.serdes.catalogue import SERDE_NAMES, Serdes, as_serde, serde_named
 from tidewheel.streams.serdes.serde import Serde
+from tidewheel.streams.user_functions import accepts
 
 #: Serdes with arguments of their own, after a colon.
 _WITH_ARGUMENTS: Final = ("avro", "json_schema", "protobuf", "windowed", "session_windowed")
@@ -49,7 +51,7 @@ class LineSerde:
 
     def value_of_text(self, text: str) -> Any:
         """Return the JSON value of a plain line; raise ValueError if it is none."""
-        return text if self.is_textual else json.loads(text)
+        return text if self.is_textual else parsed_json(text)
 
 
 def line_serde(option: str, text: str, topic: str, registry: Mapping[str, Any] | None) -> LineSerde:
@@ -190,7 +192,7 @@ def _of_windows(
 def _of_object(option: str, text: str) -> LineSerde:
     imported = import_object(text)
     # A function without parameters that returns the serde is one too.
-    if not hasattr(imported, "serialize") and callable(imported) and not isinstance(imported, type):
+    if inspect.isfunction(imported) and accepts(imported, 0):
         imported = imported()
     serde: Serde[Any] = as_serde(imported, f"{option} {text}", error=ConfigError)
     return LineSerde(serde=serde, from_plain=serde.from_plain)

@@ -56,6 +56,14 @@ def to_plain(value: Any) -> Any:
             return _object_to_plain(value)
 
 
+def parsed_json(text: str) -> Any:
+    """Return the value of a JSON text; raise ValueError for none, and for one that is too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def plain_bytes(data: bytes) -> str | dict[str, str]:
     try:
         return data.decode()

@@ -1,12 +1,11 @@
 """Lines of `tidewheel produce` and `tidewheel consume`: one record each."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from tidewheel.streams.cli.commands.records.line_serdes import LineSerde
-from tidewheel.streams.cli.commands.records.plain_values import bytes_of, json_line, plain_bytes
+from tidewheel.streams.cli.commands.records.plain_values import bytes_of, json_line, parsed_json, plain_bytes
 from tidewheel.streams.errors import SerializationError, StreamsError
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
@@ -106,7 +105,7 @@ class RecordLines:
 
 def _fields(line: str) -> dict[str, Any]:
     try:
-        fields = json.loads(line)
+        fields = parsed_json(line)
     except ValueError as error:
         raise ValueError(f"it is no JSON ({error}); {_EXAMPLE}, or give --text") from None
     if not isinstance(fields, dict) or "value" not in fields:
