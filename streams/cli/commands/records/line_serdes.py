@@ -1,7 +1,6 @@
 """Serdes by name, between the JSON of a line and the bytes of a record."""
 
 import inspect
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from tidewheel.streams.cli.commands.records.line_serdes import LineSerde
-from tidewheel.streams.cli.commands.records.plain_values import bytes_of, json_line, parsed_json, plain_bytes
+from tidewheel.streams.cli.commands.records.plain_values import (
+    bytes_of,
+    json_line,
+    parsed_json,
+    plain_bytes,
+)
 from tidewheel.streams.errors import SerializationError, StreamsError
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords

@@ -39,6 +39,10 @@ _SETTINGS: Final = (
     "min.insync.replicas",
 )
 
+#: More partitions in one request would occupy any cluster.
+_PARTITIONS_MAX: Final = 100_000
+_REPLICAS_MAX: Final = 32_767
+
 
 def topics(
     target: str | None = None,
@@ -100,9 +104,12 @@ def create(
         settings: Settings.
     """
     config = _parse_config(topic_config)
-    for option, number in (("partitions", partitions), ("replication-factor", replication_factor)):
-        if number is not None and number < 1:
-            raise ConfigError(f"--{option} {number}: give at least 1")
+    for option, number, most in (
+        ("partitions", partitions, _PARTITIONS_MAX),
+        ("replication-factor", replication_factor, _REPLICAS_MAX),
+    ):
+        if number is not None and not 1 <= number <= most:
+            raise ConfigError(f"--{option}: give a number from 1 to {most:,}")
     for name in names:
         try:
             check_topic_name(name)
