@@ -21,7 +21,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.rebalance.protocol.records import LeaderClaim
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
-from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.cli.group_view import body_lines
 from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
@@ -145,7 +145,7 @@ def test_figures_of_a_learner_stay_within_64_bits(rate: float) -> None:
     (shown,) = status.learners
     assert (shown.done, shown.end, shown.eta_s) == (2**63 - 1, 2**63 - 1, None)
     assert orjson.loads(orjson.dumps(status.to_dict()))["learners"][0]["end"] == 2**63 - 1
-    status_view(status)
+    assert max(line.cell_len for line in body_lines(status, 80)) <= 80
 
 
 def test_a_learner_that_announced_itself_is_ready() -> None:

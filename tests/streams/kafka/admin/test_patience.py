@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tidewheel.streams.errors import StreamsError
-from tidewheel.streams.kafka.admin import admin as admin_module
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client import waits
 from tidewheel.streams.kafka.client.settings import ClientSettings
@@ -19,8 +18,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        monkeypatch.setattr(admin_module.time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(admin_module.time, "sleep", self.sleep)
+        monkeypatch.setattr("time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("time.sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
