@@ -108,7 +108,13 @@ class KafkaAdmin:
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._readers = OffsetsReaders(settings, ClientLog(name, with_debug=with_debug))
 
-    def reach(self, stopped: threading.Event, *, unreachable_s: float | None = None) -> bool:
+    def reach(
+        self,
+        stopped: threading.Event,
+        *,
+        timeout_s: float | None = None,
+        unreachable_s: float | None = None,
+    ) -> bool:
         """Wait for a broker's first answer; return False if `stopped` was set before.
 
         Raises `StreamsError` at the deadline, or after `unreachable_s` if no connection could be
@@ -116,9 +122,12 @@ class KafkaAdmin:
         reports.
         """
         with reported_wait(f"a broker at {self._settings.bootstrap_servers}", self._on_wait):
-            return self._reach(stopped, unreachable_s)
+            patience_s = self._timeout_s if timeout_s is None else timeout_s
+            return self._reach(stopped, patience_s, unreachable_s)
 
-    def _reach(self, stopped: threading.Event, unreachable_s: float | None) -> bool:
+    def _reach(
+        self, stopped: threading.Event, timeout_s: float, unreachable_s: float | None
+    ) -> bool:
         began_s = time.monotonic()
         poll_s, is_logged = _POLL_S, False
         while not stopped.is_set():
@@ -134,9 +143,8 @@ class KafkaAdmin:
             if self._is_refused:
                 return True
             waited_s = time.monotonic() - began_s
-            is_refused = unreachable_s is not None and bool(self._log.unreachable)
-            patience_s = unreachable_s if is_refused else self._timeout_s
-            if waited_s >= (patience_s or 0.0):
+            is_gone = unreachable_s is not None and bool(self._log.unreachable)
+            if waited_s >= (unreachable_s if is_gone and unreachable_s else timeout_s):
                 raise StreamsError(f"{self._no_answer()}; {AWAY_ADVICE}") from cause
             # A known reason is in the log already, see `client_log`.
             if not is_logged and waited_s >= _QUIET_S and not self._log.unreachable:

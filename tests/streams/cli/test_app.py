@@ -336,7 +336,7 @@ def test_colours_follow_the_environment(
         ("--help", True),
         ("group", True),
         ("topics", False),
-        ("topics --help", True),
+        ("topics --help", False),
         ("group --help", True),
         ("group history --help", False),
         ("run", False),

@@ -4,8 +4,9 @@ import inspect
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of, parsed_json
@@ -146,11 +147,11 @@ def _of_protobuf(option: str, argument: str, registry: Mapping[str, Any] | None)
     message_type = import_object(argument)
 
     def parse(value: Any) -> Any:
-        from google.protobuf.json_format import ParseDict, ParseError  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, without stubs
+        json_format: Any = import_module("google.protobuf.json_format")  # an extra, without stubs
 
         try:
-            return ParseDict(value, message_type())
-        except ParseError as error:
+            return json_format.ParseDict(value, message_type())
+        except json_format.ParseError as error:
             raise ValueError(str(error)) from error
 
     return LineSerde(serde=Serdes.protobuf(message_type, registry), from_plain=parse)
@@ -180,18 +181,19 @@ def _of_windows(
         serde = Serdes.session_windowed(inner.serde)
 
     def parse(value: Any) -> Windowed[Any]:
-        if not isinstance(value, Mapping) or value.keys() != {"key", "start", "end"}:
+        kind: object = value
+        if not isinstance(kind, dict) or set(value) != {"key", "start", "end"}:
             raise ValueError('is no {"key": …, "start": …, "end": …}')
-        parts = cast("Mapping[str, Any]", value)
-        return Windowed(inner.from_plain(parts["key"]), parts["start"], parts["end"])
+        return Windowed(inner.from_plain(value["key"]), value["start"], value["end"])
 
     return LineSerde(serde=serde, from_plain=parse)
 
 
 def _of_object(option: str, text: str) -> LineSerde:
     imported = import_object(text)
+    kind: object = imported
     # A function without parameters that returns the serde is one too.
-    if inspect.isfunction(imported) and accepts(imported, 0):
+    if inspect.isfunction(kind) and accepts(kind, 0):
         imported = imported()
     serde: Serde[Any] = as_serde(imported, f"{option} {text}", error=ConfigError)
     return LineSerde(serde=serde, from_plain=serde.from_plain)

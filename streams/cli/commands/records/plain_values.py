@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, time
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +42,8 @@ def to_plain(value: Any) -> Any:
     >>> to_plain(Windowed("a", 0, 60_000))
     {'key': 'a', 'start': 0, 'end': 60000}
     """
-    match value:
+    kind: object = value  # a type checker does not know the parts of a narrowed `value`
+    match kind:
         case None | bool() | int() | str():
             return value
         case float():
@@ -49,9 +51,9 @@ def to_plain(value: Any) -> Any:
         case bytes() | bytearray() | memoryview():
             return plain_bytes(bytes(value))
         case Mapping():
-            return {_name(key): to_plain(entry) for key, entry in _any(value).items()}
+            return {_name(key): to_plain(entry) for key, entry in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [to_plain(entry) for entry in _any(value)]
+            return [to_plain(entry) for entry in value]
         case _:
             return _object_to_plain(value)
 
@@ -97,25 +99,20 @@ def float_of(value: Any) -> Any:
 
 
 def _object_to_plain(value: Any) -> Any:
-    if isinstance(value, Windowed):
-        window = _any(value)
-        return {"key": to_plain(window.key), "start": window.start, "end": window.end}
+    kind: object = value
+    if isinstance(kind, Windowed):
+        return {"key": to_plain(value.key), "start": value.start, "end": value.end}
     if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
         return dump(mode="json")
     if hasattr(value, "DESCRIPTOR"):
-        from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, without stubs
+        json_format: Any = import_module("google.protobuf.json_format")  # an extra, without stubs
 
-        return MessageToDict(value, preserving_proto_field_name=True)
+        return json_format.MessageToDict(value, preserving_proto_field_name=True)
     if isinstance(value, msgspec.Struct):
         return to_plain(msgspec.structs.asdict(value))
     if is_dataclass(value) and not isinstance(value, type):
         return to_plain(asdict(value))
     return value.isoformat() if isinstance(value, datetime | date | time) else str(value)
-
-
-def _any(value: object) -> Any:
-    """Return a value without the type that a check has narrowed it to: its parts are unknown."""
-    return value
 
 
 def _name(key: Any) -> str:

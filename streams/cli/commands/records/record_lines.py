@@ -132,16 +132,19 @@ def _timestamp(value: Any) -> int | None:
 
 def _headers(value: Any) -> Headers:
     """Return the headers of `{"name": …}`, or of `[["name", …], …]`, which may repeat names."""
-    if value is None:
+    kind: object = value
+    pairs: Any = list(value.items()) if isinstance(kind, dict) else value
+    given: object = pairs
+    if given is None:
         return ()
-    pairs: Any = list(value.items()) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
-    if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
+    if not isinstance(given, list) or not all(map(_is_header, pairs)):
         raise ValueError('its headers are neither {"name": "content"} nor [["name", "content"]]')
     return tuple((name, None if data is None else bytes_of(data)) for name, data in pairs)
 
 
 def _is_header(pair: Any) -> bool:
-    return isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)  # pyright: ignore[reportUnknownArgumentType] # noqa: PLR2004 - name and content
+    kind: object = pair
+    return isinstance(kind, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)  # noqa: PLR2004 - name and content
 
 
 def _fact(error: StreamsError) -> str:
