@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.fuzz.damage import NOISE, bounded, damaged
 from tests.streams.dashboard.polled_groups import polled_group
 from tidewheel.streams.dashboard.poller import GroupPoller
-from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app
+from tidewheel.streams.web.http_server import server_config
 
 pytestmark = pytest.mark.fault("DOORS")
 

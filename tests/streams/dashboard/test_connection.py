@@ -11,9 +11,9 @@ import uvicorn
 
 from tests.streams.dashboard.polled_groups import polled_group
 from tidewheel.streams.dashboard.poller import GroupPoller
-from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.web import connection
+from tidewheel.streams.web.http_server import server_config
 
 PATIENCE_S = 30.0
 REQUEST_S = 0.5

@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from tests.streams.dashboard.polled_groups import EVIL, polled_group
 from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
-from tidewheel.streams.dashboard.web import STREAMS_MAX, build_app
+from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.web.connection import STREAMS_MAX
 
 PAGE = files("tidewheel.streams.dashboard") / "page"
 PATHS = ("/", "/page.css", "/page.js", "/api/status", "/api/events", "/healthz", "/metrics")
