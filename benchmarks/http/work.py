@@ -62,15 +62,12 @@ def running(servers: str, topic: str, **settings: Any) -> Iterator[KafkaStreams]
     """Run the application on empty state, from the topic's begin."""
     with tempfile.TemporaryDirectory() as folder:
         config = StreamsConfig(
-            **{
-                "application_id": f"http-bench-{secrets.token_hex(4)}",
-                "bootstrap_servers": servers,
-                "state_dir": folder,
-                "task_assignor": "fixed",
-                "statestore_cache_max_bytes": 0,
-                **settings,
-            }
-        )
+            application_id=f"http-bench-{secrets.token_hex(4)}",
+            bootstrap_servers=servers,
+            state_dir=folder,
+            task_assignor="fixed",
+            statestore_cache_max_bytes=0,
+        ).replace(**settings)
         app = KafkaStreams(topology(topic).build(config), config)
         app.start()
         try:
