@@ -95,11 +95,15 @@ def test_a_wrong_column_is_reported_once(spark: SparkSession, tmp_path: Path) ->
 
 def test_no_secret_of_a_url_is_shown(spark: SparkSession) -> None:
     source = "nowhere://me:hunter2@host/products.csv?sig=hunter3"
-    with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
+    with pytest.raises(
+        StreamsError, match=r"^nowhere://\*{3}@host/products\.csv(?:\?\*{3})?: Spark"
+    ) as raised:
         read_frame(spark, FrameSource(source=source))
     assert "hunter" not in str(raised.value)
     read = "nowhere://me:hunter2@host/products.csv"
-    with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
+    with pytest.raises(
+        StreamsError, match=r"^nowhere://\*{3}@host/products\.csv(?:\?\*{3})?: Spark"
+    ) as raised:
         read_frame(spark, FrameSource(source=read, file_format="parquet"))
     assert "hunter" not in str(raised.value)
 

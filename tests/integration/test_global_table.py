@@ -154,7 +154,7 @@ def test_a_record_that_does_not_deserialise_ends_the_application(
     app = start_app(builder, config)
     cluster.send(table, [(b"k", b"no integer")])
     until(lambda: app.state is KafkaStreamsState.ERROR, "it ends")
-    assert "(task global)" in str(app.error)
+    assert "(task global, defined at " in str(app.error)
     config |= {"deserialization_exception_handler": "continue"}
     app = start_app(builder, config)
     assert app.metrics()["global-stores"]["skipped-records-total"] == 1

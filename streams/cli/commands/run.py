@@ -17,7 +17,6 @@ from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
-from tidewheel.streams.processes.user_program import target_of
 from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -75,7 +74,7 @@ def run(
             f"--workers {workers}: there are fewer tasks in --tasks; correct the number"
         )
     settings = settings or SettingsOptions()
-    program = target_of(target, settings.overrides(), settings.config_file())
+    program = target or _configured_target(settings)
     accepted: dict[str, Any] = {"accept_offsets": True} if accept_offsets else {}
     served = {} if http is None else parse_http(http)
     is_grouped = not fixed_assignment and chosen is None
@@ -105,3 +104,11 @@ def run(
         restart=RestartSettings(enabled=restart),
         start_watchdog=WatchdogProcess if is_grouped else None,
     ).run()
+
+
+def _configured_target(settings: SettingsOptions) -> str:
+    from tidewheel.streams.processes.user_program import (  # noqa: PLC0415 - with pydantic, which else only workers import
+        target_of,
+    )
+
+    return target_of(None, settings.overrides(), settings.config_file())

@@ -21,8 +21,10 @@ from tests.integration.programs.jobs import JOBS, STORE
 from tidewheel import KafkaStreamsState, StreamsError
 from tidewheel.streams.broker import KafkaBroker
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.client.client_log import away
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 #: A call waits 30 s. A worker may need several calls in a row after an outage.
 RECOVERY_S = 200.0
@@ -238,8 +240,9 @@ def test_worker_waits_for_a_broker_that_starts_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A slow machine needs more than the usual 30 s for a broker's start.
-    defaults: Any = KafkaClients.admin.__kwdefaults__
-    monkeypatch.setitem(defaults, "timeout_s", RECOVERY_S)
+    defaults: Any = RunOptions.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "patience_s", RECOVERY_S)
+    away.clear()  # it logs a broker once a minute
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
     servers = broker.bootstrap_servers
     broker.stop()

@@ -16,6 +16,7 @@ from tests.integration.security.secured_broker import SecuredBroker, User, every
 from tidewheel import StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.client_log import away
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.worker.application import wiring
 
@@ -196,6 +197,7 @@ def test_a_client_without_tls_reaches_nothing(
 ) -> None:
     """So no kind of client can have forgotten its settings in the tests above."""
     caplog.set_level(logging.INFO)
+    away.clear()  # it logs a broker once a minute
     secured.plain.create({f"in-{unique}": 1, f"out-{unique}": 1})
     without = {**settings, forgotten: {}, "worker_hang_timeout_ms": 10_000}
     app = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), without, wait=False)

@@ -483,7 +483,8 @@ def test_a_bad_record_of_the_table_is_passed_to_the_deserialisation_handler() ->
     with TopologyTestDriver(builder.build(), config()) as driver:
         topic = driver.create_input_topic("table", key_serde=STRING, value_serde=STRING)
         with pytest.raises(
-            RecordFailedError, match=r"deserialization at .* \(task global\), table-0 offset 0"
+            RecordFailedError,
+            match=r"deserialization at .* \(task global, defined at .*\), table-0 offset 0",
         ):
             topic.pipe_input("a", "no integer", 7)
 

@@ -73,6 +73,7 @@ def test_a_processor_reads_the_settings_of_its_application(kind: str) -> None:
     assert seen["client_tags.zone"] == "a"
     assert seen["rocksdb.block_bytes"] == settings.rocksdb.block_bytes
     assert {name.partition(".")[0] for name in seen} == set(StreamsConfig.model_fields) - {
+        "kafka",
         "producer",
         "admin",
         "repartition_topic_config",
