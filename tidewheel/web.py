@@ -7,7 +7,8 @@ from starlette.types import ASGIApp
 
 from tidewheel.streams.kafka_streams import KafkaStreams
 from tidewheel.streams.web.query_app import queries_app
-from tidewheel.streams.web.query_client import QueryClient, QueryPlace, QueryResult, QueryRow
+from tidewheel.streams.web.query_client import QueryClient, QueryResult, QueryRow
+from tidewheel.streams.web.query_place import QueryPlace
 from tidewheel.streams.web.query_request import Limits
 from tidewheel.streams.web.worker_app import worker_app
 

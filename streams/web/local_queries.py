@@ -12,6 +12,7 @@ from tidewheel.streams.definitions.isolation_level import checked_isolation_leve
 from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
 from tidewheel.streams.group.discovery import partitioner_of
 from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS
+from tidewheel.streams.web.query_place import QueryPlace
 from tidewheel.streams.web.query_request import Arguments, QueryRequest, Shape
 from tidewheel.streams.web.query_text import BadQueryError, encoded, key_of, row_of
 from tidewheel.streams.worker.figures import position_of
@@ -32,29 +33,15 @@ class UnknownStoreError(InvalidStateStoreError):
     """The topology has no such store."""
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Who answered for one partition, and how new its rows are.
-
-    Attributes:
-        position: Offsets of the inputs that the rows include; of a copy they are unknown.
-        lag: Records that a copy is behind; 0 for the owner.
-    """
-
-    role: str
-    lag: int
-    position: Mapping[str, int] | None
-    server: str | None
-
-
 class Answer(msgspec.Struct, kw_only=True):
-    """Rows (in JSON), and who answered, by partition. A global store has the partition "global".
+    """Rows (in JSON), and the process that answered, by partition. A global store has the partition "global".
 
     Attributes:
         truncated: The limit that ended the rows early: "rows", "bytes" or "time"; else None.
     """
 
     rows: list[bytes] = msgspec.field(default_factory=list[bytes])
-    partitions: dict[str, Served] = msgspec.field(default_factory=dict[str, Served])
+    partitions: dict[str, QueryPlace] = msgspec.field(default_factory=dict[str, QueryPlace])
     truncated: str | None = None
     size_bytes: int = 0
 
@@ -111,10 +98,10 @@ class QueriedStore:
         data = self.spec.key_serde.serialize(self.topic, key)
         return [KEY_PARTITIONERS[names.pop()](data or b"", count)]
 
-    def roles(self, *, stale: bool, max_lag: int | None) -> dict[int, Served]:
+    def roles(self, *, stale: bool, max_lag: int | None) -> dict[int, QueryPlace]:
         """Return the partitions that this process can answer for, with their present state."""
         assert self.subtopology is not None
-        found: dict[int, Served] = {}
+        found: dict[int, QueryPlace] = {}
         for worker in self._workers():
             for copy in list(worker.copies.values()) if stale else ():
                 lag = copy.status().lag
@@ -122,11 +109,11 @@ class QueriedStore:
                 if copy.task_id.subtopology == self.subtopology.id and is_near:
                     found.setdefault(
                         copy.task_id.partition,
-                        Served(role=copy.role, lag=lag, position=None, server=self._here),
+                        QueryPlace(role=copy.role, lag=lag, position=None, server=self._here),
                     )
         for worker, task_id in self._running():
             position = {str(at): offset for at, offset in position_of(worker, task_id).items()}
-            found[task_id.partition] = Served(
+            found[task_id.partition] = QueryPlace(
                 role="active", lag=0, position=dict(sorted(position.items())), server=self._here
             )
         return found
@@ -143,7 +130,7 @@ class QueriedStore:
         answer = Answer()
         if self.subtopology is None:
             store = store_view(self._view.application, self._view.threads, self.name, stale=False)
-            answer.partitions["global"] = Served(
+            answer.partitions["global"] = QueryPlace(
                 role="global", lag=0, position=None, server=self._here
             )
             self._take(request, shape.read(store, arguments), {}, answer)
@@ -209,7 +196,7 @@ class QueriedStore:
                 "with KafkaStreams.store"
             ) from error
 
-    def _wait_for(self, request: QueryRequest, partition: int) -> Served:
+    def _wait_for(self, request: QueryRequest, partition: int) -> QueryPlace:
         """Return the state of a partition once it includes the query's position."""
         while True:
             served = self.roles(stale=request.is_stale, max_lag=request.max_lag).get(partition)
@@ -226,7 +213,7 @@ class QueriedStore:
             time.sleep(min(_POSITION_S, request.left_s))
 
     def _includes(
-        self, served: Served, partition: int, position: Mapping[TopicPartition, int]
+        self, served: QueryPlace, partition: int, position: Mapping[TopicPartition, int]
     ) -> bool:
         asked = {at: offset for at, offset in position.items() if at.partition == partition}
         asked = {at: offset for at, offset in asked.items() if at.topic in self._input_topics()}

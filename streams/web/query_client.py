@@ -14,6 +14,7 @@ from tidewheel.streams.errors import (
     QueryTimeoutError,
     StreamsError,
 )
+from tidewheel.streams.web.query_place import QueryPlace
 from tidewheel.streams.web.query_transfer import fetch_json
 
 _BYTES_MAX: Final = 64 * 1024 * 1024
@@ -41,22 +42,6 @@ class QueryRow(msgspec.Struct, frozen=True, kw_only=True):
     end: int | None = None
     valid_to: int | None = None
     partition: int | None = None
-
-
-class QueryPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answered for a partition.
-
-    Attributes:
-        role: "active" for the owner, "standby" or "learner" for a copy, or "global".
-        lag: Records that a copy was behind.
-        position: Offsets of inputs that the rows include, by "topic-partition"; None for a copy.
-        server: Address of the process.
-    """
-
-    role: str
-    lag: int = 0
-    position: Mapping[str, int] | None = None
-    server: str | None = None
 
 
 class QueryResult(msgspec.Struct, frozen=True, kw_only=True):

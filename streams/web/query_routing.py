@@ -15,7 +15,8 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.errors import InvalidStateStoreError, QueryTimeoutError, StreamsError
 from tidewheel.streams.group.discovery import copy_owners, owner_of
-from tidewheel.streams.web.local_queries import Answer, QueriedStore, Served
+from tidewheel.streams.web.local_queries import Answer, QueriedStore
+from tidewheel.streams.web.query_place import QueryPlace
 from tidewheel.streams.web.query_request import QueryRequest
 from tidewheel.streams.web.query_text import BadQueryError
 from tidewheel.streams.web.query_transfer import fetch_json
@@ -97,7 +98,7 @@ class QueryRouter:
     def _local(
         self,
         store: QueriedStore,
-        here: Mapping[int, Served],
+        here: Mapping[int, QueryPlace],
         partitions: Iterable[int],
         request: QueryRequest,
     ) -> list[int]:
@@ -252,7 +253,7 @@ def _answer_of(content: dict[str, Any]) -> Answer:
         rows = [orjson.dumps(row) for row in content["rows"]]
         return Answer(
             rows=rows,
-            partitions=msgspec.convert(content["partitions"], dict[str, Served]),
+            partitions=msgspec.convert(content["partitions"], dict[str, QueryPlace]),
             truncated=content["truncated"],
             size_bytes=sum(map(len, rows)) + len(rows),
         )

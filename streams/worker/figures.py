@@ -27,7 +27,7 @@ _UNSLOTTED: Final = ""
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process knows of itself besides its threads."""
+    """Figures of a process, besides those of its threads."""
 
     state: KafkaStreamsState
     uptime_s: float

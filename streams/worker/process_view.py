@@ -52,7 +52,7 @@ class RestoreTimes:
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tidewheel.web` and telemetry read of a `KafkaStreams`; any thread may call it.
+    """View of a `KafkaStreams` for `tidewheel.web` and telemetry; any thread may call it.
 
     Attributes:
         group: Reads the group log; raises `StreamsError` without a group, or if it can't be read.

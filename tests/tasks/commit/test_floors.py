@@ -52,6 +52,20 @@ def left_at_three(group: GroupBench) -> TaskReleased:
     return first.release("0_0", 1)
 
 
+def fenced_above_its_floor(group: GroupBench) -> tuple[RunTask, Host]:
+    """Fence an owner after its commit; return its order, and a host without tasks."""
+    order = granted("0_0", 2, left_at_three(group))
+    second, third = group.host("b"), group.host("c")
+    second.member.give(order)
+    fill(group, "abc")
+    processed(group, second)
+    third.worker._ports.admin.fence([f"{APP}-b-0"])
+    fill(group, "abc")
+    second.join()
+    assert isinstance(second.error, FencedError)
+    return order, third
+
+
 def refused(host: Host, order: RunTask) -> str:
     host.member.give(order)
     host.join()
@@ -123,14 +137,7 @@ def test_H15_corrected_offsets_end_the_refusals(fenced: bool) -> None:
 def test_H18_offsets_set_back_to_the_floor_of_a_dead_owner_are_refused() -> None:
     """The log has the offset at which that owner began, and not the one that it committed."""
     with bench() as group:
-        order = granted("0_0", 2, left_at_three(group))
-        second, third = group.host("b"), group.host("c")
-        second.member.give(order)
-        fill(group, "abc")
-        processed(group, second)
-        third.worker._ports.admin.fence([f"{APP}-b-0"])
-        fill(group, "abc")
-        second.join()
+        order, third = fenced_above_its_floor(group)
         third.worker._ports.admin.alter_committed(APP, {IN: 3})
         error = refused(third, granted_after_fence(order))
         assert "offset 3 of in-0 was not committed by application app" in error
@@ -139,15 +146,7 @@ def test_H18_offsets_set_back_to_the_floor_of_a_dead_owner_are_refused() -> None
 
 def test_commits_of_a_fenced_owner_above_its_floor_are_accepted() -> None:
     with bench() as group:
-        order = granted("0_0", 2, left_at_three(group))
-        second, third = group.host("b"), group.host("c")
-        second.member.give(order)
-        fill(group, "abc")
-        processed(group, second)
-        third.worker._ports.admin.fence([f"{APP}-b-0"])
-        fill(group, "abc")
-        second.join()
-        assert isinstance(second.error, FencedError)
+        order, third = fenced_above_its_floor(group)
         third.member.give(granted_after_fence(order))
         processed(group, third)
         assert group.outputs() == {"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3]}

@@ -60,6 +60,11 @@ def partitions_of(
     return [TopicPartition(topic, number) for number in range(topics[topic])]
 
 
+def check_count(count: int | None) -> None:
+    if count is not None and count < 1:
+        raise ConfigError(f"--count {count}: give at least 1, or leave it out")
+
+
 def chosen_partitions(
     partitions: Sequence[TopicPartition], number: int | None
 ) -> Sequence[TopicPartition]:

@@ -10,14 +10,13 @@ from cyclopts import Parameter
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.records.cluster import (
+    check_count,
     chosen_partitions,
     client_settings,
     cluster_admin,
     partitions_of,
 )
-from tidewheel.streams.cli.commands.records.line_serdes import line_serde, registry_of
-from tidewheel.streams.cli.commands.records.record_lines import RecordLines
-from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.cli.commands.records.record_lines import RecordLines, record_lines
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.consumers.topic_reader import KafkaTopicReader
 from tidewheel.tasks.kafka.ports import Admin
@@ -65,14 +64,8 @@ def consume(
         registry: URL of a schema registry, or a property of its client as name=value. Repeatable.
         settings: Settings.
     """
-    if count is not None and count < 1:
-        raise ConfigError(f"--count {count}: give at least 1, or leave it out")
-    properties = registry_of(registry)
-    lines = RecordLines(
-        topic,
-        line_serde("--key", key, topic, properties),
-        line_serde("--value", value, topic, properties),
-    )
+    check_count(count)
+    lines = record_lines(topic, key, value, registry)
     clients, committed_only = client_settings(settings), isolation == "read_committed"
     with cluster_admin(clients) as admin:
         every = partitions_of(admin, topic, clients.bootstrap_servers)

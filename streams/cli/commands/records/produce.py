@@ -8,16 +8,16 @@ from cyclopts import Parameter
 
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.records.cluster import (
+    check_count,
     chosen_partitions,
     client_settings,
     cluster_admin,
     partitions_of,
 )
-from tidewheel.streams.cli.commands.records.line_serdes import line_serde, registry_of
-from tidewheel.streams.cli.commands.records.record_lines import LineError, NewRecord, RecordLines
+from tidewheel.streams.cli.commands.records.record_lines import LineError, NewRecord, record_lines
 from tidewheel.streams.cli.group_access import wall_clock_ms
 from tidewheel.streams.cli.output import print_json, text_console
-from tidewheel.streams.errors import ConfigError, MissingOutputTopicError, StreamsError
+from tidewheel.streams.errors import MissingOutputTopicError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
 from tidewheel.tasks.kafka.ports import SinkProducer
@@ -67,14 +67,8 @@ def produce(
         json: Print the summary as JSON.
         settings: Settings.
     """
-    if count is not None and count < 1:
-        raise ConfigError(f"--count {count}: give at least 1, or leave it out")
-    properties = registry_of(registry)
-    lines = RecordLines(
-        topic,
-        line_serde("--key", key, topic, properties),
-        line_serde("--value", value, topic, properties),
-    )
+    check_count(count)
+    lines = record_lines(topic, key, value, registry)
     clients = client_settings(settings)
     with cluster_admin(clients) as admin:
         servers = clients.bootstrap_servers

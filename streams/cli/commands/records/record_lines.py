@@ -1,10 +1,10 @@
 """Lines of `tidewheel produce` and `tidewheel consume`: one record each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from tidewheel.streams.cli.commands.records.line_serdes import LineSerde
+from tidewheel.streams.cli.commands.records.line_serdes import LineSerde, line_serde, registry_of
 from tidewheel.streams.cli.commands.records.plain_values import (
     bytes_of,
     json_line,
@@ -106,6 +106,16 @@ class RecordLines:
                 f"{place}: its {part} does not fit --{part}: {_fact(error)}; give the serde that wrote it, or "
                 f"--{part} bytes to see it as it is"
             ) from error
+
+
+def record_lines(topic: str, key: str, value: str, registry: Sequence[str]) -> RecordLines:
+    """Return the conversion by the options `--key`, `--value` and `--registry` of a command."""
+    properties = registry_of(registry)
+    return RecordLines(
+        topic,
+        line_serde("--key", key, topic, properties),
+        line_serde("--value", value, topic, properties),
+    )
 
 
 def _fields(line: str) -> dict[str, Any]:
