@@ -4,17 +4,22 @@ Python handles a signal in its main thread, and only between two bytecodes. A co
 on Ctrl-C makes such calls in this thread and waits for the result, which Ctrl-C can interrupt.
 """
 
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from tidewheel.streams.exit_codes import ExitCode
 
 _T = TypeVar("_T")
+
+#: Seconds until a waiting call looks again for a signal.
+_WAIT_S: Final = 0.2
 
 
 class Aside:
@@ -37,7 +42,11 @@ class Aside:
                 done.set_result(result)
 
         self._calls.put(run)
-        return done.result(timeout_s)
+        give_up_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        # Python misses a signal that comes just before a wait begins; so no wait is long.
+        while not done.done() and (left_s := give_up_s - time.monotonic()) > 0:
+            wait([done], min(left_s, _WAIT_S))
+        return done.result(0)
 
     def _main(self) -> None:
         while True:

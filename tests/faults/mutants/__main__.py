@@ -79,7 +79,11 @@ def run_mutant(original: Path, mutant: Mutant) -> TestRun:
     text = mutant.patched(original)
     tree = original.with_name(mutant.name)
     shutil.copytree(original, tree, symlinks=True)
-    (tree / mutant.file).write_text(text, encoding="utf-8")
+    patched = tree / mutant.file
+    patched.write_text(text, encoding="utf-8")
+    # Python takes compiled code as current if the size and the second of the change are the same.
+    for compiled in patched.parent.glob(f"__pycache__/{patched.stem}.*.pyc"):
+        compiled.unlink()
     try:
         return TestRun(tree, [mutant.test])
     finally:
