@@ -260,6 +260,7 @@ class KafkaStreams:
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
         if self._application.telemetry is not None:
+            self._application.measuring.is_wanted = True
             self._application.telemetry.begin(self.view.families)
         try:
             goes_on = self._hooks.start(self._state.stopping.is_set)

@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from tidewheel.streams.config.client_properties import unchecked_certificates
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
-from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings, redact
+from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings, Config, redact
+from tidewheel.streams.kafka.client.statistics import ClientStatistics
 from tidewheel.streams.kafka.client.waits import OnWait
 from tidewheel.streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
 from tidewheel.streams.kafka.consumers.consumer import KafkaInputReader, KafkaRecordSource
 from tidewheel.streams.kafka.consumers.fixed_claim import FixedClaim
-from tidewheel.streams.kafka.producers.producer import no_wait
+from tidewheel.streams.kafka.producers.producer import no_wait, not_measured
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 
@@ -28,6 +30,8 @@ class KafkaClients:
         consumer: librdkafka properties; `producer` and `admin` likewise. Values may be `env:NAME`,
             `file:/path`, and for callbacks `module:name`, resolved per client.
         on_wait: For the watchdog: called twice a second while a producer waits for the cluster.
+        statistics: Collects the statistics of the source consumer and the producers; None: none. These
+            clients must then be polled, also while they are idle.
 
     Raises:
         ConfigError: A property was given that Tidewheel sets itself.
@@ -43,7 +47,9 @@ class KafkaClients:
         producer: Mapping[str, Any] | None = None,
         admin: Mapping[str, Any] | None = None,
         on_wait: Callable[[], None] = no_wait,
+        statistics: ClientStatistics | None = None,
     ) -> None:
+        self._statistics = statistics
         self.settings = ClientSettings(
             bootstrap_servers=bootstrap_servers,
             application_id=application_id,
@@ -65,7 +71,7 @@ class KafkaClients:
                 _LOGGER.info("%s settings: %s", kind, redact(properties))
 
     def source(self) -> KafkaRecordSource:
-        return KafkaRecordSource(self.settings.source())
+        return KafkaRecordSource(self._measured("consumer")(self.settings.source()))
 
     def input_reader(self) -> KafkaInputReader:
         return KafkaInputReader(self.settings.input_again())
@@ -79,10 +85,13 @@ class KafkaClients:
             transaction_timeout_ms,
             call_timeout_s=call_timeout_s,
             on_wait=self._on_wait,
+            measured=self._measured("producer"),
         )
 
     def sink_producer(self) -> KafkaSinkProducer:
-        return KafkaSinkProducer(self.settings, on_wait=self._on_wait)
+        return KafkaSinkProducer(
+            self.settings, on_wait=self._on_wait, measured=self._measured("sink-producer")
+        )
 
     def admin(self, *, timeout_s: float = 30.0, on_wait: OnWait | None = None) -> KafkaAdmin:
         return KafkaAdmin(self.settings, timeout_s=timeout_s, on_wait=on_wait)
@@ -95,6 +104,10 @@ class KafkaClients:
 
     def global_reader(self) -> KafkaGlobalReader:
         return KafkaGlobalReader(self.settings.changelog())
+
+    def _measured(self, client: str) -> Callable[[Config], Config]:
+        statistics = self._statistics
+        return not_measured if statistics is None else partial(statistics.added_to, client)
 
 
 def _warnings(properties_by_kind: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:

@@ -43,6 +43,7 @@ def worker_app(
             None, all are accepted.
         is_announced: True if the process's address in the group leads here.
     """
+    view.application.measuring.is_wanted = True
     answers = _Answers(view)
     queries = QueryRoutes(view, is_announced=is_announced)
 

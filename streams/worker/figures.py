@@ -12,11 +12,14 @@ import msgspec
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.rocksdb.task_database import FIGURES, TaskDatabase
+from tidewheel.streams.kafka.client.statistics import ClientStatistics
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
+from tidewheel.streams.worker.client_figures import client_families
 from tidewheel.streams.worker.stream_thread import StreamThread
 from tidewheel.tasks.calls.call_watch import longest_ms
-from tidewheel.tasks.figures import Family, HistogramValues, Kind, Labels
+from tidewheel.tasks.figures import Family, HistogramValues, Kind, Labels, LatencyValues
 from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.processing.engine.node_counts import EMISSIONS
 from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.task.state_manager import StateManager
 
@@ -31,6 +34,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     state: KafkaStreamsState
     uptime_s: float
+    now_ms: int
     restore_latency: HistogramValues
 
 
@@ -41,9 +45,10 @@ def families(threads: Sequence[StreamThread], process: ProcessFigures) -> list[F
         *_client(threads, process),
         *_threads(workers),
         *_tasks(workers),
-        *_nodes(workers),
+        *_nodes(workers, process.now_ms),
         *_stores(workers),
         *_global_stores(threads),
+        *client_families(_statistics(threads)),
     ]
     left_out = sum(max(len(family.samples) - SAMPLES_MAX, 0) for family in found)
     limited = [
@@ -58,6 +63,15 @@ def families(threads: Sequence[StreamThread], process: ProcessFigures) -> list[F
 
 def _slot(thread: StreamThread) -> str:
     return _UNSLOTTED if thread.slot is None else str(thread.slot)
+
+
+def _statistics(threads: Sequence[StreamThread]) -> list[tuple[str, ClientStatistics]]:
+    lives = [(_slot(thread), thread.life) for thread in threads]
+    return [
+        (slot, life.statistics)
+        for slot, life in lives
+        if life is not None and life.statistics is not None
+    ]
 
 
 def _client(threads: Sequence[StreamThread], process: ProcessFigures) -> Iterator[Family]:
@@ -212,21 +226,64 @@ def _tasks(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
     )
 
 
-def _nodes(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+#: Figure, text, and value of each latency.
+_LATENCIES: Final[tuple[tuple[str, str, Callable[[LatencyValues], float]], ...]] = (
+    ("avg", "Average", lambda latency: latency.average),
+    ("min", "Shortest", lambda latency: latency.least),
+    ("max", "Longest", lambda latency: latency.most),
+)
+
+
+def _nodes(workers: Sequence[tuple[str, StreamWorker]], now_ms: int) -> Iterator[Family]:
+    counters = {
+        (slot, str(task_id)): task.counters
+        for slot, worker in workers
+        for task_id, task in list(worker.tasks.items())
+    }
     yield Family(
         "node-dropped-records-total",
         "counter",
         "Records that an operator dropped, by reason",
         ("slot", "task", "node", "reason"),
         {
-            (slot, str(task_id), node, reason): drop.count
-            for slot, worker in workers
-            for task_id, task in list(worker.tasks.items())
-            for (node, reason), drop in task.counters.drops.items()
+            (*labels, node, reason): drop.count
+            for labels, of_task in counters.items()
+            for (node, reason), drop in of_task.drops.items()
         },
     )
+    nodes = {
+        (*labels, node): counts
+        for labels, of_task in counters.items()
+        for node, counts in of_task.nodes.items()
+    }
+    of_node = ("slot", "task", "node")
+    processed = {labels: counts.processed for labels, counts in nodes.items()}
+    text = "Records that arrived at a node"
+    yield Family("node-process-total", "counter", text, of_node, processed)
+    for name in EMISSIONS:
+        emitted = {
+            labels: counts.emitted for labels, counts in nodes.items() if counts.emission == name
+        }
+        yield Family(f"node-{name}", "counter", _EMISSION_TEXTS[name], of_node, emitted)
+    latencies = {
+        labels: values
+        for labels, counts in nodes.items()
+        if (values := counts.latency.values(now_ms)) is not None
+    }
+    for name, adjective, value_of in _LATENCIES:
+        yield Family(
+            f"node-record-e2e-latency-{name}-seconds",
+            "gauge",
+            f"{adjective} time from a record's timestamp to its arrival, over the last 30 to 60 s",
+            of_node,
+            {labels: value_of(values) / 1000 for labels, values in latencies.items()},
+        )
 
 
+_EMISSION_TEXTS: Final = {
+    "suppression-emit-total": "Rows that suppress emitted",
+    "emitted-records-total": "Final results of windows that closed",
+}
 _BYTES: Final = {
     "block-cache-capacity",
     "block-cache-usage",

@@ -21,6 +21,7 @@ from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.state_stores.user_code import located
 from tidewheel.streams.errors import FencedError
+from tidewheel.streams.kafka.client.statistics import ClientStatistics
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.processes.watchdog.link import WatchdogLink
 from tidewheel.streams.worker.application.application import Application
@@ -104,6 +105,7 @@ class WorkerLife:
         self.worker: StreamWorker | None = None
         self.globals: RunningGlobalStores | None = None
         self.membership: GroupMembership | None = None
+        self.statistics = ClientStatistics() if application.measuring.is_wanted else None
         self._producer: TransactionalProducer | None = None
         self._watch: PlanWatch | None = None
         self.outdated = False
@@ -171,7 +173,7 @@ class WorkerLife:
         application = self._application
         config = application.config
         self._loop_thread = threading.current_thread()
-        clients = make_clients(config, self._show_progress)
+        clients = make_clients(config, self._show_progress, self.statistics)
         slot = self._claim_slot()
         admin = clients.admin(timeout_s=application.options.patience_s)
         stack.callback(admin.close)
@@ -221,6 +223,7 @@ class WorkerLife:
             factor=config.parallelising_factor,
             global_stores={} if self.globals is None else self.globals.stores.views,
             tracer=None if application.telemetry is None else application.telemetry.tracer,
+            measures_latency=application.measuring.is_wanted,
         )
         self._watch = PlanWatch(
             plan,

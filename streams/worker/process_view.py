@@ -80,6 +80,7 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
         process = ProcessFigures(
             state=self.state(),
             uptime_s=self.uptime_s(),
+            now_ms=self.application.clock.now_ms(),
             restore_latency=self.restore_times.latency.values,
         )
         return families(self.threads(), process)

@@ -478,6 +478,12 @@ class Committer:
         )
         return answer == "continue"
 
+    def serve(self) -> None:
+        """Let idle producers deliver their events; no commit may be in progress."""
+        self.producer.serve()
+        if self._collector.sink_producer is not None:
+            self._collector.sink_producer.serve()
+
     def close(self) -> None:
         self.producer.close()
 

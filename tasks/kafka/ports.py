@@ -147,6 +147,10 @@ class TransactionalProducer(Protocol):
         """Fence earlier producers of the id, abort their open transaction. Called once, first."""
         ...
 
+    def serve(self) -> None:
+        """Deliver the client's log lines and statistics, which pile up otherwise; doesn't wait."""
+        ...
+
     def begin(self) -> None:
         """Open a transaction. Until `commit` the caller must not wait for user code."""
         ...
@@ -212,6 +216,10 @@ class SinkProducer(Protocol):
     """Idempotent producer of at_least_once for sinks and dead letters."""
 
     def produce(self, columns: OutputColumns) -> None: ...
+
+    def serve(self) -> None:
+        """Deliver the client's events; doesn't wait."""
+        ...
 
     def flush(self) -> list[FailedDelivery]:
         """Wait for all acknowledgements; return failed records once each.

@@ -132,7 +132,9 @@ class CommitDriver:
         start_s = self._clock.monotonic_s()
         can_run_ahead = self.can_run_ahead
         work = self._collect()
-        if work is not None:
+        if work is None:
+            self.round.committer.serve()
+        else:
             self.round.prepare(work, background or (self._background if can_run_ahead else run_now))
         self.schedule.record_prepare(start_s, self._clock.monotonic_s(), is_empty=work is None)
         if not can_run_ahead:

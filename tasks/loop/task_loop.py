@@ -128,6 +128,7 @@ class TaskLoop:
     def _fetch(self) -> None:
         self.deleted_topics.check()
         if not self.work.owners:
+            self.deleted_topics.fetch((), lambda: 0.0)  # Delivers the consumer's statistics.
             self.wake.wait(self.idle_s())
             self.wake.clear()
             return

@@ -140,6 +140,7 @@ class FakeTransactionalProducer:
         self._positions: dict[TopicPartition, int] = {}
         self._ended: FencedError | CommitOutcomeUnknownError | None = None
         self.closed = False
+        self.served = 0
 
     @property
     def transactional_id(self) -> str:
@@ -152,6 +153,10 @@ class FakeTransactionalProducer:
     def init(self) -> None:
         with self._broker.lock:
             self._epoch = self._broker.init_producer(self._transactional_id)
+
+    def serve(self) -> None:
+        """Count the calls."""
+        self.served += 1
 
     def begin(self) -> None:
         self._check_usable()
@@ -280,6 +285,7 @@ class FakeSinkProducer:
         self._broker = broker
         self._failed: list[FailedDelivery] = []
         self.closed = False
+        self.served = 0
 
     def produce(self, columns: OutputColumns) -> None:
         assert not self.closed, "use after close"
@@ -298,6 +304,10 @@ class FakeSinkProducer:
                         columns=columns, index=index, error=error, retriable=bool(retriable)
                     )
                 )
+
+    def serve(self) -> None:
+        """Count the calls."""
+        self.served += 1
 
     def flush(self) -> list[FailedDelivery]:
         failed, self._failed = self._failed, []

@@ -32,6 +32,10 @@ DeliveryCallback = Callable[[KafkaError | None, Message], None]
 def no_wait() -> None: ...
 
 
+def not_measured(config: Config) -> Config:
+    return config
+
+
 class RefusedError(Exception):
     def __init__(self, index: int, error: KafkaError) -> None:
         super().__init__(index, error)

@@ -22,6 +22,7 @@ from tidewheel.streams.kafka.producers.producer import (
     RefusedError,
     StalledError,
     no_wait,
+    not_measured,
 )
 from tidewheel.tasks.kafka.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
@@ -44,8 +45,15 @@ class _RecordError(NamedTuple):
 class KafkaSinkProducer:
     """Producer of sink records and dead letters outside transactions, for one thread."""
 
-    def __init__(self, settings: ClientSettings, *, on_wait: Callable[[], None] = no_wait) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        on_wait: Callable[[], None] = no_wait,
+        measured: Callable[[Config], Config] = not_measured,
+    ) -> None:
         self._settings = settings
+        self._measured = measured
         self._on_wait = on_wait
         self._reports: list[tuple[KafkaError, Message]] = []
         self._sent: list[OutputColumns] = []
@@ -57,6 +65,9 @@ class KafkaSinkProducer:
         self._sent.append(columns)
         refused = self._send(columns, 0, len(columns))
         self._refused |= {(number, index): error for index, error in refused.items()}
+        self._producer.serve()
+
+    def serve(self) -> None:
         self._producer.serve()
 
     def flush(self) -> list[FailedDelivery]:
@@ -119,7 +130,7 @@ class KafkaSinkProducer:
         self._producer.drop()
 
     def _make(self) -> ProducerClient:
-        config: Config = self._settings.sink() | {"on_delivery": self._on_failure}
+        config = self._measured(self._settings.sink()) | {"on_delivery": self._on_failure}
         log = ClientLog(config["client.id"], with_debug="debug" in config)
         return ProducerClient(config, log, stall_timeout_s=_FLUSH_TIMEOUT_S, on_wait=self._on_wait)
 

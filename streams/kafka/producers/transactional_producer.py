@@ -32,7 +32,7 @@ from tidewheel.streams.kafka.client.failures import (
     outcome_of,
     refusal_in,
 )
-from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.client.settings import ClientSettings, Config
 from tidewheel.streams.kafka.consumers.offsets_readers import own_partition
 from tidewheel.streams.kafka.producers.producer import (
     GuardedCall,
@@ -41,6 +41,7 @@ from tidewheel.streams.kafka.producers.producer import (
     StalledError,
     StuckError,
     no_wait,
+    not_measured,
 )
 from tidewheel.streams.kafka.producers.refused_search import BATCH_BYTES, RefusedSearch
 from tidewheel.streams.kafka.producers.trial_producer import TrialProducer
@@ -76,11 +77,12 @@ class KafkaTransactionalProducer:
         *,
         call_timeout_s: float = 30.0,
         on_wait: Callable[[], None] = no_wait,
+        measured: Callable[[Config], Config] = not_measured,
     ) -> None:
         self._settings = settings
         self._transactional_id = transactional_id
         self._timeout_s = call_timeout_s
-        config = settings.transactional(transactional_id, transaction_timeout_ms)
+        config = measured(settings.transactional(transactional_id, transaction_timeout_ms))
         self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
         self._producer = ProducerClient(
             config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
@@ -118,6 +120,10 @@ class KafkaTransactionalProducer:
                 f"producer {self._transactional_id}: can't start its first transaction on "
                 f"{self._settings.bootstrap_servers}: {error.name()}: {error.str()}; {next_step(error)}"
             ) from exception
+
+    def serve(self) -> None:
+        if self._ended is None:  # An ended client is gone; the next call reports it.
+            self._producer.serve()
 
     def begin(self) -> None:
         self._check_usable()

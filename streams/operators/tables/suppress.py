@@ -67,6 +67,7 @@ class _Emitted(msgspec.Struct):
 
 class Suppress(MaterializedOperator):
     expands = True
+    emission = "suppression-emit-total"
     needs_whole_task = "it holds rows back by the time and the number of all keys"
 
     def __init__(

@@ -113,6 +113,7 @@ class WindowedOperator(MaterializedOperator):
         self._fold = fold
         self._on_close = emit == "on_window_close"
         if self._on_close:
+            self.emission = "emitted-records-total"
             self.needs_whole_task = "it emits when windows close, which one key range can't detect"
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME

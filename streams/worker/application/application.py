@@ -34,6 +34,13 @@ class Announced:
         self.endpoint: str | None = None
 
 
+class Measuring:
+    """Tells workers to collect figures that cost something; set before the start."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+
+
 class Telemetry(Protocol):
     """Reports of a process to a telemetry system; the calls never raise."""
 
@@ -72,6 +79,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     event_loop: WorkerLoop = msgspec.field(default_factory=WorkerLoop)
     announced: Announced = msgspec.field(default_factory=Announced)
     telemetry: Telemetry | None = None
+    measuring: Measuring = msgspec.field(default_factory=Measuring)
 
     @property
     def endpoint(self) -> str | None:

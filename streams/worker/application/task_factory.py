@@ -32,6 +32,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         record_by_record: Process records singly; tests compare batches with it.
         tracer: Tracer of batches and operators; None for none.
+        measures_latency: Measure the latency of records at sources and sinks.
         factor: Most key ranges (parallel parts) per task.
     """
 
@@ -45,6 +46,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     factor: int = 1
     global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     tracer: BatchTracer | None = None
+    measures_latency: bool = False
 
     def __call__(
         self,
@@ -87,6 +89,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
                 global_stores=self.global_stores,
                 record_by_record=self.record_by_record,
                 tracer=self.tracer,
+                measures_latency=self.measures_latency,
             ),
             collector=collector,
             policy=policy,

@@ -16,6 +16,7 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.client_properties import CLIENT_KINDS
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.graph.store_identity import named_operators
+from tidewheel.streams.kafka.client.statistics import ClientStatistics
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
 from tidewheel.streams.worker.application.application import Application
@@ -41,7 +42,11 @@ _log = logging.getLogger("tidewheel")
 EARLY_MS = 25
 
 
-def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
+def make_clients(
+    config: StreamsConfig,
+    on_wait: Callable[[], None] = lambda: None,
+    statistics: ClientStatistics | None = None,
+) -> KafkaClients:
     """Return the client factory; `on_wait` is called while a producer waits for brokers."""
     # Consumers read from brokers of the same rack. The user's properties win.
     rack = {} if config.rack_id is None else {"client.rack": config.rack_id}
@@ -52,6 +57,7 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
         producer=config.client_properties("producer"),
         admin=config.client_properties("admin"),
         on_wait=on_wait,
+        statistics=statistics,
     )
 
 

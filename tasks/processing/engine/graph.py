@@ -18,6 +18,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     SubtopologySpec,
 )
 from tidewheel.tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.processor_node import (
     DownstreamError,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 
 class Node:
-    __slots__ = ("children", "name", "numbers_children", "operator", "steps", "work")
+    __slots__ = (
+        "children", "counts", "emits", "name", "numbers_children", "operator", "steps", "work",
+    )  # fmt: skip
 
     def __init__(self, name: str, operator: Operator | None) -> None:
         self.name = name
@@ -44,6 +47,8 @@ class Node:
         self.steps = operator.steps if operator is not None and operator.awaits() else None
         self.children: list[Node] = []
         self.numbers_children = False
+        self.counts = NodeCounts("" if operator is None else operator.emission)
+        self.emits = bool(self.counts.emission)
 
 
 SinkFactory = Callable[[SinkSpec], Operator]
@@ -56,7 +61,8 @@ class TaskGraph:
 
     `takes_joint`: accepts batches of several partitions. `calls_batches`: calls users' functions
     with many values. `has_coroutines`: calls coroutine functions, for which it has `steps`.
-    `awaits`: never blocks besides, so it can run on an event loop.
+    `awaits`: never blocks besides, so it can run on an event loop. `latency_now_ms` is the clock for
+    latencies at sources and terminal nodes; None: not measured.
     """
 
     def __init__(
@@ -67,8 +73,10 @@ class TaskGraph:
         make_context: ContextFactory,
         host: ProcessorHost,
         record_by_record: bool = False,
+        latency_now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.spec = spec
+        self._latency_now_ms = latency_now_ms
         self.batched = execution_mode(spec).batch and not record_by_record
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
@@ -77,6 +85,8 @@ class TaskGraph:
         self._make_context = make_context
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
+        if latency_now_ms is not None:
+            self._measure_terminals(latency_now_ms)
         self._turns = _depth_first(self.nodes.values())
         self._order_start = self._number_paths()
         wrapped = any(
@@ -121,6 +131,16 @@ class TaskGraph:
         self.nodes[node.name] = node
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
+
+    def _measure_terminals(self, now_ms: Callable[[], int]) -> None:
+        for node in self.nodes.values():
+            if node.operator is not None and not node.children and node.steps is None:
+                node.work = partial(_measured, node.work, node.counts, now_ms)
+
+    def _count_input(self, node: Node, batch: RecordBatch) -> None:
+        node.counts.processed += len(batch)
+        if self._latency_now_ms is not None:
+            node.counts.observe(self._latency_now_ms, batch.timestamps)
 
     def _order_flushes(self) -> None:
         """Make caches above a store or repartition topic always flush keys by last change.
@@ -206,6 +226,7 @@ class TaskGraph:
 
     def run(self, name: str, batch: RecordBatch) -> None:
         node = self.nodes[name]
+        self._count_input(node, batch)
         if self.batched:
             self._run_below(node, batch)
         else:
@@ -222,6 +243,7 @@ class TaskGraph:
         assert self._order_start is not None, "this graph does not accept joint batches"
         waiting: dict[str, list[RecordBatch]] = {}
         for name, batch, places in batches:
+            self._count_input(self.nodes[name], batch)
             batch.order = self._order_start(places)
             self._deliver(self.nodes[name], batch, waiting)
         # In the topology's order, windows run before the joins that read them.
@@ -232,13 +254,17 @@ class TaskGraph:
             return
         for node in turns:
             if (batches := waiting.pop(node.name, None)) is not None:
-                self._deliver(node, node.work(merge_in_order(batches)), waiting)
+                batch = merge_in_order(batches)
+                node.counts.processed += len(batch)
+                self._deliver(node, node.work(batch), waiting)
                 if not waiting:
                     return
 
     def _deliver(self, node: Node, output: Output, waiting: dict[str, list[RecordBatch]]) -> None:
         if output is None:
             return
+        if node.emits:
+            node.counts.emitted += _length(output)
         if isinstance(output, RecordBatch):
             if not len(output):
                 return
@@ -259,6 +285,8 @@ class TaskGraph:
             raise error.cause from error.cause.__cause__
 
     def push(self, node: Node, output: Output, child: str | None = None) -> None:
+        if node.emits:
+            node.counts.emitted += _length(output)
         records = _records(output, child)
         if isinstance(output, RecordBatch) and len(output) == 1:
             records = iter(((output, child),))
@@ -266,6 +294,7 @@ class TaskGraph:
             for target in node.children:
                 if only is not None and target.name != only:
                     continue
+                target.counts.processed += 1
                 below = target.work(record)
                 if below is not None:
                     self.push(target, below)
@@ -290,6 +319,7 @@ class TaskGraph:
 
     def steps(self, name: str, batch: RecordBatch) -> Steps[None]:
         """Run a batch like `run`, yielding each coroutine."""
+        self._count_input(self.nodes[name], batch)
         if self.batched:
             yield from self._steps_below(self.nodes[name], batch)
             return
@@ -306,11 +336,14 @@ class TaskGraph:
         for node in self._turns:
             if (batches := waiting.pop(node.name, None)) is not None:
                 merged = merge_in_order(batches)
+                node.counts.processed += len(merged)
                 steps = node.steps
                 output = node.work(merged) if steps is None else (yield from steps(merged))
                 self._deliver(node, output, waiting)
 
     def _push_steps(self, node: Node, output: Output, child: str | None) -> Steps[None]:
+        if node.emits:
+            node.counts.emitted += _length(output)
         records = _records(output, child)
         if isinstance(output, RecordBatch) and len(output) == 1:
             records = iter(((output, child),))
@@ -319,6 +352,7 @@ class TaskGraph:
                 if only is not None and target.name != only:
                     continue
                 steps = target.steps
+                target.counts.processed += 1
                 below = target.work(record) if steps is None else (yield from steps(record))
                 if below is not None:
                     yield from self._push_steps(target, below, None)
@@ -417,6 +451,20 @@ def _depth_first(nodes: Iterable[Node]) -> list[Node]:
             stack.append((node, True))
             stack.extend((child, False) for child in node.children)
     return done[::-1]
+
+
+def _measured(
+    work: OperatorWork, counts: NodeCounts, now_ms: Callable[[], int], batch: RecordBatch
+) -> Output:
+    output = work(batch)
+    counts.observe(now_ms, batch.timestamps)
+    return output
+
+
+def _length(output: Output) -> int:
+    if isinstance(output, Mapping):
+        return sum(map(len, output.values()))
+    return 0 if output is None else len(output)
 
 
 def _check_child(node: Node, child: str | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from tidewheel.tasks.processing.engine.node_counts import Emission
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps
 
@@ -71,6 +72,8 @@ class Operator(ABC):
     keys_out: KeysOut = "same"
     #: Outputs one record per input, with the same timestamp.
     keeps_times: ClassVar[bool] = False
+    #: Name of the figure that counts its results.
+    emission: Emission = ""
     #: Judges lateness by the largest timestamp so far of all records whose key is not None.
     observes_time: ClassVar[bool] = False
     #: Accepts batches that mix records of several partitions (`JointRecords`), sorted by `order`.

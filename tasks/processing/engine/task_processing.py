@@ -23,6 +23,7 @@ from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySp
 from tidewheel.tasks.processing.engine.drops import Drop, Drops
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, node_failure
 from tidewheel.tasks.processing.engine.graph import TaskGraph
+from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.processing.engine.operator import LateLetter, Operator
 from tidewheel.tasks.processing.engine.operator_times import OperatorTimes, TimeKeeper
 from tidewheel.tasks.processing.engine.processor_node import DownstreamError
@@ -33,7 +34,7 @@ from tidewheel.tasks.processing.engine.traced_graph import BatchTracer, TracedGr
 
 
 class TaskCounters:
-    __slots__ = ("dropped", "drops", "expired", "processed", "punctuations", "skipped")
+    __slots__ = ("dropped", "drops", "expired", "nodes", "processed", "punctuations", "skipped")
 
     def __init__(self) -> None:
         #: Replaced by a new dict, never changed, because other threads read it.
@@ -44,6 +45,8 @@ class TaskCounters:
         self.dropped = 0
         self.skipped = 0
         self.punctuations = 0
+        #: Counts of each node, by name; the graph's own.
+        self.nodes: dict[str, NodeCounts] = {}
 
     def add(self, other: "TaskCounters") -> None:
         self.processed += other.processed
@@ -53,6 +56,8 @@ class TaskCounters:
         self.expired += other.expired
         for (node, reason), drop in other.drops.items():
             self.record_drop(node, reason, drop)
+        for name, counts in other.nodes.items():
+            self.nodes.setdefault(name, NodeCounts()).add(counts)
 
     def record_drop(self, node: str, reason: str, drop: Drop) -> None:
         drops = dict(self.drops)
@@ -67,6 +72,7 @@ class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the application for nodes and processors.
 
     `record_by_record` forces that mode, with which tests compare batches. `tracer`: None for none.
+    `measures_latency`: of records at sources and sinks.
     """
 
     application_id: str
@@ -78,6 +84,7 @@ class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     record_by_record: bool = False
     tracer: BatchTracer | None = None
+    measures_latency: bool = False
 
 
 class TaskProcessing:
@@ -111,7 +118,9 @@ class TaskProcessing:
             make_context=partial(_TaskNodeContext, self),
             host=self,
             record_by_record=setting.record_by_record,
+            latency_now_ms=setting.now_ms if setting.measures_latency else None,
         )
+        self.counters.nodes = {name: node.counts for name, node in self.graph.nodes.items()}
 
     def _graph_class(self) -> Callable[..., TaskGraph]:
         tracer = self.setting.tracer

@@ -61,6 +61,8 @@ class Group:
             http_port=0,
             http_token=TOKEN,
             num_standby_replicas=1,
+            consumer={"statistics.interval.ms": 500},
+            producer={"statistics.interval.ms": 500},
         )
         self.apps = [
             KafkaStreams(topology(self.topic, self.names).build(self.config), self.config)
@@ -269,3 +271,32 @@ def test_metrics_have_the_figures_of_tasks_stores_and_commits(group: Group) -> N
     assert processed >= 3 * len(USERS)
     assert keys >= len(USERS)
     assert slots == {"0", "1"}
+
+
+def test_metrics_have_the_figures_of_nodes_and_of_kafkas_clients(group: Group) -> None:
+    users = len(USERS)
+
+    def total(name: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for app in group.apps
+            for family in text_string_to_metric_families(fetch(app, "/metrics")[1].decode())
+            for sample in family.samples
+            if sample.name == f"tidewheel_{name}" and labels.items() <= sample.labels.items()
+        )
+
+    until(
+        lambda: total("consumer_records_consumed_total", client="consumer") > 3 * users,
+        "the consumers have reported their records",
+    )
+    until(
+        lambda: total("producer_record_send_total", client="producer") >= users,
+        "the producers have reported changelog records",
+    )
+    assert total("consumer_connection_count") > 0
+    assert total("consumer_incoming_byte_total") > total("consumer_bytes_consumed_total") > 0
+    assert total("producer_buffer_available_bytes") > 0
+    assert total("consumer_records_lag", topic=group.topic) >= 0
+    assert total("client_statistics_errors_total") == 0
+    assert total("node_process_total", node="KSTREAM-SOURCE-0000000000") >= 3 * users
+    assert total("node_record_e2e_latency_max_seconds") > 0

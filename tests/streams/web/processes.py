@@ -26,7 +26,7 @@ def task(**figures: float) -> Any:
     values = dict.fromkeys(names, 0.0) | {name.replace("_", "-"): n for name, n in figures.items()}
     return SimpleNamespace(
         figures=SimpleNamespace(metrics=lambda: values, dropped=0, skipped=0),
-        counters=SimpleNamespace(drops={}),
+        counters=SimpleNamespace(drops={}, nodes={}),
         stores=SimpleNamespace(specs={}),
     )
 

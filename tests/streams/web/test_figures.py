@@ -16,10 +16,14 @@ from tidewheel.streams.worker.figures import ProcessFigures, families
 from tidewheel.streams.worker.process_view import RestoreTimes
 from tidewheel.tasks.figures import LATENCY_S, Histogram
 from tidewheel.tasks.processing.engine.drops import Drop
+from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 PROCESS = ProcessFigures(
-    state=KafkaStreamsState.RUNNING, uptime_s=3.5, restore_latency=Histogram(LATENCY_S).values
+    state=KafkaStreamsState.RUNNING,
+    uptime_s=3.5,
+    now_ms=100_000,
+    restore_latency=Histogram(LATENCY_S).values,
 )
 
 
@@ -65,9 +69,27 @@ def test_commit_durations_are_a_histogram() -> None:
 
 def test_drops_are_counted_by_task_operator_and_reason() -> None:
     dropping = task()
-    dropping.counters = SimpleNamespace(drops={("JOIN-1", "null key"): Drop(4, None)})
+    dropping.counters = SimpleNamespace(drops={("JOIN-1", "null key"): Drop(4, None)}, nodes={})
     found = samples([thread(0, {TaskId(0, 0): dropping}, {})])
     assert found["tidewheel_node_dropped_records_total", "JOIN-1", "null key", "0", "0_0"] == 4
+
+
+def test_nodes_have_counts_and_the_latency_of_the_last_minute() -> None:
+    counted, late, idle = NodeCounts("suppression-emit-total"), NodeCounts(), NodeCounts()
+    counted.processed, counted.emitted = 9, 2
+    late.latency.observe(90_000, [88_000, 89_000])
+    idle.latency.observe(40_000, [1])
+    busy = task()
+    busy.counters = SimpleNamespace(drops={}, nodes={"S": counted, "SINK": late, "OLD": idle})
+    found = samples([thread(1, {TaskId(0, 2): busy}, {})])
+    assert found["tidewheel_node_process_total", "S", "1", "0_2"] == 9
+    emitted = {n: v for n, v in found.items() if n[0] == "tidewheel_node_suppression_emit_total"}
+    assert emitted == {("tidewheel_node_suppression_emit_total", "S", "1", "0_2"): 2}
+    latency = "tidewheel_node_record_e2e_latency"
+    assert found[f"{latency}_avg_seconds", "SINK", "1", "0_2"] == 1.5
+    assert found[f"{latency}_min_seconds", "SINK", "1", "0_2"] == 1
+    assert found[f"{latency}_max_seconds", "SINK", "1", "0_2"] == 2
+    assert (f"{latency}_max_seconds", "OLD", "1", "0_2") not in found
 
 
 def test_one_state_is_set() -> None:
@@ -91,7 +113,9 @@ def test_names_are_those_that_prometheus_accepts_and_each_has_one_family() -> No
     names = [family.name for family in found]
     assert len(set(names)) == len(names)
     for family in found:
-        assert re.fullmatch(r"(client|thread|task|node|store)(-[a-z0-9]+)+", family.name)
+        assert re.fullmatch(
+            r"(client|thread|task|node|store|consumer|producer)(-[a-z0-9]+)+", family.name
+        )
         assert family.name.endswith("-total") is (family.kind == "counter")
 
 

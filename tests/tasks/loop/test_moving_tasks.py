@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fakes.clients import FakeTransactionalProducer
-from tests.tasks.loop.group_bench import GroupBench, Host, granted
+from tests.tasks.loop.group_bench import GroupBench, Host, IdleReader, granted
 from tests.tasks.loop.test_stream_worker import counting
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import (
@@ -18,6 +18,7 @@ from tidewheel.rebalance.protocol.orders import (
     WorkerStatus,
 )
 from tidewheel.tasks.loop import task_manager
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 CHANGELOG = "app-counts-changelog"
 
@@ -301,3 +302,20 @@ def test_F1_an_unknown_position_is_no_end_for_the_next_owner(
         fill(group, "c")
         processed(group, second)
         assert group.outputs() == {"a": [1, 2], "b": [1], "c": [1, 2]}
+
+
+def test_a_worker_without_tasks_polls_its_consumer_whose_events_pile_up_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polls: list[float] = []
+
+    def poll(_: IdleReader, _most: int, timeout_s: float) -> list[SourceRecords]:
+        polls.append(timeout_s)
+        return []
+
+    monkeypatch.setattr(IdleReader, "poll", poll)
+    with bench() as group:
+        host = group.host("a")
+        host.until(lambda: len(polls) > 1, "polls of the idle consumer")
+        assert not host.worker.tasks
+    assert set(polls) == {0.0}

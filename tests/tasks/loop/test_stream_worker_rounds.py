@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.broker import CommitFate
-from tests.tasks.loop.bench import APP, Bench, Source
+from tests.tasks.loop.bench import APP, Bench, Producer, Sinks, Source
 from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
 from tidewheel import (
     Processor,
@@ -43,6 +43,24 @@ def test_a_failed_purge_does_not_stop_the_worker() -> None:
     assert bench.live()
     assert calls
     assert counts_of(bench) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_idle_producers_deliver_their_events_while_no_commit_is_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(counting(), {"in": 1, "out": 1}, guarantee="at_least_once")
+    served: list[tuple[str, CommitState]] = []
+    workers: list[StreamWorker] = []
+    bench.at_poll.append(lambda worker, _: workers.append(worker))
+    for name, kind in (("producer", Producer), ("sinks", Sinks)):
+
+        def serve(_: Any, name: str = name) -> None:
+            state = workers[-1]._loop.commits.state if workers else CommitState.NONE
+            served.append((name, state))
+
+        monkeypatch.setattr(kind, "serve", serve)
+    assert bench.live()
+    assert {("producer", CommitState.NONE), ("sinks", CommitState.NONE)} == set(served)
 
 
 # -- pace -------------------------------------------------------------------------------------------------------------

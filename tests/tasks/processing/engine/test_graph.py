@@ -156,6 +156,7 @@ def run(shape: Shape, values: list[int], *, record_by_record: bool) -> dict[str,
         ),
     )
     graph.close()
+    seen["processed"] = [(name, node.counts.processed) for name, node in graph.nodes.items()]
     return seen
 
 
@@ -165,6 +166,31 @@ def test_every_node_sees_the_same_records_in_the_same_order(
     shape: Shape, values: list[int]
 ) -> None:
     assert run(shape, values, record_by_record=False) == run(shape, values, record_by_record=True)
+
+
+def test_latencies_are_those_of_sources_and_sinks() -> None:
+    now_ms = iter([5_000, 6_000, 7_000])
+    spec = SubtopologySpec(
+        id=0,
+        nodes=(
+            SourceSpec(name="in", topics=("in",), **BYTES),
+            ProcessorSpec(name="a", supplier=OperatorSupplier(Pass), parents=("in",)),
+            SinkSpec(name="out", topic="t", parents=("a",), **BYTES),
+        ),
+        stores=(),
+    )
+    graph = TaskGraph(
+        spec,
+        make_sink=lambda spec: Collecting([]),
+        make_context=lambda name: Context(),  # type: ignore[arg-type,return-value]
+        host=Host(),  # type: ignore[arg-type]
+        latency_now_ms=lambda: next(now_ms),
+    )
+    graph.init()
+    source = SourceRecords("in", 0, range(2), [None] * 2, [None] * 2, range(2), None)
+    graph.run("in", RecordBatch([None] * 2, [(1,), (2,)], [900, 950], None, range(2), source))
+    found = {name: node.counts.latency.values(9_000) for name, node in graph.nodes.items()}
+    assert found == {"in": (4_100.0, 4_100, 4_100), "a": None, "out": (5_100.0, 5_100, 5_100)}
 
 
 def test_a_stream_merged_with_itself_gives_each_record_twice_in_a_row() -> None:
