@@ -34,8 +34,8 @@ class AvroValues:
         self._read = fastavro.schemaless_reader
         self.schema = _parsed(schema, named or {})
         self._named = {named_type["name"]: named_type for named_type in _named_types(self.schema)}
-        self._has_maps = any(_kind(part) == "map" for part in _parts(self.schema))
-        self.is_bytes = _kind(self.schema) == "bytes"
+        self._has_maps = any(kind_of(part) == "map" for part in _parts(self.schema))
+        self.is_bytes = kind_of(self.schema) == "bytes"
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
@@ -44,15 +44,25 @@ class AvroValues:
         Raises `CodecError` if there is none.
         """
         try:
-            self._validation.validate(value, self.schema, raise_errors=True)
-            if not self._may_change or self._reads_back(value, self.schema):
+            is_valid = self._is_valid(value)
+            if is_valid and not self._may_change:
                 return value
-            branched = self._branched(value, self.schema)
-            if self._reads_back(branched, self.schema, value):
-                return branched
+            # fastavro's validation does not know the branches "map" and "array", which it writes.
+            if is_valid or self._refusal(value, self.schema, "$") is None:
+                if self._reads_back(value, self.schema):
+                    return value
+                branched = self._branched(value, self.schema)
+                if self._reads_back(branched, self.schema, value):
+                    return branched
         except Exception:  # noqa: BLE001, S110 - fastavro raises what Python does; the walk below finds the place
             pass
         raise CodecError(self.refusal(value))
+
+    def _is_valid(self, value: Any) -> bool:
+        try:
+            return bool(self._validation.validate(value, self.schema, raise_errors=True))
+        except Exception:  # noqa: BLE001 - fastavro raises what Python does
+            return False
 
     def checked_payload(self, value: Any) -> bytes:
         """Return a value of schema "bytes" as raw bytes: registry records have no length prefix."""
@@ -92,11 +102,27 @@ class AvroValues:
             f"at {root}: it would not be read back equal"
         )
 
+    def accepts(self, value: Any, branch: Any) -> bool:
+        """Return True if a union's branch keeps this value unchanged."""
+        return (
+            self._fits(value, self.resolved(branch)) and self._refusal(value, branch, "$") is None
+        )
+
+    def refused(self, value: Any, schema: Any, path: str) -> str:
+        """Return the place and cause for which a part of the schema refuses a value."""
+        return self._refusal(value, schema, path) or f"at {path}: it would not be read back equal"
+
+    @property
+    def root(self) -> str:
+        """Return the first step of paths in errors: a record's name, or "$"."""
+        name = self.schema.get("name", "$") if _is_a(self.schema, dict) else "$"
+        return str(name).rpartition(".")[2]
+
     def _changes(self, schema: Any) -> bool:
         """Return True if the schema may change a value that passes fastavro's validation."""
         if _is_a(schema, list):
             # Two branches may accept one value; fastavro writes the first, which may change it.
-            kinds = [_kind(self._resolved(branch)) for branch in schema]
+            kinds = [kind_of(self.resolved(branch)) for branch in schema]
             return len([kind for kind in kinds if kind != "null"]) > 1
         if _is_a(schema, dict):
             return "logicalType" in schema or schema["type"] == "array"
@@ -112,7 +138,7 @@ class AvroValues:
         written = value if written is _MISSING else written
         return bool(back == written) or self._difference(written, back, schema, "$") is None
 
-    def _resolved(self, schema: Any) -> Any:
+    def resolved(self, schema: Any) -> Any:
         return self._named.get(schema, schema) if _is_a(schema, str) else schema
 
     def _difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
@@ -120,7 +146,7 @@ class AvroValues:
 
         Filled-in defaults and 32-bit rounding are accepted.
         """
-        schema = self._resolved(schema)
+        schema = self.resolved(schema)
         text: str | None = None
         if _is_a(schema, list):
             text = self._union_difference(value, back, schema, path)
@@ -141,38 +167,37 @@ class AvroValues:
                 for index, (part, other) in enumerate(parts)
             )
             text = next((text for text in differences if text is not None), None)
-        elif _kind(schema) != "float" or not _is_rounded(value, back):
+        elif kind_of(schema) != "float" or not _is_rounded(value, back):
             text = difference(value, back, path)
         return text
 
     def _union_difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
         name, branch_value = _branch_of(value)
-        kinds = {_kind(self._resolved(branch)) for branch in schema}
+        kinds = {kind_of(self.resolved(branch)) for branch in schema}
         text: str | None = difference(branch_value, back, path)
         for branch in schema:
-            resolved = self._resolved(branch)
+            resolved = self.resolved(branch)
             if text is None:
                 break
             # A union with a double must not round to float.
-            if (name is not None and _name(branch) != name) or (
-                _kind(resolved) == "float" and "double" in kinds
+            if (name is not None and branch_name(branch) != name) or (
+                kind_of(resolved) == "float" and "double" in kinds
             ):
                 continue
             is_container = _is_a(branch_value, dict | list)
-            if is_container == (_kind(resolved) in {"record", "error", "map", "array"}):
+            if is_container == (kind_of(resolved) in {"record", "error", "map", "array"}):
                 text = self._difference(branch_value, back, branch, path)
         return text
 
     def _branched(self, value: Any, schema: Any) -> Any:
         """Return a value with each union's branch named: the first that keeps it unchanged."""
-        schema = self._resolved(schema)
+        schema = self.resolved(schema)
         if _is_a(schema, list):
             if _is_a(value, tuple) or value is None:
                 return value
             for branch in schema:
-                resolved = self._resolved(branch)
-                if self._fits(value, resolved) and self._refusal(value, branch, "$") is None:
-                    return _name(branch), self._branched(value, branch)
+                if self.accepts(value, branch):
+                    return branch_name(branch), self._branched(value, branch)
             return value
         if _is_a(value, dict):
             mapping = value
@@ -183,13 +208,13 @@ class AvroValues:
                 else part
                 for key, part in mapping.items()
             }
-        if _is_a(value, list) and _kind(schema) == "array":
+        if _is_a(value, list) and kind_of(schema) == "array":
             return [self._branched(part, schema["items"]) for part in value]
         return value
 
     def _fits(self, value: Any, schema: Any) -> bool:
         """Return False for a dict with a key that is no field, or a float that would be rounded."""
-        kind = _kind(schema)
+        kind = kind_of(schema)
         if kind in {"record", "error"} and _is_a(value, dict):
             mapping = value
             return set(mapping) <= {"-type", *(field["name"] for field in schema["fields"])}
@@ -199,10 +224,10 @@ class AvroValues:
 
     def _refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each kind of schema
         """Return the place and cause if a value does not fit or would change, else None."""
-        schema = self._resolved(schema)
+        schema = self.resolved(schema)
         if _is_a(schema, list):
             return self._union_refusal(value, schema, path)
-        match _kind(schema):
+        match kind_of(schema):
             case "record" | "error":
                 return self._record_refusal(value, schema, path)
             case "map":
@@ -257,21 +282,21 @@ class AvroValues:
     def _union_refusal(self, value: Any, schema: list[Any], path: str) -> str | None:
         name, branch_value = _branch_of(value)
         if name is not None:
-            schema = [branch for branch in schema if _name(branch) == name] or schema
+            schema = [branch for branch in schema if branch_name(branch) == name] or schema
         reasons: list[tuple[bool, str]] = []
         for branch in schema:
-            resolved = self._resolved(branch)
+            resolved = self.resolved(branch)
             refusal = self._refusal(branch_value, branch, path)
             if refusal is None:
                 return None
-            if _is_of_shape(branch_value, _kind(resolved)):
+            if _is_of_shape(branch_value, kind_of(resolved)):
                 reasons.append((refusal.startswith(f"at {path}:"), refusal))
         # A branch of the value's shape, such as a record, gives the better message. `min` prefers
         # an error inside the value to one about the whole value.
         if reasons:
             return min(reasons)[1]
         return _expected(
-            path, " or ".join(_shown(self._resolved(branch)) for branch in schema), value
+            path, " or ".join(_shown(self.resolved(branch)) for branch in schema), value
         )
 
     def _leaf_refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each reason
@@ -282,8 +307,12 @@ class AvroValues:
                 return f"at {path}: expected {_shown(schema)}, got Decimal that does not fit"
             is_valid = False
         if not is_valid:
-            return _expected(path, _shown(schema), value, kind=_kind(schema))
-        if _kind(schema) == "float" and _is_a(value, float | int) and not _is_rounded(value, value):
+            return _expected(path, _shown(schema), value, kind=kind_of(schema))
+        if (
+            kind_of(schema) == "float"
+            and _is_a(value, float | int)
+            and not _is_rounded(value, value)
+        ):
             try:
                 struct.pack("<f", value)
             except (OverflowError, struct.error):
@@ -294,7 +323,7 @@ class AvroValues:
             if _is_a(error, UnicodeEncodeError):
                 return f"at {path}: a lone surrogate, which UTF-8 can't hold"
             return f"at {path}: expected {_shown(schema)}, got {type(value).__name__} that does not fit"
-        if _kind(schema) == "float" and _is_rounded(value, back):
+        if kind_of(schema) == "float" and _is_rounded(value, back):
             return None
         text = difference(value, back, path)
         return None if text is None else f"{text}; the field is {_shown(schema)}"
@@ -391,13 +420,13 @@ def _float_bytes(value: Any) -> Any:
         return None
 
 
-def _kind(schema: Any) -> str:
+def kind_of(schema: Any) -> str:
     if _is_a(schema, list):
         return "union"
     return str(schema["type"]) if _is_a(schema, dict) else str(schema)
 
 
-def _name(schema: Any) -> Any:
+def branch_name(schema: Any) -> Any:
     if _is_a(schema, dict):
         return schema["name"] if schema["type"] in _NAMED else schema["type"]
     return schema

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urljoin
 
+from tidewheel.streams.serdes.avro_json import AvroJson
 from tidewheel.streams.serdes.avro_values import AvroValues
 from tidewheel.streams.serdes.schema_port import CodecError
 from tidewheel.streams.serdes.strict_json import dumps, loads
@@ -17,6 +18,7 @@ from tidewheel.streams.serdes.strict_json import dumps, loads
 class PlainAvro:
     def __init__(self, schema: str) -> None:
         self._values = AvroValues(schema)
+        self.json_form = AvroJson(self._values)
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
         checked = self._values.checked(value)
@@ -36,6 +38,8 @@ class PlainAvro:
 
 class PlainProtobuf:
     """Protobuf bytes with maps sorted by key, so equal messages have equal bytes."""
+
+    json_form = None
 
     def __init__(self, message_type: type[Any]) -> None:
         import_module("google.protobuf.message")
@@ -62,6 +66,8 @@ class PlainJsonSchema:
 
     `named` maps `$ref` names to texts of other schemas.
     """
+
+    json_form = None
 
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         jsonschema = import_module("jsonschema")

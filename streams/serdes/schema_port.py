@@ -19,6 +19,14 @@ class CodecError(Exception):
     """
 
 
+class JsonForm(Protocol):
+    """JSON of a format's values; both directions keep the value."""
+
+    def read(self, value: Any) -> Any: ...
+
+    def write(self, value: Any) -> Any: ...
+
+
 class SchemaCodec(Protocol):
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes: ...
 
@@ -26,6 +34,11 @@ class SchemaCodec(Protocol):
 
     def sorted_key(self, data: bytes) -> bytes:
         """Return a stored key with sorted map entries, without a registry request (ADR 14)."""
+        ...
+
+    @property
+    def json_form(self) -> JsonForm | None:
+        """Return the form of values as JSON; None if they are JSON or have an own one."""
         ...
 
 

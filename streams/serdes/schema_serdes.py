@@ -84,6 +84,20 @@ class _SchemaSerde(Serde[Any]):
             registry = registry_formats().portable_registry(registry)
         return _unpickle, (kind, source, message_type, registry, self._is_key)
 
+    def from_plain(self, value: Any, /) -> Any:
+        form = self._codec.json_form
+        if form is None:
+            return value
+        try:
+            return form.read(value)
+        except CodecError as error:
+            raise self.failed("serialise", "", str(error)) from None
+
+    def to_plain(self, value: Any, /) -> Any:
+        """Return a decoded value in the form that `from_plain` reads."""
+        form = self._codec.json_form
+        return value if form is None else form.write(value)
+
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         expected = self._instance_of
         if expected is not None and not isinstance(value, expected):
@@ -101,6 +115,11 @@ class _SchemaSerde(Serde[Any]):
         except CodecError as error:
             reason = f"{len(data)} bytes, {error}"
         raise self.failed("deserialise", topic, reason)
+
+
+def plain_value(serde: Serde[Any], value: Any) -> Any:
+    """Return a value as the JSON that the serde's `from_plain` reads, if its format has one."""
+    return serde.to_plain(value) if isinstance(serde, _SchemaSerde) else value
 
 
 def avro_serde(

@@ -33,10 +33,12 @@ from tidewheel.streams.kafka.registry.protobuf_writers import (
     message_name,
 )
 from tidewheel.streams.kafka.registry.schema_references import NOT_FOUND, References
+from tidewheel.streams.serdes.avro_json import AvroJson
 from tidewheel.streams.serdes.avro_values import AvroValues, sorted_maps
 from tidewheel.streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
 from tidewheel.streams.serdes.schema_port import (
     CodecError,
+    JsonForm,
     Reference,
     Registry,
     SchemaCodec,
@@ -126,6 +128,7 @@ class ConfluentFormats:
             check_read=values.of_payload if values.is_bytes else None,
             refusal=values.refusal,
             in_order=values.in_order,
+            json_form=AvroJson(values),
         )
 
     def protobuf(
@@ -381,7 +384,9 @@ class _Codec:
         check_read: Callable[[Any], Any] | None = None,
         in_order: Callable[[Any], Any] | None = None,
         key_bytes: Callable[[bytes, Any], bytes] | None = None,
+        json_form: JsonForm | None = None,
     ) -> None:
+        self.json_form = json_form
         self._link = link
         self._schema_type = schema_type
         self._make_serializer = make_serializer

@@ -4,6 +4,7 @@ import inspect
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.serdes.catalogue import SERDE_NAMES, Serdes, as_serde, serde_named
+from tidewheel.streams.serdes.schema_serdes import plain_value
 from tidewheel.streams.serdes.serde import Serde
 from tidewheel.streams.user_functions import accepts
 
@@ -29,25 +31,33 @@ _EXAMPLES: Final = (
 )
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSerde:
     """A serde with the conversion of its JSON values.
 
     Attributes:
-        from_plain: Converts a JSON value to one that the serde accepts; raises ValueError.
+        from_plain: Converts a JSON value to one that the serde accepts; raises ValueError or
+            SerializationError.
+        to_plain: Converts a decoded value to the JSON that `from_plain` reads.
         is_textual: A plain line is a value of this serde, without quotes.
     """
 
     serde: Serde[Any]
     from_plain: Callable[[Any], Any]
     is_textual: bool = False
+    to_plain: Callable[[Any], Any] = _unchanged
 
     def encode(self, topic: str, value: Any) -> bytes | None:
         """Return the bytes of a JSON value; None stays None."""
         return None if value is None else self.serde.serialize(topic, self.from_plain(value))
 
     def decode(self, topic: str, data: bytes | None) -> Any:
-        return None if data is None else self.serde.deserialize(topic, data)
+        """Return the value of bytes in the form that `encode` accepts; None stays None."""
+        return None if data is None else self.to_plain(self.serde.deserialize(topic, data))
 
     def value_of_text(self, text: str) -> Any:
         """Return the JSON value of a plain line; raise ValueError if it is none."""
@@ -70,6 +80,7 @@ def line_serde(option: str, text: str, topic: str, registry: Mapping[str, Any] |
         serde=found.serde.for_keys() if option == "--key" else found.serde,
         from_plain=found.from_plain,
         is_textual=found.is_textual,
+        to_plain=found.to_plain,
     )
 
 
@@ -125,14 +136,18 @@ def _of_schema(
     make = Serdes.avro if name == "avro" else Serdes.json_schema
     if argument and Path(argument).is_file():
         schema = Path(argument).read_text(encoding="utf-8")
-        return LineSerde(serde=make(schema, registry), from_plain=_unchanged)
+        return _by_schema(make(schema, registry))
     if registry is None:
         raise ConfigError(
             f"{option} {name}{argument and f':{argument}'}: there is no such schema file; write {name}:FILE, or give "
             f"--registry URL, which has the schema of subject {argument or _subject(option, topic)}"
         )
     subject = argument or _subject(option, topic)
-    return LineSerde(serde=make(subject=subject, registry=registry), from_plain=_unchanged)
+    return _by_schema(make(subject=subject, registry=registry))
+
+
+def _by_schema(serde: Serde[Any]) -> LineSerde:
+    return LineSerde(serde=serde, from_plain=serde.from_plain, to_plain=partial(plain_value, serde))
 
 
 def _subject(option: str, topic: str) -> str:
@@ -145,6 +160,7 @@ def _of_protobuf(option: str, argument: str, registry: Mapping[str, Any] | None)
             f"{option} protobuf: name the generated class, as in protobuf:orders_pb2:Order"
         )
     message_type = import_object(argument)
+    name = argument.rpartition(":")[2]
 
     def parse(value: Any) -> Any:
         json_format: Any = import_module("google.protobuf.json_format")  # an extra, without stubs
@@ -152,7 +168,9 @@ def _of_protobuf(option: str, argument: str, registry: Mapping[str, Any] | None)
         try:
             return json_format.ParseDict(value, message_type())
         except json_format.ParseError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(f"is no {name}: {error}") from error
+        except Exception:  # noqa: BLE001 - for JSON of another kind it raises what Python does
+            raise ValueError(f"is no {name}, whose JSON has another form") from None
 
     return LineSerde(serde=Serdes.protobuf(message_type, registry), from_plain=parse)
 
@@ -186,7 +204,14 @@ def _of_windows(
             raise ValueError('is no {"key": …, "start": …, "end": …}')
         return Windowed(inner.from_plain(value["key"]), value["start"], value["end"])
 
-    return LineSerde(serde=serde, from_plain=parse)
+    def written(windowed: Windowed[Any]) -> Any:
+        return {
+            "key": inner.to_plain(windowed.key),
+            "start": windowed.start,
+            "end": windowed.end,
+        }
+
+    return LineSerde(serde=serde, from_plain=parse, to_plain=written)
 
 
 def _of_object(option: str, text: str) -> LineSerde:
@@ -196,11 +221,7 @@ def _of_object(option: str, text: str) -> LineSerde:
     if inspect.isfunction(kind) and accepts(kind, 0):
         imported = imported()
     serde: Serde[Any] = as_serde(imported, f"{option} {text}", error=ConfigError)
-    return LineSerde(serde=serde, from_plain=serde.from_plain)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
+    return _by_schema(serde)
 
 
 def _uuid_of(value: Any) -> uuid.UUID:

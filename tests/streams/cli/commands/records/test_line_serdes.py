@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.schema_registry import schema_registry
 from tidewheel import Serdes, Windowed
 from tidewheel.streams.cli.commands.records.line_serdes import line_serde, registry_of
 from tidewheel.streams.cli.commands.records.plain_values import json_line
@@ -83,6 +84,78 @@ def test_a_schema_file_gives_an_avro_serde(tmp_path: Path) -> None:
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(ORDER), encoding="utf-8")
     assert round_trip(f"avro:{file}", {"id": 7, "note": None}) == {"id": 7, "note": None}
+
+
+INVOICE = {
+    "type": "record",
+    "name": "shop.Invoice",
+    "fields": [
+        {"name": "raw", "type": "bytes"},
+        {"name": "total", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "lines", "type": {"type": "array", "items": ["null", "string", "bytes"]}},
+        {"name": "more", "type": {"type": "map", "values": {"type": "long", "logicalType": "timestamp-millis"}}},
+    ],
+}  # fmt: skip
+INVOICE_LINE = {
+    "raw": "a\u00ff",
+    "total": "12.30",
+    "day": "2026-02-01",
+    "lines": [None, {"string": "x"}, {"bytes": "\u00fe"}],
+    "more": {"paid": "2026-02-01T12:00:00+00:00"},
+}
+
+
+def test_avro_types_that_json_lacks_survive(tmp_path: Path) -> None:
+    file = tmp_path / "invoice.avsc"
+    file.write_text(json.dumps(INVOICE), encoding="utf-8")
+    assert round_trip(f"avro:{file}", INVOICE_LINE) == INVOICE_LINE
+    key = {"key": INVOICE_LINE, "start": 0, "end": 60_000}
+    assert round_trip(f"windowed:avro:{file}:1m", key, "--key") == key
+
+
+def test_avro_of_a_registry_has_the_same_json() -> None:
+    with schema_registry() as registry:
+        Serdes.avro(INVOICE, registry.url).serialize(
+            "t", Serdes.avro(INVOICE).from_plain(INVOICE_LINE)
+        )
+        serde = line_serde("--value", "avro", "t", {"url": registry.url})
+        data = serde.encode("t", INVOICE_LINE)
+        assert json.loads(json_line(serde.decode("t", data))) == INVOICE_LINE
+
+
+def test_json_of_a_json_schema_survives(tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps({"type": "object", "required": ["id"]}), encoding="utf-8")
+    value = {"id": 1 << 70, "parts": [{"price": 1.5}, None], "text": "\u2028"}
+    assert round_trip(f"json_schema:{file}", value) == value
+
+
+@pytest.mark.parametrize(
+    ("message", "value"),
+    [
+        ("wrappers_pb2:BytesValue", "/w=="),
+        ("wrappers_pb2:Int64Value", str(1 << 62)),
+        ("wrappers_pb2:DoubleValue", "NaN"),
+        ("timestamp_pb2:Timestamp", "2026-02-01T12:00:00.001Z"),
+        ("duration_pb2:Duration", "1.500s"),
+        ("struct_pb2:Struct", {"a": [1.0, None, {"b": "c"}]}),
+        ("field_mask_pb2:FieldMask", "a,b.c"),
+        ("descriptor_pb2:FieldDescriptorProto", {"name": "n", "json_name": "j", "type": "TYPE_BYTES",
+                                                 "options": {"packed": True}}),
+    ],
+)  # fmt: skip
+def test_json_of_protobuf_survives(message: str, value: Any) -> None:
+    assert round_trip(f"protobuf:google.protobuf.{message}", value) == value
+
+
+@pytest.mark.parametrize("value", [5, "text", [1], {"nmae": "x"}, {"number": "many"}])
+def test_json_that_is_no_message_is_an_error(value: Any) -> None:
+    serde = line_serde(
+        "--value", "protobuf:google.protobuf.descriptor_pb2:FieldDescriptorProto", "t", None
+    )
+    with pytest.raises(ValueError, match=r"\S"):
+        serde.encode("t", value)
 
 
 def test_a_generated_class_gives_a_protobuf_serde() -> None:

@@ -1,6 +1,7 @@
 """Lines of records: fields, and errors that name the line or the record."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +84,24 @@ def test_a_record_that_the_serde_cannot_read_is_named_with_its_place() -> None:
         list(lines_of().lines(records(b"two")))
     assert "t-2 offset 5: its value does not fit --value" in str(caught.value)
     assert "two" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [({"total": 1.5}, "Order.total"), ({"total": "1", "day": "soon"}, "Order.day")],
+)
+def test_an_avro_value_that_does_not_fit_names_its_line_and_field(
+    tmp_path: Path, value: Any, place: str
+) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9}
+    fields = [
+        {"name": "total", "type": decimal},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    ]
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}), "utf-8")
+    lines = lines_of(value=f"avro:{file}")
+    with pytest.raises(LineError) as caught:
+        lines.record(7, json.dumps({"value": value}))
+    assert "line 7" in str(caught.value)
+    assert f"at {place}" in str(caught.value)
