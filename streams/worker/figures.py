@@ -17,9 +17,8 @@ from tidewheel.streams.worker.application.application_state import KafkaStreamsS
 from tidewheel.streams.worker.client_figures import client_families
 from tidewheel.streams.worker.stream_thread import StreamThread
 from tidewheel.tasks.calls.call_watch import longest_ms
-from tidewheel.tasks.figures import Family, HistogramValues, Kind, Labels, LatencyValues
+from tidewheel.tasks.figures import EMISSIONS, Family, HistogramValues, Kind, Labels, LatencyValues
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.processing.engine.node_counts import EMISSIONS
 from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.task.state_manager import StateManager
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.figures import NodeCounts
 from tidewheel.tasks.processing.api.supplied import checked_processor
 from tidewheel.tasks.processing.api.topology_spec import (
     ProcessorSpec,
@@ -18,7 +19,6 @@ from tidewheel.tasks.processing.api.topology_spec import (
     SubtopologySpec,
 )
 from tidewheel.tasks.processing.engine.execution import execution_mode
-from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.processor_node import (
     DownstreamError,

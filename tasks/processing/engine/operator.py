@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from tidewheel.tasks.processing.engine.node_counts import Emission
+from tidewheel.tasks.figures import Emission
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps
 

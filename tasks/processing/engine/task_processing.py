@@ -15,6 +15,7 @@ from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsErr
 from tidewheel.state_stores.stores.custom_store_host import CustomStore, user_object
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure, refusal_of
+from tidewheel.tasks.figures import NodeCounts
 from tidewheel.tasks.processing.api.app_configs import AppConfigs
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.api.processor import PunctuationType
@@ -23,7 +24,6 @@ from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySp
 from tidewheel.tasks.processing.engine.drops import Drop, Drops
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, node_failure
 from tidewheel.tasks.processing.engine.graph import TaskGraph
-from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.processing.engine.operator import LateLetter, Operator
 from tidewheel.tasks.processing.engine.operator_times import OperatorTimes, TimeKeeper
 from tidewheel.tasks.processing.engine.processor_node import DownstreamError

@@ -14,9 +14,8 @@ from tidewheel.streams.worker import figures
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 from tidewheel.streams.worker.figures import ProcessFigures, families
 from tidewheel.streams.worker.process_view import RestoreTimes
-from tidewheel.tasks.figures import LATENCY_S, Histogram
+from tidewheel.tasks.figures import LATENCY_S, Histogram, NodeCounts
 from tidewheel.tasks.processing.engine.drops import Drop
-from tidewheel.tasks.processing.engine.node_counts import NodeCounts
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 PROCESS = ProcessFigures(

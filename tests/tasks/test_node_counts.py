@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.tasks.figures import Latency
-from tidewheel.tasks.processing.engine.node_counts import LATENCY_SAMPLE, NodeCounts
+from tidewheel.tasks.figures import LATENCY_SAMPLE, Latency, NodeCounts
 
 
 class Recorded(Latency):
