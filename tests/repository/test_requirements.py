@@ -53,6 +53,15 @@ def test_a_line_may_have_tests(root: Path) -> None:
     assert list(problems(with_line_of_l1(f"{done} issue 9: Later |"), root)) == []
 
 
+def test_tests_of_section_p_keep_their_names(root: Path) -> None:
+    row = "| P1 | text | `tasks` | `tests/test_task.py::test_L1_learns` | |"
+    table = WHOLE.replace("| P1 | something | | | issue 9: Later |", row)
+    assert list(problems(table, root)) == []
+    missing = table.replace("test_L1_learns", "test_forgets")
+    (problem,) = problems(missing, root)
+    assert "has no function test_forgets" in problem
+
+
 def test_a_nightly_test_is_named_as_such(root: Path) -> None:
     tests = "`tests/test_task.py::test_L1_learns`, `tests/test_task.py::test_L1_learns_all_night` (nightly)"
     tests += ", `tests/test_night.py::test_L1_sleeps` (nightly)"
