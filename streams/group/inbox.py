@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tidewheel.rebalance.inspect.describe import REJECTED_MAX
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
@@ -21,10 +21,15 @@ from tidewheel.rebalance.protocol.messages import (
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.group.topics import ReceivedMessage
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 #: Session timeout assumed for members whose own is unknown.
 SESSION_MS: Final = 3_000
 _LEADERS_MAX: Final = 16
 _ERASED_MAX: Final = 100
+#: Most senders, and most entries of each other kind: any client may write to an inbox.
+_SENDERS_MAX: Final = 10_000
 _KEPT_MS: Final = 3_600_000
 _FORGET_INTERVAL_MS: Final = 600_000
 #: Minimum time to read back: ten heartbeats, of which one lists all tasks of a member.
@@ -52,6 +57,7 @@ class InboxFold:
     """Last messages by sender; add them in inbox order."""
 
     def __init__(self) -> None:
+        #: Member of each incarnation, in order of their last messages.
         self.names: dict[str, str] = {}
         #: Time of the last heartbeat or join, by incarnation.
         self.heard_ms: dict[str, int] = {}
@@ -61,6 +67,7 @@ class InboxFold:
         #: By leader epoch, in order of arrival: the last received is at the end.
         self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
         self.joins: dict[str, tuple[int, JoinGroup]] = {}
+        #: Not limited: a recovery must fence all of them.
         self.transactional_ids: set[str] = set()
         self.refused: dict[str, tuple[int, JoinRefused]] = {}
         #: Receive time by (task, incarnation, learn epoch).
@@ -91,7 +98,7 @@ class InboxFold:
         if not isinstance(
             message, JoinRefused
         ):  # it has the incarnation of the refused worker, but the leader's member name
-            self.names[message.incarnation] = message.member
+            self._name(message.incarnation, message.member)
         match message:
             case Beat():
                 self._beat(at_ms, message)
@@ -104,11 +111,11 @@ class InboxFold:
             case TransactionalIdWanted():
                 self.transactional_ids.add(message.transactional_id)
             case JoinRefused():
-                self.refused[message.incarnation] = (at_ms, message)
+                _put(self.refused, message.incarnation, (at_ms, message))
             case Ready():
-                self.ready[message.task, message.incarnation, message.learn_epoch] = at_ms
+                _put(self.ready, (message.task, message.incarnation, message.learn_epoch), at_ms)
             case TaskFailed():
-                self.failed[message.task, message.incarnation] = (at_ms, message)
+                _put(self.failed, (message.task, message.incarnation), (at_ms, message))
             case _:
                 pass  # the group log has the outcome
 
@@ -177,4 +184,25 @@ class InboxFold:
         rows = self.tasks.setdefault(beat.incarnation, {})
         if beat.full:
             rows.clear()
-        rows |= {(status.task, status.role): (at_ms, status) for status in beat.tasks}
+        for status in beat.tasks:
+            _put(rows, (status.task, status.role), (at_ms, status))
+
+    def _name(self, incarnation: str, member: str) -> None:
+        """Store a sender's name; forget the sender that was silent longest if there are too many."""
+        self.names.pop(incarnation, None)
+        self.names[incarnation] = member
+        if len(self.names) > _SENDERS_MAX:
+            oldest = next(iter(self.names))
+            by_sender: tuple[dict[str, Any], ...] = (
+                self.names, self.heard_ms, self.calls, self.tasks, self.joins,
+            )  # fmt: skip
+            for entries in by_sender:
+                entries.pop(oldest, None)
+
+
+def _put(entries: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Store an entry as the last one; drop the first if there are too many."""
+    entries.pop(key, None)
+    entries[key] = value
+    if len(entries) > _SENDERS_MAX:
+        del entries[next(iter(entries))]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import orjson
 import pytest
@@ -414,6 +415,31 @@ def test_live_members_are_listed_by_name() -> None:
     inbox.add(ReceivedMessage(book.now_ms, JOIN))
     assert inbox.live_members(book.group, book.now_ms) == ("a", "c")
     assert inbox.live_members(Group(), book.now_ms) == ("a", "c", "gone")
+
+
+def test_a_flood_of_senders_is_forgotten_and_live_members_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidewheel.streams.group.inbox._SENDERS_MAX", 5)
+    book, inbox = two_members(), InboxFold()
+    status = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING")
+    for number in range(50):
+        stranger: dict[str, Any] = {"member": f"x{number}", "incarnation": f"x{number}-1"}
+        for message in (
+            replace(beat("b", status), **stranger),
+            replace(JOIN, **stranger),
+            JoinRefused(app=APP, code="X", reason="no", **stranger),
+            Ready(
+                app=APP, task="0_0", learn_epoch=1, store_uuid="", positions={}, ends={}, **stranger
+            ),
+        ):
+            inbox.add(ReceivedMessage(book.now_ms, message))
+        inbox.add(ReceivedMessage(book.now_ms, replace(beat("a", status), seq=number + 2)))
+    for entries in (inbox.names, inbox.heard_ms, inbox.calls, inbox.tasks, inbox.joins,
+                    inbox.refused, inbox.ready):  # fmt: skip
+        assert len(entries) <= 5
+    assert inbox.heard_ms.keys() <= inbox.names.keys()
+    assert inbox.live_members(book.group, book.now_ms)[0] == "a"
 
 
 def test_a_long_running_observer_removes_members_that_left() -> None:
