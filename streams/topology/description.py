@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tidewheel.streams.topology.drawing import draw
+from tidewheel.streams.topology.layout import DrawnPart
 from tidewheel.streams.topology.nodes import parents_of
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.processing.api.topology_spec import (
@@ -203,7 +204,7 @@ class TopologyDescription:
         return _Mermaid().draw(self.subtopologies, self.global_stores)
 
     def to_svg(self) -> str:
-        """Return an SVG drawing: rounded box = topic, box = node with its stores.
+        """Return an SVG drawing: frame = sub-topology, rounded box = topic, box = node with its stores.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -211,9 +212,18 @@ class TopologyDescription:
         >>> builder.build().describe().to_svg().startswith("<svg")
         True
         """
-        parts = [(sub.id, sub.nodes) for sub in self.subtopologies]
-        parts += [(store.id, (store.source, store.processor)) for store in self.global_stores]
-        return draw(parts)
+        return draw(self.drawn_parts())
+
+    def drawn_parts(self) -> list[DrawnPart]:
+        """Return sub-topologies and global stores as the layout of a drawing takes them."""
+        parts = [
+            DrawnPart(sub.id, f"Sub-topology {sub.id}", sub.nodes) for sub in self.subtopologies
+        ]
+        parts += [
+            DrawnPart(store.id, f"Global store {store.id}", (store.source, store.processor))
+            for store in self.global_stores
+        ]
+        return parts
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
         """Return the text, the Mermaid chart and the drawing, of which a notebook shows one."""
