@@ -19,7 +19,7 @@ env: $(VENV)/.check $(VENV)/.broker ## install this project, all tools and a Kaf
 demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
 	$(VENV)/bin/tidewheel demo
 
-test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## run all tests, also those with a real Kafka (make test ARGS="-k word")
+test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser ## run all tests, also those with a real Kafka (make test ARGS="-k word")
 	$(PYTHON) -m checks.run_tests $(ARGS)
 
 faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## nightly: survive every fault, and write docs/reliability.md (make faults ARGS="-k disk")
@@ -31,7 +31,7 @@ soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, wi
 simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly
 
-mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## break guarded places in copies of the code, and see a test fail for each
+mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser ## break guarded places in copies of the code, and see a test fail for each
 	$(PYTHON) -m tests.faults.mutants $(ARGS)
 
 check: lint types imports duplicates docs repository ## all checks that need no Kafka
@@ -91,6 +91,9 @@ $(VENV)/.spark: constraints.txt | $(VENV)/.run
 
 $(VENV)/.broker: constraints.txt | $(VENV)/.run
 	$(PYTHON) -m checks.install --broker && touch $@
+
+$(VENV)/.browser: | $(VENV)/.run
+	$(PYTHON) -m checks.browser --stamp $@
 
 $(VENV)/.lock: | $(VENV)/.build
 	$(PYTHON) -m checks.install lock && touch $@

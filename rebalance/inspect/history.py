@@ -57,10 +57,20 @@ _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEvent:
+    """An event of the log.
+
+    Attributes:
+        kind: "leader", "member", "group", "target", or "learner" (one that was dropped).
+        member: Name for people of the member that it is about, or "".
+        phase: That member's phase after it, or "".
+    """
+
     offset: int
     timestamp_ms: int
     kind: str
     text: str
+    member: str = ""
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +202,18 @@ class Chronicle:
             texts = self._describe_entry(before, after, entry)
         if texts or self._fold.phase not in _AT_REST:
             self._open(before, entry)
+        member = phase = ""
+        if isinstance(entry.record, MemberRecord):
+            member, phase = display_name(entry.record), entry.record.phase
         self._happenings += [
-            GroupEvent(offset=entry.offset, timestamp_ms=entry.timestamp_ms, kind=kind, text=text)
+            GroupEvent(
+                offset=entry.offset,
+                timestamp_ms=entry.timestamp_ms,
+                kind=kind,
+                text=text,
+                member=member,
+                phase=phase,
+            )
             for kind, text in texts
         ]
         self._track_copies(before, after, entry)
@@ -327,6 +347,7 @@ class Chronicle:
                 offset=entry.offset,
                 timestamp_ms=entry.timestamp_ms,
                 kind="learner",
+                member=self._displayed_at(incarnation),
                 text=f"the learner of {task} at {self._displayed_at(incarnation)} was dropped, the task stayed",
             )
             for task, incarnation, entry in self._dropped_learners()

@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidewheel.streams.dashboard.graph import TopologyGraph
+from tidewheel.streams.dashboard.timeline import AlarmSpan, HistoryEpisode
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.status import GroupStatus
 
@@ -17,10 +19,12 @@ _LEAVE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledGroup:
-    """Group status, and the texts of its recent events, oldest first."""
+    """Group status, its recent episodes and alarms, oldest first, and its topology."""
 
     status: GroupStatus
-    history: tuple[str, ...] = ()
+    history: tuple[HistoryEpisode, ...] = ()
+    alarms: tuple[AlarmSpan, ...] = ()
+    graph: TopologyGraph | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from tidewheel.streams.dashboard.metrics import metrics_text
-from tidewheel.streams.dashboard.poller import GroupPoller, PollResult
+from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup, PollResult
 from tidewheel.streams.web.access_control import Guard
 from tidewheel.streams.web.connection import STREAMS_MAX
 from tidewheel.streams.web.prometheus import TEXT_TYPE
@@ -25,7 +25,10 @@ from tidewheel.streams.web.prometheus import TEXT_TYPE
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{
+        f"/{name}": (name, "text/javascript; charset=utf-8")
+        for name in ("page.js", "elements.js", "graph.js", "tables.js", "timeline.js")
+    },
 }
 #: Paths without a token: they show nothing about the group.
 _OPEN: Final = frozenset({*_PAGE, "/healthz"})
@@ -69,8 +72,13 @@ def build_app(
     return app
 
 
-def event(poll: PollResult, interval_s: float, now_s: float) -> bytes:
-    """Return a poll result as one server-sent event: JSON has no line breaks to escape."""
+def event(
+    poll: PollResult, interval_s: float, now_s: float, sent: PolledGroup | None = None
+) -> bytes:
+    """Return a poll result as one server-sent event: JSON has no line breaks to escape.
+
+    It has history and graph only if they differ from those in `sent`, which the viewer has.
+    """
     data: dict[str, Any] = {
         "look": poll.number,
         "age_s": max(now_s - poll.at_s, 0),
@@ -78,7 +86,11 @@ def event(poll: PollResult, interval_s: float, now_s: float) -> bytes:
         "problem": poll.problem,
     }
     if poll.polled is not None:
-        data |= {"status": poll.polled.status.to_dict(), "history": poll.polled.history}
+        data |= {"status": poll.polled.status.to_dict(), "alarms": poll.polled.alarms}
+        if sent is None or sent.history != poll.polled.history:
+            data["history"] = poll.polled.history
+        if sent is None or sent.graph != poll.polled.graph:
+            data["graph"] = poll.polled.graph
     return b"data: " + orjson.dumps(data, default=str) + b"\n\n"
 
 
@@ -127,8 +139,10 @@ class _Answers:
     async def _stream(self) -> AsyncGenerator[bytes]:
         clock = asyncio.get_running_loop()
         async with contextlib.aclosing(self._poller.results()) as results:
+            sent: PolledGroup | None = None
             async for poll in results:
-                yield event(poll, self._poller.interval_s, clock.time())
+                yield event(poll, self._poller.interval_s, clock.time(), sent)
+                sent = poll.polled or sent
         yield b"event: end\ndata: {}\n\n"
 
     def _free_place(self) -> None:

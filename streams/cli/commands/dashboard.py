@@ -8,10 +8,11 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.rebalance.inspect.history import Chronicle
+from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.aside import exit_immediately
-from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
+from tidewheel.streams.cli.group_access import GroupAccess, access_to, moment_text
 from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.config.secrets import (
@@ -20,7 +21,9 @@ from tidewheel.streams.config.secrets import (
     is_token,
     resolve_secrets,
 )
+from tidewheel.streams.dashboard.graph import GroupGraph, TopologyGraph, program_graph
 from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
+from tidewheel.streams.dashboard.timeline import AlarmHistory, HistoryTexts
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.web.address import Address
@@ -29,7 +32,7 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 #: Packages that the extra `web` installs.
 _NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
-_EPISODES: Final = 10
+_EPISODES: Final = 30
 _PORT_MAX: Final = 65_535
 
 
@@ -49,8 +52,9 @@ def dashboard(
 ) -> int:
     """Show a group as a live page for browsers, until Ctrl-C (or SIGTERM).
 
-    It has the figures of `status`, read from the group's two topics: no member is asked, and the
-    page can't change anything. Other paths: /api/status (the JSON of `status`), /metrics (for
+    It has the figures of `status`, read from the group's two topics, the topology and a time line:
+    no member is asked, and the page can't change anything. The nodes of the topology are drawn if
+    the target is MODULE:TOPOLOGY. Other paths: /api/status (the JSON of `status`), /metrics (for
     Prometheus) and /healthz. It needs `pip install 'tidewheel[web]'`.
 
     Only this machine can connect unless --host is given, which needs a token. It serves plain HTTP:
@@ -84,7 +88,9 @@ def dashboard(
             f"--host {host}: other machines could read the group, so give a token too, such as --token "
             "file:/run/secrets/dashboard; or leave out --host and come through `ssh -L`"
         )
-    with group_access(target, settings, live=True) as access:
+    config, program = application_of(target, settings or SettingsOptions())
+    graph = None if program is None else program_graph(program.topology(config))
+    with access_to(config, live=True) as access:
         access.check_exists()
         try:
             listening = address.listen()
@@ -93,7 +99,7 @@ def dashboard(
         with listening:
             report = _DashboardOutput(access.application_id, json=json)
             report.ready(address.url(listening.getsockname()[1]), with_token=secret is not None)
-            poller = GroupPoller(_fetch_status(access), interval)
+            poller = GroupPoller(_fetch_status(access, graph), interval)
             _serve(
                 listening,
                 access.application_id,
@@ -121,14 +127,20 @@ def _serve(
     serve(listening, application_id, poller, names=names, token=token)
 
 
-def _fetch_status(access: GroupAccess) -> Callable[[], PolledGroup]:
+def _fetch_status(access: GroupAccess, graph: TopologyGraph | None) -> Callable[[], PolledGroup]:
     status_reader = StatusReader(access)
     chronicle = access.chronicle = Chronicle(keep=_EPISODES)
+    history, alarms = HistoryTexts(moment_text), AlarmHistory()
+    group_graph = GroupGraph(access.application_id)
 
     def fetch_status() -> PolledGroup:
         status = status_reader.read_status()
-        episodes = [episode_text(episode, moment_text) for episode in chronicle.episodes()]
-        return PolledGroup(status=status, history=tuple(episodes[-_EPISODES:]))
+        return PolledGroup(
+            status=status,
+            history=history.read(chronicle.episodes()[-_EPISODES:]),
+            alarms=alarms.add(status.alarms, status.read_ms),
+            graph=graph or group_graph.read(access.group, access.inbox),
+        )
 
     return fetch_status
 

@@ -1,36 +1,25 @@
 // Dashboard page: follows the polls of a group and shows the last one. Names come from members, so
 // they are only set as text, never as markup; the content security policy enforces that.
-"use strict";
 
-const ROWS_FIRST = 100; // tasks shown before "show all"
-const SPARKS = 120; // polls in a small curve
+import { $, draw, duration, make, number, plural, say, show, sum, sync } from "./elements.js";
+import { Table } from "./tables.js";
+import { showGraph, showGraphFigures } from "./graph.js";
+import { showTimeline } from "./timeline.js";
+
+const SPARKS = 120; // polls in a small curve, which begins after the first few
+const SPARKS_FIRST = 5;
 const SILENCE_S = 20; // beyond the interval without an event: the connection is lost
 const RETRY_S = [1, 2, 5, 10];
 const TOKEN = "tidewheel-token";
 
-const $ = (id) => document.getElementById(id);
-const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const page = { look: 0, status: null, history: [], seenAt: 0, connection: "connecting", problem: "", lostAt: 0, whole: false };
+const page = { look: 0, status: null, history: [], alarms: [], graph: null, seenAt: 0, connection: "connecting", problem: "", lostAt: 0 };
 const curves = { lag: [], rate: [] };
 
 // --- texts ---
 
-function duration(ms) {
-  const units = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
-  const value = Math.max(Math.floor(ms), 0);
-  if (value < 1000) return `${value} ms`;
-  for (let i = 0; i + 1 < units.length; i += 1) {
-    const [unit, size] = units[i];
-    const [smaller, part] = units[i + 1];
-    if (value >= size) return `${Math.floor(value / size)} ${unit} ${Math.floor((value % size) / part)} ${smaller}`;
-  }
-  return `${(Math.floor(value / 100) / 10).toFixed(1)} s`;
-}
-
 const orDash = (value, text) => (value === null || value === undefined || value === "" ? "-" : text(value));
 const count = (value) => orDash(value, (each) => number.format(each));
 const clock = (ms) => new Date(ms).toLocaleTimeString();
-const plural = (many, noun) => `${many} ${noun}${many === 1 ? "" : "s"}`;
 
 function ago(ms) {
   const seconds = Math.floor((Date.now() - ms) / 1000);
@@ -41,134 +30,11 @@ function since(each, readMs) {
   return orDash(each.since_ms, (ms) => `${each.since_known === false ? "≥ " : ""}${duration(readMs - ms)}`);
 }
 
-// --- parts of the page, changed only in place to keep scrolling and focus ---
-
-function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-function show(node, shown) {
-  if (node.hidden === shown) node.hidden = !shown;
-}
-
-function make(name, attributes = {}, text = "") {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text) node.textContent = text;
-  return node;
-}
-
-/** Give `parent` one child per item, in order; keep children with the same key. */
-function sync(parent, items, keyOf, create, update) {
-  const seen = new Map();
-  const keys = items.map((item) => {
-    const key = keyOf(item);
-    seen.set(key, (seen.get(key) || 0) + 1);
-    return `${key} ${seen.get(key)}`; // makes repeated keys unique
-  });
-  const wanted = new Set(keys);
-  const old = new Map();
-  for (const child of [...parent.children]) {
-    if (wanted.has(child.dataset.key)) old.set(child.dataset.key, child);
-    else child.remove();
-  }
-  let place = parent.firstElementChild;
-  items.forEach((item, index) => {
-    const child = old.get(keys[index]) || create(item);
-    child.dataset.key = keys[index];
-    update(child, item);
-    if (child === place) place = place.nextElementSibling;
-    else parent.insertBefore(child, place);
-  });
-}
-
-class Table {
-  /** Columns are [name, kind, cell]: kind is "head", "number" or ""; cell(item) is text, or {text, done, end} with a bar. */
-  constructor(place, title, caption, columns) {
-    this.columns = columns;
-    this.place = $(place);
-    const scroll = make("div", { class: "table", role: "region", tabindex: "0", "aria-labelledby": title });
-    const table = make("table", { role: "table" });
-    this.caption = make("caption", {}, caption);
-    const head = make("tr", { role: "row" });
-    for (const [name, kind] of columns) {
-      head.append(make("th", { scope: "col", role: "columnheader", class: kind === "number" ? "number" : "" }, name));
-    }
-    const top = make("thead", { role: "rowgroup" });
-    top.append(head);
-    this.body = make("tbody", { role: "rowgroup" });
-    table.append(this.caption, top, this.body);
-    scroll.append(table);
-    this.place.append(scroll);
-  }
-
-  show(items, keyOf) {
-    sync(this.body, items, keyOf, () => this.row(), (row, item) => this.fill(row, item));
-  }
-
-  row() {
-    const row = make("tr", { role: "row" });
-    for (const [name, kind] of this.columns) {
-      const head = kind === "head";
-      const cell = make(head ? "th" : "td", { role: head ? "rowheader" : "cell", class: kind, "data-name": name });
-      if (head) cell.scope = "row";
-      const inside = make("span");
-      inside.append(make("span"));
-      cell.append(inside);
-      row.append(cell);
-    }
-    return row;
-  }
-
-  fill(row, item) {
-    row.classList.toggle("stale", Boolean(item.stale));
-    this.columns.forEach(([, kind, cellOf], index) => {
-      const cell = row.children[index];
-      const inside = cell.firstElementChild;
-      const value = cellOf(item);
-      const text = typeof value === "string" ? value : value.text;
-      say(inside.querySelector("span"), text);
-      cell.classList.toggle("empty", text === "");
-      bar(inside, typeof value === "string" ? null : value);
-      if (kind === "head") mark(inside, item.stale ? "stale" : "");
-    });
-  }
-}
-
-function bar(inside, value) {
-  let node = inside.querySelector("progress");
-  if (value === null || !value.end) {
-    if (node) node.remove();
-    return;
-  }
-  if (!node) {
-    node = make("progress", { "aria-hidden": "true" });
-    inside.prepend(node);
-  }
-  node.max = value.end;
-  node.value = Math.min(value.done, value.end);
-}
-
-function mark(inside, text) {
-  let node = inside.querySelector(".mark");
-  if (!text) {
-    if (node) node.remove();
-    return;
-  }
-  if (!node) {
-    node = make("span", { class: "mark" });
-    inside.append(node);
-  }
-  say(node, text);
-}
-
 function badge(node, text, kind) {
   say(node, text);
   node.className = `badge ${kind}`;
   show(node, true);
 }
-
-const SVG = "http://www.w3.org/2000/svg";
 
 /** Show a figure with the curve of its history. */
 function figure(id, text, curve = null) {
@@ -178,27 +44,24 @@ function figure(id, text, curve = null) {
   if (curve === null) return;
   let svg = place.querySelector("svg");
   if (!svg) {
-    svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("viewBox", `0 0 ${SPARKS} 24`);
-    svg.setAttribute("preserveAspectRatio", "none");
-    svg.setAttribute("aria-hidden", "true");
-    svg.append(document.createElementNS(SVG, "polyline"));
+    svg = draw("svg", { viewBox: `0 0 ${SPARKS} 24`, preserveAspectRatio: "none", "aria-hidden": "true" });
+    svg.append(draw("polyline"));
     place.append(svg);
   }
   const top = Math.max(1, ...curve);
   const points = curve.map((value, i) => `${SPARKS - curve.length + i},${(23 - (22 * value) / top).toFixed(1)}`);
-  svg.firstElementChild.setAttribute("points", points.join(" "));
+  svg.firstElementChild.setAttribute("points", points.length >= SPARKS_FIRST ? points.join(" ") : "");
 }
 
 // --- the group ---
 
-const percent = (each) => (each.end ? `${Math.floor((100 * Math.min(each.done, each.end)) / each.end)} %` : "-");
+const percent = (each) => (each.end ? `${Math.floor((100 * Math.min(each.done, each.end)) / each.end)}\u00a0%` : "-");
 
 const members = new Table("members", "members-title", "* its program leads the group", [
   ["Member", "head", (each) => each.name + (each.leads ? " *" : "")],
   ["Process", "number", (each) => (each.pid ? String(each.pid) : "-")],
-  ["Rack", "", (each) => orDash(each.rack, String)],
-  ["Phase", "", (each) => (each.phase === "ACTIVE" || !each.reason ? each.phase : `${each.phase}: ${each.reason}`)],
+  ["Rack", "short", (each) => orDash(each.rack, String)],
+  ["Phase", "wide", (each) => (each.phase === "ACTIVE" || !each.reason ? each.phase : `${each.phase}: ${each.reason}`)],
   ["Since", "number", (each) => since(each, page.status.read_ms)],
   ["Heard", "number", (each) => orDash(each.heard_ms_ago, (ms) => `${duration(ms)} ago`)],
   ["Threads", "number", (each) => count(each.threads)],
@@ -209,9 +72,9 @@ const members = new Table("members", "members-title", "* its program leads the g
 
 const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; ranges are the task's key ranges", [
   ["Task", "head", (each) => each.task],
-  ["Owner", "", (each) => orDash(each.member_name, String)],
-  ["Phase", "", (each) => (each.target ? `${each.phase} → ${each.target_name}` : each.phase)],
-  ["Copies", "", (each) => copiesOf(each.task)],
+  ["Owner", "wide name", (each) => orDash(each.member_name, String)],
+  ["Phase", "wide", (each) => (each.target ? `${each.phase} → ${each.target_name}` : each.phase)],
+  ["Copies", "wide", (each) => copiesOf(each.task)],
   ["Lag", "number", (each) => count(each.lag)],
   ["Records/s", "number", (each) => count(each.rate)],
   ["Ranges", "number", (each) => ranges(each)],
@@ -221,17 +84,17 @@ const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; 
 
 const hands = new Table("ranges", "hands-title", "As last reported by its worker", [
   ["Task", "head", (each) => each.task],
-  ["Owner", "", (each) => orDash(each.member_name, String)],
-  ["Key hash", "", (each) => each.key_hash.toString(16).padStart(8, "0")],
+  ["Owner", "wide name", (each) => orDash(each.member_name, String)],
+  ["Key hash", "short", (each) => each.key_hash.toString(16).padStart(8, "0")],
   ["Offset", "number", (each) => String(each.offset)],
   ["For", "number", (each) => duration(each.age_ms)],
 ]);
 
 const copies = new Table("copies", "copies-title", "A learner gets its task when it is ready", [
   ["Task", "head", (each) => each.task],
-  ["Role", "", (each) => each.role],
-  ["At", "", (each) => orDash(each.member_name, String)],
-  ["Phase", "", (each) => each.phase],
+  ["Role", "short", (each) => each.role],
+  ["At", "wide name", (each) => orDash(each.member_name, String)],
+  ["Phase", "short", (each) => each.phase],
   ["Restored", "number", (each) => ({ text: percent(each), done: each.done, end: each.end })],
   ["Lag", "number", (each) => count(each.lag)],
   ["Records/s", "number", (each) => count(each.rate)],
@@ -268,10 +131,7 @@ function showTasks(status) {
     [each.task, each.member_name, each.phase, each.target_name].some((text) => text.toLowerCase().includes(wanted)),
   );
   found.sort($("order").value === "name" ? byName : urgent);
-  const shown = page.whole ? found : found.slice(0, ROWS_FIRST);
-  tasks.show(shown, (each) => each.task);
-  show($("more"), shown.length < found.length);
-  say($("more-text"), `${found.length - shown.length} more tasks are not shown.`);
+  tasks.show(found, (each) => each.task);
 }
 
 function showFigures(status) {
@@ -289,8 +149,6 @@ function showFigures(status) {
 function known(status, name) {
   return status.tasks.filter((each) => each[name] !== null && !each.stale).map((each) => each[name]);
 }
-
-const sum = (values) => values.reduce((all, each) => all + each, 0);
 
 function total(status, name) {
   const values = known(status, name);
@@ -316,10 +174,11 @@ function showGroup() {
   say($("application"), status.application_id);
   badge($("phase"), status.phase, PHASES[status.phase] || "warn");
   showFigures(status);
+  showGraphFigures(status);
   say($("leader"), leader(status));
   show($("alarms"), status.alarms.length > 0);
   sync($("alarm-list"), status.alarms, (each) => each.name, () => make("li"), (item, each) => say(item, each.text));
-  members.show(status.members, (each) => each.incarnation);
+  members.show([...status.members].sort((one, other) => (one.name < other.name ? -1 : 1)), (each) => each.incarnation);
   showTasks(status);
   const held = status.tasks.flatMap((task) =>
     task.ranges.map((each) => ({ task: task.task, member_name: task.member_name, stale: task.stale, ...each })),
@@ -334,18 +193,20 @@ function showGroup() {
 }
 
 function showHistory() {
-  const told = [...page.history].reverse().map((text) => {
-    const [title, ...rest] = text.split("\n");
-    return { title, rest: rest.join("\n"), key: title.slice(0, 24) };
+  const episodes = [...page.history].reverse().map((episode) => {
+    const [title, ...rest] = episode.text.split("\n");
+    return { ...episode, title, rest: rest.join("\n") };
   });
-  sync($("history"), told, (each) => each.key, () => {
+  sync($("history"), episodes, (each) => String(each.began_ms), () => {
     const node = make("details");
     node.append(make("summary"), make("pre"));
     return node;
   }, (node, each) => {
+    node.dataset.began = each.began_ms;
     say(node.children[0], each.title);
     say(node.children[1], each.rest);
   });
+  show($("history-none"), episodes.length === 0);
 }
 
 // --- age of the figures ---
@@ -382,7 +243,12 @@ function take(told) {
   page.problem = told.problem;
   if (told.status) {
     page.status = told.status;
-    page.history = told.history;
+    page.history = told.history || page.history;
+    page.alarms = told.alarms;
+    if (told.graph) {
+      page.graph = told.graph;
+      showGraph(told.graph);
+    }
     page.seenAt = Date.now() - 1000 * told.age_s;
     for (const name of told.look === page.look ? [] : ["lag", "rate"]) {
       curves[name] = [...curves[name], sum(known(told.status, name))].slice(-SPARKS);
@@ -390,6 +256,7 @@ function take(told) {
     page.look = told.look;
     showGroup();
     showHistory();
+    showTimeline(page);
   }
   showState();
 }
@@ -475,9 +342,7 @@ async function followOn() {
 
 $("filter").addEventListener("input", () => page.status && showTasks(page.status));
 $("order").addEventListener("change", () => page.status && showTasks(page.status));
-$("more-button").addEventListener("click", () => {
-  page.whole = true;
-  showTasks(page.status);
-});
+$("span").addEventListener("change", () => page.status && showTimeline(page));
+new ResizeObserver(() => page.status && showTimeline(page)).observe($("timeline"));
 setInterval(showState, 1000);
 followOn();

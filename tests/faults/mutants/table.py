@@ -167,10 +167,10 @@ MUTANTS: Final = (
     Mutant(
         name="dashboard-markup",
         rule="the dashboard's page shows names as text, never as markup",
-        file="streams/dashboard/page/page.js",
+        file="streams/dashboard/page/elements.js",
         old="if (node.textContent !== text) node.textContent = text;",
         new="if (node.textContent !== text) node.innerHTML = text;",
-        test="tests/streams/dashboard/test_page.py::test_forged_names_are_text_only",
+        test="tests/streams/dashboard/test_browser.py::test_forged_names_are_text_only",
     ),
     Mutant(
         name="readable-files",

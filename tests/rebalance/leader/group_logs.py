@@ -69,12 +69,13 @@ class LogBook:
         stateful: bool = True,
         held: str = "",
         partitions: dict[str, int] | None = None,
+        topology_hash: str = "1f2e3d4c",
     ) -> "LogBook":
         row = STATEFUL if stateful else TaskRow()
         return self.write(
             GroupRecord(
                 leader_epoch=self.leader_epoch,
-                topology_hash="1f2e3d4c",
+                topology_hash=topology_hash,
                 assignor="sticky",
                 tasks=dict.fromkeys(tasks, row),
                 partitions=partitions or {},

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -14,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tests.streams.dashboard.polled_groups import EVIL, polled_group
-from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
-from tidewheel.streams.dashboard.web import build_app
+from tests.streams.dashboard.polled_groups import ATTACKS, EVIL, forged_group, polled_group
+from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup, PollResult
+from tidewheel.streams.dashboard.web import build_app, event
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.web.connection import STREAMS_MAX
 
@@ -65,9 +66,11 @@ def test_the_status_path_returns_the_json_of_the_status_command() -> None:
 
 def test_viewers_receive_each_poll_as_an_event() -> None:
     with _served() as client:
-        told = _events(client.get("/api/events").text)[-1]
+        told = next(told for told in _events(client.get("/api/events").text) if "status" in told)
     assert told["status"]["learners"][0]["done"] == 750
-    assert told["history"] == ["2026-11-21  c joined\n  +0 ms  more"]
+    assert "target 2: c joined" in told["history"][-1]["text"]
+    assert [part["reads"] for part in told["graph"]["parts"]] == [[]]
+    assert told["graph"]["topology_hash"] == ""
     assert (told["problem"], told["interval_s"]) == ("", 0.001)
     assert told["age_s"] >= 0
 
@@ -140,9 +143,8 @@ def test_names_that_members_chose_stay_text() -> None:
 
 
 def test_the_page_makes_no_markup_and_loads_no_external_files() -> None:
-    markup, style, script = (
-        (PAGE / name).read_text(encoding="utf-8") for name in ("index.html", "page.css", "page.js")
-    )
+    markup, style = ((PAGE / name).read_text() for name in ("index.html", "page.css"))
+    script = "".join(file.read_text() for file in PAGE.iterdir() if file.name.endswith(".js"))
     assert not re.search(r"<script(?! src=)|<style|\son\w+=|\sstyle=", markup)
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script
@@ -151,6 +153,24 @@ def test_the_page_makes_no_markup_and_loads_no_external_files() -> None:
     assert addresses == ["http://www.w3.org/2000/svg"]
     used = set(re.findall(r"\$\(\"([\w-]+)\"\)", script))
     assert used <= set(re.findall(r'id="([\w-]+)"', markup))
+
+
+def test_the_events_of_forged_names_stay_one_line() -> None:
+    for attack in ATTACKS:
+        data = event(PollResult(number=1, at_s=0.0, polled=forged_group(attack)), 1.0, 0.0)
+        assert data.count(b"\n") == 2, attack
+        assert json.loads(data.removeprefix(b"data: "))["status"]["application_id"] == attack
+
+
+def test_what_a_viewer_has_already_is_not_sent_again() -> None:
+    polled = polled_group()
+    poll = PollResult(number=1, at_s=0.0, polled=polled)
+    first, again = (
+        json.loads(event(poll, 1.0, 0.0, sent).removeprefix(b"data: ")) for sent in (None, polled)
+    )
+    assert first.keys() - again.keys() == {"history", "graph"}
+    later = replace(poll, polled=replace(polled, history=polled.history[:1]))
+    assert "history" in json.loads(event(later, 1.0, 0.0, polled).removeprefix(b"data: "))
 
 
 def test_the_headers_of_every_response_restrict_browsers() -> None:

@@ -1,0 +1,62 @@
+"""Finds the Chromium for the tests of the dashboard, or installs it: `python -m checks.browser`.
+
+Without one, and without the rights to install it, the module prints the next step. The tests that
+need it are then skipped, and fail in continuous integration (`CI` is set).
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "TIDEWHEEL_CHROMIUM"
+HELP: Final = (
+    "there is no Chromium, which tests of the dashboard need: install it (Debian: apt-get install "
+    f"chromium fonts-dejavu-core), or set {VARIABLE} to the path of a Chromium or Chrome"
+)
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_MAC: Final = "/Applications/{0}.app/Contents/MacOS/{0}"
+_PATHS: Final = (_MAC.format("Chromium"), _MAC.format("Google Chrome"))
+#: The pictures in the documents have this font.
+_PACKAGES: Final = ("chromium", "fonts-dejavu-core")
+
+
+def find_chromium() -> str | None:
+    """Return the path of a Chromium or Chrome, or None."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return shutil.which(chosen)
+    return next(filter(None, map(shutil.which, (*_NAMES, *_PATHS))), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m checks.browser")
+    parser.add_argument("--stamp", type=Path, help="file to touch once there is a Chromium")
+    stamp: Path | None = parser.parse_args(arguments).stamp
+    if find_chromium() is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+    found = find_chromium()
+    if found is None:
+        print(HELP, file=sys.stderr)
+        return 1 if os.environ.get("CI") else 0
+    if stamp is not None:
+        stamp.touch()
+    return 0
+
+
+def _install() -> None:
+    print(f"Installing {' and '.join(_PACKAGES)}, about 100 MB to download …", flush=True)
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ("apt-get", "--quiet=2", "update"),
+        ("apt-get", "--quiet=2", "install", "--yes", "--no-install-recommends", *_PACKAGES),
+    ):
+        subprocess.run(command, check=False, env=quiet, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
