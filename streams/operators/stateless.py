@@ -128,13 +128,15 @@ class CallingOperator(StatelessOperator):
         return self._window is not None and self._window.has(task)
 
     def steps(self, batch: RecordBatch) -> Steps[Output]:
-        outcomes: Sequence[Outcome]
-        if len(batch) == 1:
-            outcomes = [(yield from self._outcome(batch))]
+        outcomes: list[Outcome]
+        if self.call_places is None:
+            outcomes = []
+            for index in range(len(batch)):
+                outcomes.append((yield from self._outcome(batch, index)))
         else:
             self._rows = batch.rows
             self._window = CallWindow(
-                partial(self._begin, batch), _raw_keys(batch), self.calls_in_flight
+                partial(self._begin, batch), _raw_keys(batch), self.call_places
             )
             try:
                 outcomes = yield self._window.run()
@@ -155,9 +157,9 @@ class CallingOperator(StatelessOperator):
         with answering(results):
             return self.process(batch if len(kept) == len(batch) else batch.take(kept))
 
-    def _outcome(self, batch: RecordBatch) -> Steps[Outcome]:
+    def _outcome(self, batch: RecordBatch, index: int) -> Steps[Outcome]:
         try:
-            return (yield self._begin(batch, 0)), None
+            return (yield self._begin(batch, index)), None
         except FAILURES as error:
             return None, error
 

@@ -28,6 +28,7 @@ from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.key_ranges.sealed_work import CurrentRecord, Seal, SealBarrier, WorkItem
 from tidewheel.tasks.key_ranges.shared_loop import LoopRunner, SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.tasks.processing.api.call_window import CallPlaces
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_steps
@@ -89,8 +90,8 @@ class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
     first_hash: int
     end_hash: int
     cache_bytes: int
-    #: Calls of coroutine functions that may be in flight for the records of one batch.
-    calls_in_flight: int = 1
+    #: Places for calls of coroutine functions, if there are more than ranges.
+    call_places: CallPlaces | None = None
     stream_time_ms: int
     operator_times_ms: tuple[int, ...]
 
@@ -391,9 +392,9 @@ class RangeWorker:
         self.processing = processing
         if processing.graph.calls_batches:
             self._unit_size = BatchUnitSize()
-        elif self.setting.calls_in_flight > 1 and processing.graph.overlaps_calls:
-            processing.graph.overlap_calls(self.setting.calls_in_flight)
-            self._unit_size = OverlappedUnitSize(self.setting.calls_in_flight)
+        elif (places := self.setting.call_places) is not None and processing.graph.overlaps_calls:
+            processing.graph.overlap_calls(places)
+            self._unit_size = OverlappedUnitSize(places.share)
         self._shared = self.waiting.join() if processing.graph.awaits else None
 
     def _unit(self, processing: TaskProcessing) -> Steps[None]:

@@ -51,6 +51,7 @@ from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
 from tidewheel.tasks.key_ranges.sealed_work import Seal, SealBarrier, by_store
 from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.tasks.processing.api.call_window import CallPlaces
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.position_clock import Counted, PositionClock
@@ -200,8 +201,10 @@ class ParallelTask:
         # range misses those that earlier ranges processed.
         self._is_divided = len(key_ranges) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
+        factor, count = self.bounds.factor, len(key_ranges)
+        places = CallPlaces(factor, count) if factor > count else None
         self.ranges = [
-            self._make_range(key_ranges, index, stream_time_ms, operator_times_ms)
+            self._make_range(key_ranges, index, stream_time_ms, operator_times_ms, places)
             for index in range(len(key_ranges))
         ]
         self._ledgers = [Ledger(by_time=self._has_time_callbacks) for _ in self.ranges]
@@ -233,6 +236,7 @@ class ParallelTask:
         index: int,
         stream_time_ms: int,
         operator_times_ms: tuple[int, ...],
+        places: CallPlaces | None,
     ) -> RangeWorker:
         divided = self._is_divided
         return RangeWorker(
@@ -242,7 +246,7 @@ class ParallelTask:
                 first_hash=key_ranges.first_hashes[index],
                 end_hash=key_ranges.end_of(index),
                 cache_bytes=self.bounds.cache_bytes,
-                calls_in_flight=-(-self.bounds.factor // len(key_ranges)),
+                call_places=places,
                 stream_time_ms=stream_time_ms,
                 operator_times_ms=operator_times_ms,
             ),

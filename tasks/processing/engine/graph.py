@@ -32,6 +32,8 @@ from tidewheel.tasks.processing.engine.steps import Steps
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from tidewheel.tasks.processing.api.call_window import CallPlaces
+
 
 class Node:
     __slots__ = (
@@ -303,10 +305,10 @@ class TaskGraph:
     def overlaps_calls(self) -> bool:
         return self.batched and self.has_coroutines and bool(self._awaiting)
 
-    def overlap_calls(self, calls_max: int) -> None:
-        """Let coroutine functions have this many calls in flight for the records of a batch."""
+    def overlap_calls(self, places: "CallPlaces") -> None:
+        """Let calls of coroutine functions overlap for the records of a batch."""
         for operator in self._awaiting:
-            operator.calls_in_flight = calls_max
+            operator.call_places = places
 
     def awaited_row(self) -> int | None:
         """Return the input row of the oldest call in flight, if known. Any thread may ask."""

@@ -16,6 +16,8 @@ from tidewheel.tasks.processing.engine.steps import Steps
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from tidewheel.tasks.processing.api.call_window import CallPlaces
+
 #: One batch for all children, or one per named child.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
 
@@ -87,8 +89,8 @@ class Operator(ABC):
     #: Flushes its cache in the order of changes, because state downstream depends on it.
     flushes_in_order = True
 
-    #: Maximum calls in flight of its coroutine function, for the records of one batch.
-    calls_in_flight = 1
+    #: Places for concurrent calls of its coroutine function; None: one call after the other.
+    call_places: "CallPlaces | None" = None
 
     context: NodeContext
 
