@@ -10,9 +10,19 @@ from tidewheel.streams.web.query_app import queries_app
 from tidewheel.streams.web.query_client import QueryClient, QueryResult, QueryRow
 from tidewheel.streams.web.query_place import QueryPlace
 from tidewheel.streams.web.query_request import Limits
+from tidewheel.streams.web.query_text import BadQueryError
 from tidewheel.streams.web.worker_app import worker_app
 
-__all__ = ["Limits", "QueryClient", "QueryPlace", "QueryResult", "QueryRow", "app", "queries"]
+__all__ = [
+    "BadQueryError",
+    "Limits",
+    "QueryClient",
+    "QueryPlace",
+    "QueryResult",
+    "QueryRow",
+    "app",
+    "queries",
+]
 
 
 def app(streams: KafkaStreams, *, token: str | None = None) -> ASGIApp:

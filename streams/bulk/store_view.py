@@ -179,8 +179,9 @@ def _written(store: BulkStore, key: Any) -> bytes | None:
 
 
 def _candidates(text: str) -> Iterator[Any]:
-    with contextlib.suppress(msgspec.DecodeError):
-        yield msgspec.json.decode(os.fsencode(text))
+    if text == text.strip():  # JSON would accept " 7"
+        with contextlib.suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(os.fsencode(text))
     yield text
     yield os.fsencode(text)
     with contextlib.suppress(ValueError):

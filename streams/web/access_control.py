@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidewheel.streams.web.json_response import problem
 
 #: `Sec-Fetch-Site` values of the dashboard's own page and of typed addresses.
 _SAME_SITE: Final = frozenset({"same-origin", "none"})
@@ -72,17 +74,14 @@ class Guard:
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         if not self._is_known(headers.getlist("host")):
-            return PlainTextResponse(
-                f"This server does not answer to the name it was asked by: {self._advice}.\n",
-                status_code=421,
+            return problem(
+                421, f"This server does not answer to the name it was asked by: {self._advice}."
             )
         if _is_of_another_site(headers):
-            return PlainTextResponse("Another site asked for this.\n", status_code=403)
+            return problem(403, "Another site asked for this.")
         if path not in self._open_paths and not self._has_token(headers.getlist("authorization")):
-            return PlainTextResponse(
-                "Show the token: Authorization: Bearer TOKEN\n",
-                status_code=401,
-                headers={"www-authenticate": "Bearer"},
+            return problem(
+                401, "Show the token: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
             )
         return None
 

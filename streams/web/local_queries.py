@@ -1,7 +1,7 @@
 """Queries of the stores of this process."""
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -74,7 +74,10 @@ class QueriedStore:
             plan = worker.plan.subtopologies.get(self.subtopology.id)
             if plan is not None:
                 return range(len(plan.tasks))
-        raise InvalidStateStoreError(
+        raise self._not_started()
+
+    def _not_started(self) -> InvalidStateStoreError:
+        return InvalidStateStoreError(
             f"store {self.name}: this process has no worker yet, or has stopped; ask again"
         )
 
@@ -117,6 +120,37 @@ class QueriedStore:
                 role="active", lag=0, position=dict(sorted(position.items())), server=self._here
             )
         return found
+
+    def check_position(self, position: Mapping[TopicPartition, int]) -> None:
+        """Raise `BadQueryError` for a partition that no task of the store reads."""
+        if not position:
+            return
+        if self.subtopology is None:
+            raise BadQueryError(
+                f"store {self.name} is global, and such stores have no position; leave min_position out"
+            )
+        inputs = self._input_topics()
+        for topic, partition in sorted(position):
+            if topic not in inputs:
+                raise BadQueryError(self._not_an_input(topic, inputs))
+            if partition >= inputs[topic]:
+                raise BadQueryError(
+                    f"min_position: topic {topic} has the partitions 0 to {inputs[topic] - 1}, and no {partition}"
+                )
+
+    def _not_an_input(self, topic: str, inputs: Mapping[str, int]) -> str:
+        others = {
+            name
+            for worker in self._workers()
+            for plan in worker.plan.subtopologies.values()
+            for name in plan.topic_partitions
+        }
+        reason = (
+            f"the tasks of store {self.name} read {topic} only by way of other topics"
+            if topic in others
+            else f"the tasks of store {self.name} do not read a topic {topic}"
+        )
+        return f"min_position: {reason}; give offsets of {' or '.join(sorted(inputs))}"
 
     def read(self, request: QueryRequest, partitions: Sequence[int]) -> Answer:
         """Read these partitions, which `roles` has.
@@ -174,7 +208,7 @@ class QueriedStore:
         answer: Answer,
     ) -> None:
         for number, (key, value) in enumerate(rows):
-            if number % _ROWS_PER_CHECK == 0 and not request.left_s:
+            if number and number % _ROWS_PER_CHECK == 0 and not request.left_s:
                 answer.truncated = "time"
                 return
             if len(answer.rows) >= request.rows_max:
@@ -216,18 +250,18 @@ class QueriedStore:
         self, served: QueryPlace, partition: int, position: Mapping[TopicPartition, int]
     ) -> bool:
         asked = {at: offset for at, offset in position.items() if at.partition == partition}
-        asked = {at: offset for at, offset in asked.items() if at.topic in self._input_topics()}
         if served.position is None:
             return not asked
-        return all(served.position.get(str(at), -1) >= offset for at, offset in asked.items())
+        return all(served.position.get(str(at), 0) >= offset for at, offset in asked.items())
 
-    def _input_topics(self) -> Container[str]:
+    def _input_topics(self) -> Mapping[str, int]:
+        """Return the topics that the store's tasks read, with their numbers of partitions."""
         assert self.subtopology is not None
         for worker in self._workers():
             plan = worker.plan.subtopologies.get(self.subtopology.id)
             if plan is not None:
                 return plan.topic_partitions
-        return ()
+        raise self._not_started()
 
     def _running(self) -> Iterator[tuple[StreamWorker, TaskId]]:
         assert self.subtopology is not None

@@ -5,9 +5,7 @@ from typing import Any, Final
 from tidewheel.streams.web.query_request import COMMON, REQUIRED_KEYS, SHAPES, Limits, Shape
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
-    "limit": {"type": "integer", "minimum": 1},
     "max_lag": {"type": "integer", "minimum": 0},
-    "timeout_ms": {"type": "integer", "minimum": 1},
     "stale": {"type": "boolean"},
     "local": {"type": "boolean"},
     "isolation_level": {"type": "string", "enum": ["read_committed", "read_uncommitted"]},
@@ -16,8 +14,11 @@ _STORE: Final = {"name": "store", "in": "path", "required": True, "schema": {"ty
 _PROBLEMS: Final = {
     "400": "A parameter is wrong",
     "401": "The token is missing or wrong",
-    "404": "The topology has no such store",
-    "500": "A stored row can't be read",
+    "403": "A page of another site asked",
+    "404": "The topology has no such store, or there is no such path",
+    "405": "The method is not GET",
+    "421": "The Host header has a name that the server does not answer to",
+    "500": "A stored row can't be read, or the server failed",
     "503": "The task is moving, behind, or on a member that does not answer: ask again",
     "504": "The worker did not answer in time",
 }
@@ -44,7 +45,9 @@ def document(root_path: str, limits: Limits) -> dict[str, Any]:
             },
             **{
                 f"/stores/{{store}}/{kind}": {
-                    "get": _operation(kind, _texts(shapes), _parameters(shapes), _ROWS_REFERENCE)
+                    "get": _operation(
+                        kind, _texts(shapes), _parameters(shapes, limits), _ROWS_REFERENCE
+                    )
                 }
                 for kind, shapes in SHAPES.items()
             },
@@ -82,7 +85,12 @@ def _operation(
     }
 
 
-def _parameters(shapes: tuple[Shape, ...]) -> list[dict[str, Any]]:
+def _parameters(shapes: tuple[Shape, ...], limits: Limits) -> list[dict[str, Any]]:
+    types = {
+        **_TYPES,
+        "limit": {"type": "integer", "minimum": 1, "maximum": limits.rows},
+        "timeout_ms": {"type": "integer", "minimum": 1, "maximum": limits.timeout_ms},
+    }
     keys = dict.fromkeys(key for shape in shapes for key in shape.keys)
     times = dict.fromkeys(time for shape in shapes for time in shape.times)
     found: list[dict[str, Any]] = [_STORE]
@@ -91,7 +99,7 @@ def _parameters(shapes: tuple[Shape, ...]) -> list[dict[str, Any]]:
     if any(shape.is_reversible for shape in shapes):
         found.append(_query("reverse", "true: the last one first", {"type": "boolean"}))
     found += [
-        _query(name, text, _TYPES.get(name, {"type": "string"})) for name, text in COMMON.items()
+        _query(name, text, types.get(name, {"type": "string"})) for name, text in COMMON.items()
     ]
     return found
 
@@ -145,4 +153,8 @@ _ROWS: Final = {
     },
 }
 _ROWS_REFERENCE: Final = {"$ref": "#/components/schemas/Rows"}
-_PROBLEM: Final = {"type": "object", "properties": {"error": {"type": "string"}}}
+_PROBLEM: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from starlette.applications import Starlette
@@ -18,7 +19,7 @@ from tidewheel.streams.errors import (
     QueryTimeoutError,
     StreamsError,
 )
-from tidewheel.streams.web.json_response import json_response
+from tidewheel.streams.web.json_response import PROBLEM_HANDLERS, json_response, problem
 from tidewheel.streams.web.local_queries import Answer, QueriedStore, UnknownStoreError
 from tidewheel.streams.web.openapi import document
 from tidewheel.streams.web.query_request import SHAPES, Limits, QueryRequest, parse_request
@@ -159,12 +160,16 @@ def queries_app(view: ProcessView, limits: Limits | None = None) -> Starlette:
         yield
         routes.close()
 
-    app = Starlette(routes=routes.routes, lifespan=close_at_end)
+    app = Starlette(
+        routes=routes.routes, lifespan=close_at_end, exception_handlers=PROBLEM_HANDLERS
+    )
     app.router.redirect_slashes = False  # Redirects would echo parts of the request.
     return app
 
 
 def _parameters(request: Request) -> dict[str, str]:
+    if not _is_text(request.scope.get("query_string", b"")):
+        raise BadQueryError("a parameter is no UTF-8")
     pairs = request.query_params.multi_items()
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
@@ -172,6 +177,15 @@ def _parameters(request: Request) -> dict[str, str]:
     if any(len(text) > _TEXT_MAX for text in parameters.values()):
         raise BadQueryError(f"a parameter has more than {_TEXT_MAX:,} characters")
     return parameters
+
+
+def _is_text(query: bytes) -> bool:
+    """Return true for a query string in UTF-8; Starlette would replace other bytes."""
+    try:
+        unquote_to_bytes(query).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _rows_response(query: QueryRequest, answer: Answer) -> Response:
@@ -186,7 +200,5 @@ def _rows_response(query: QueryRequest, answer: Answer) -> Response:
 
 
 def _problem(status_code: int, error: Exception) -> Response:
-    response = json_response({"error": str(error)}, status_code=status_code)
-    if status_code == _UNAVAILABLE:
-        response.headers["retry-after"] = "1"
-    return response
+    headers = {"retry-after": "1"} if status_code == _UNAVAILABLE else {}
+    return problem(status_code, str(error), headers)

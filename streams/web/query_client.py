@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import orjson
 
 from tidewheel.streams.errors import (
     ConfigError,
@@ -15,10 +14,13 @@ from tidewheel.streams.errors import (
     StreamsError,
 )
 from tidewheel.streams.web.query_place import QueryPlace
+from tidewheel.streams.web.query_request import Limits
+from tidewheel.streams.web.query_text import BadQueryError, encoded
 from tidewheel.streams.web.query_transfer import fetch_json
 
 _BYTES_MAX: Final = 64 * 1024 * 1024
 _OK: Final = 200
+_TIMEOUT_MAX_S: Final = Limits().timeout_ms // 1000
 
 
 class QueryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ class QueryClient:
         url: Address of a process, as "http://127.0.0.1:8080"; with a path if the queries are
             mounted there.
         token: The process's `http_token`.
-        timeout_s: Time for an answer.
+        timeout_s: Time for an answer, at most 60.
 
     >>> def clicks(client: QueryClient, user: str) -> int:
     ...     row = client.get("clicks-per-user", user)
@@ -84,6 +86,10 @@ class QueryClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise ConfigError(f"QueryClient: {url!r} is no address such as http://127.0.0.1:8080")
+        if not 0 < timeout_s <= _TIMEOUT_MAX_S:
+            raise ConfigError(
+                f"QueryClient: timeout_s={timeout_s!r} must be above 0 and at most {_TIMEOUT_MAX_S}"
+            )
         self._tls = parts.scheme == "https"
         self._server = parts.netloc
         self._path = parts.path.rstrip("/")
@@ -112,9 +118,14 @@ class QueryClient:
             start: Start of the window or session.
             end: End of the session.
             options: As in `query`.
+
+        Raises:
+            StreamsError: As in `query`; or the row is larger than an answer may be.
         """
         times = {"as_of": as_of, "start": start, "end": end}
         result = self.query(store, "get", keys={"key": key}, times=times, **options)
+        if result.truncated == "bytes":
+            raise StreamsError(f"store {store}: the row of {key!r} exceeds the limit of an answer")
         return result.rows[0] if result.rows else None
 
     def range(
@@ -175,7 +186,8 @@ class QueryClient:
         Raises:
             InvalidStateStoreError: There is no such store, or a task is moving: ask again.
             QueryTimeoutError: No answer in time.
-            StreamsError: The query is wrong or not allowed.
+            BadQueryError: The query is wrong: a `StreamsError` and a `ValueError`.
+            StreamsError: The query is not allowed, or a row can't be read.
         """
         position = (
             None
@@ -220,6 +232,8 @@ class QueryClient:
         text = "" if reply.fields is None else reply.fields.get("error", "")
         message = f"{self._server} answered {reply.status}: {text or 'no reason given'}"
         match reply.status:
+            case 400:
+                raise BadQueryError(message)
             case 404 | 503:
                 raise InvalidStateStoreError(message)
             case 504:
@@ -231,11 +245,11 @@ class QueryClient:
 def _text(key: Any) -> str:
     """Return the text of a key in a URL.
 
-    >>> _text("ann"), _text(7), _text(True), _text(b"a"), _text({"id": 1})
-    ('ann', '7', 'true', 'YQ==', '{"id":1}')
+    >>> _text("ann"), _text(7), _text(float("nan")), _text(b"a"), _text({"id": 1})
+    ('ann', '7', 'NaN', 'YQ==', '{"id":1}')
     """
     if isinstance(key, str):
         return key
     if isinstance(key, bytes):
         return base64.b64encode(key).decode()
-    return orjson.dumps(key, default=msgspec.to_builtins).decode().strip('"')
+    return encoded(key).decode().strip('"')

@@ -167,6 +167,8 @@ SHAPES: Final[Mapping[str, tuple[Shape, ...]]] = {
         Shape(_VERSIONED, ("key",), _ANY_TIME, _versions, "Versions of a key, newest first"),
     ),
 }
+#: Most digits of a number: any such number fits 64 bits.
+_DIGITS_MAX: Final = 18
 #: Parameters whose key must be given.
 REQUIRED_KEYS: Final = frozenset({"key", "prefix"})
 
@@ -174,9 +176,9 @@ REQUIRED_KEYS: Final = frozenset({"key", "prefix"})
 COMMON: Final[Mapping[str, str]] = {
     "limit": "Most rows to return",
     "stale": "true: a standby or learner may answer if the owner can't",
-    "max_lag": "Most records that such a copy may be behind",
+    "max_lag": "With stale: most records that such a copy may be behind",
     "isolation_level": "read_committed or read_uncommitted",
-    "min_position": "Offsets of input that the answer must include: topic-partition:offset, with commas between",
+    "min_position": "Offsets of the sub-topology's inputs that the answer must include: topic-partition:offset, with commas between",
     "partitions": "Only these partitions, with commas between",
     "timeout_ms": "Time for the answer",
     "local": "true: no other member is asked",
@@ -185,7 +187,7 @@ COMMON: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one answer; a query may ask for less.
+    """Limits of one answer; a query may ask for less, and one that asks for more is refused.
 
     Attributes:
         rows: Most rows, also the default.
@@ -275,7 +277,11 @@ def parse_request(
     texts = {
         name: text for name, text in parameters.items() if name not in COMMON and name != "reverse"
     }
+    default_timeout_ms = min(default_timeout_ms, limits.timeout_ms)
     timeout_ms = _number(common, "timeout_ms", default_timeout_ms, limits.timeout_ms)
+    is_stale = _flag(common, "stale")
+    if "max_lag" in common and not is_stale:
+        raise BadQueryError("max_lag is of copies, which answer with stale=true only; give both")
     return QueryRequest(
         store=store,
         kind=kind,
@@ -284,7 +290,7 @@ def parse_request(
         rows_max=_number(common, "limit", limits.rows, limits.rows),
         bytes_max=limits.size_bytes,
         level=_level(common.get("isolation_level")),
-        is_stale=_flag(common, "stale"),
+        is_stale=is_stale,
         is_local=_flag(common, "local"),
         reverse=_flag(parameters, "reverse"),
         max_lag=_number(common, "max_lag", None, None, least=0),
@@ -299,9 +305,17 @@ def _number(
     text = texts.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or len(text) > 18 or int(text) < least:  # noqa: PLR2004 - digits of 64 bits
-        raise BadQueryError(f"{name} must be a whole number of at least {least}")
-    return int(text) if most is None else min(int(text), most)
+    number = _digits(text)
+    if number is None or number < least or (most is not None and number > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise BadQueryError(f"{name} must be a whole number {bounds}")
+    return number
+
+
+def _digits(text: str) -> int | None:
+    """Return a whole number of ASCII digits; None for other texts, and for some too large for an offset."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None
 
 
 def _flag(texts: Mapping[str, str], name: str) -> bool:
@@ -321,20 +335,27 @@ def _level(text: str | None) -> IsolationLevel | None:
 def _partitions(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    numbers = text.split(",")
-    if not all(number.isdecimal() for number in numbers):
+    numbers = [_digits(part) for part in text.split(",")]
+    found = {number for number in numbers if number is not None}
+    if None in numbers:
         raise BadQueryError("partitions must be numbers with commas between")
-    return tuple(sorted({int(number) for number in numbers}))
+    if len(found) < len(numbers):
+        raise BadQueryError("partitions has a number twice")
+    return tuple(sorted(found))
 
 
 def _position(text: str | None) -> dict[TopicPartition, int]:
     position: dict[TopicPartition, int] = {}
     for part in () if text is None else text.split(","):
         place, _, offset = part.rpartition(":")
-        topic, _, partition = place.rpartition("-")
-        if not topic or not partition.isdecimal() or not offset.isdecimal():
+        topic, _, digits = place.rpartition("-")
+        partition, least = _digits(digits), _digits(offset)
+        if not topic or partition is None or least is None:
             raise BadQueryError("min_position must be topic-partition:offset with commas between")
-        position[TopicPartition(topic, int(partition))] = int(offset)
+        at = TopicPartition(topic, partition)
+        if at in position:
+            raise BadQueryError(f"min_position has {place} twice; give it one offset")
+        position[at] = least
     return position
 
 
@@ -344,8 +365,8 @@ def _time_ms(name: str, text: str) -> int:
     >>> _time_ms("from", "1970-01-01T00:00:01"), _time_ms("from", "250")
     (1000, 250)
     """
-    if text.isdecimal():
-        return min(int(text), TIME_MAX)
+    if text.isascii() and text.isdecimal():
+        return TIME_MAX if len(text) > _DIGITS_MAX else min(int(text), TIME_MAX)
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:

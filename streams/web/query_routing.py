@@ -4,11 +4,11 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-import orjson
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.group import Group
@@ -22,6 +22,8 @@ from tidewheel.streams.web.query_text import BadQueryError
 from tidewheel.streams.web.query_transfer import fetch_json
 from tidewheel.streams.worker.process_view import ProcessView
 
+#: Seconds that a member may take beyond its time to say that it is over, and for what.
+_GRACE_S: Final = 0.5
 #: Members asked at the same time.
 _FORWARDS_MAX: Final = 16
 _OK: Final = 200
@@ -65,6 +67,7 @@ class QueryRouter:
         shape = request.shape_for(store.spec.kind)
         if store.spec.internal_rows:
             raise BadQueryError(f"store {store.name} can't be queried: {store.spec.internal_rows}")
+        store.check_position(request.min_position)
         if store.subtopology is None:
             return store.read(request, ())
         key = store.arguments(request, shape).keys.get("key")
@@ -76,8 +79,8 @@ class QueryRouter:
         answers = [store.read(request, local)]
         for numbers, future in forwarded:
             try:
-                answers.append(future.result(timeout=request.left_s + 1))
-            except (BadQueryError, QueryTimeoutError):
+                answers.append(future.result(timeout=request.left_s + 1.5 * _GRACE_S))
+            except BadQueryError:
                 raise
             except (TimeoutError, InvalidStateStoreError) as error:
                 if not request.is_stale or not here.keys() >= set(numbers):
@@ -190,20 +193,21 @@ def _ask(
     request: QueryRequest, caller: Caller, servers: Sequence[str], partitions: Sequence[int]
 ) -> Answer:
     """Return the answer of the first server that has one; each gets its share of the time."""
-    for number, server in enumerate(servers):
-        is_last = number == len(servers) - 1
-        try:
-            return _ask_one(
-                request, caller, server, partitions, request.left_s / (len(servers) - number)
-            )
-        except InvalidStateStoreError:
-            if is_last:
-                raise
-    raise AssertionError("there is at least one server")
+    *others, last = servers
+    for number, server in enumerate(others):
+        share_s = request.left_s / (len(servers) - number)
+        with suppress(InvalidStateStoreError):
+            return _ask_one(request, caller, server, partitions, share_s)
+    return _ask_one(request, caller, last, partitions, request.left_s, _GRACE_S)
 
 
 def _ask_one(
-    request: QueryRequest, caller: Caller, server: str, partitions: Sequence[int], timeout_s: float
+    request: QueryRequest,
+    caller: Caller,
+    server: str,
+    partitions: Sequence[int],
+    timeout_s: float,
+    grace_s: float = 0.0,
 ) -> Answer:
     asked = {
         "local": "true",
@@ -219,9 +223,13 @@ def _ask_one(
             path,
             {**caller.parameters, **asked},
             headers,
-            timeout_s=timeout_s,
+            timeout_s=timeout_s + grace_s,
             bytes_max=request.bytes_max,
         )
+    except TimeoutError as error:
+        raise QueryTimeoutError(
+            f"store {request.store}: member {server} did not answer in time; ask again, or with a larger timeout_ms"
+        ) from error
     except OSError as error:
         raise InvalidStateStoreError(
             f"store {request.store}: member {server} did not answer ({type(error).__name__}); ask again"
@@ -250,7 +258,7 @@ def _unanswered(request: QueryRequest, error: Exception) -> InvalidStateStoreErr
 
 def _answer_of(content: dict[str, Any]) -> Answer:
     try:
-        rows = [orjson.dumps(row) for row in content["rows"]]
+        rows = [msgspec.json.encode(row) for row in content["rows"]]
         return Answer(
             rows=rows,
             partitions=msgspec.convert(content["partitions"], dict[str, QueryPlace]),

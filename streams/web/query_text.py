@@ -2,8 +2,11 @@
 
 import base64
 import binascii
+import math
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -15,15 +18,37 @@ from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, Val
 from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
 from tidewheel.state_stores.stores.versioned_store import VersionedRecord
 from tidewheel.state_stores.stores.windowed import Windowed
-from tidewheel.streams.errors import SerializationError
+from tidewheel.streams.errors import SerializationError, StreamsError
+
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+#: A number of JSON, or one of the texts by which `encoded` writes what JSON has no number for.
+_FLOAT: Final = re.compile(
+    r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|NaN|-?Infinity", re.ASCII
+)
 
 
-class BadQueryError(ValueError):
-    """A parameter that the client must correct."""
+class BadQueryError(StreamsError, ValueError):
+    """A query that the caller must correct.
+
+    >>> issubclass(BadQueryError, ValueError)
+    True
+    """
 
 
 def _from_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
+
+
+def _integer(text: str) -> int:
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError("digits only")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    if _FLOAT.fullmatch(text) is None:
+        raise ValueError("a number of JSON only")
+    return float(text)
 
 
 def _boolean(text: str) -> bool:
@@ -34,9 +59,9 @@ def _boolean(text: str) -> bool:
 _PLAIN: Final[dict[str, Callable[[str], Any]]] = {
     "string": str,
     "bytes": _from_base64,
-    "int32": int,
-    "int64": int,
-    "float64": float,
+    "int32": _integer,
+    "int64": _integer,
+    "float64": _float,
     "boolean": _boolean,
     "uuid": uuid.UUID,
 }
@@ -103,13 +128,42 @@ def row_of(key: Any, value: Any) -> dict[str, Any]:
 def encoded(value: Any) -> bytes:
     """Return JSON; raise `TypeError` for a value without a form in JSON.
 
-    >>> encoded({"key": b"a", "value": {1: {2.5}}})
-    b'{"key":"YQ==","value":{"1":[2.5]}}'
+    >>> encoded({"key": b"a", "value": {1: {2.5}, "rate": float("-inf")}})
+    b'{"key":"YQ==","value":{"1":[2.5],"rate":"-Infinity"}}'
     """
+    try:
+        data = _dumped(value)
+        if b"null" not in data:
+            return data
+        # A null may be a NaN or an infinity.
+        return _dumped(_finite(msgspec.to_builtins(value, builtin_types=_TIMES, enc_hook=_plain)))
+    except RecursionError as error:
+        raise TypeError("it is nested too deeply") from error
+
+
+#: Types that orjson writes; msgspec would write other texts.
+_TIMES: Final = (date, datetime, time)
+
+
+def _dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # a number beyond 64 bits, which orjson refuses
         return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with "NaN", "Infinity" and "-Infinity" for such numbers."""
+    kind: object = value  # a type checker does not know the parts of a narrowed `value`
+    match kind:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {_finite(key): _finite(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_finite(entry) for entry in value]
+        case _:
+            return value
 
 
 def _plain(value: Any) -> Any:

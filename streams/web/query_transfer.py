@@ -6,7 +6,6 @@ from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 import msgspec
-import orjson
 
 #: Most bytes of an answer besides its rows' limit.
 _OTHER_BYTES: Final = 1024 * 1024
@@ -52,7 +51,8 @@ def fetch_json(
 
 def _fields(body: bytes) -> dict[str, Any] | None:
     try:
-        content: object = orjson.loads(body)
-    except ValueError:
+        # orjson makes floats of numbers beyond 64 bits.
+        content: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", content) if isinstance(content, dict) else None

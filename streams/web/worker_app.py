@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tidewheel.streams.web.access_control import Guard
-from tidewheel.streams.web.json_response import json_response
+from tidewheel.streams.web.json_response import PROBLEM_HANDLERS, json_response
 from tidewheel.streams.web.prometheus import TEXT_TYPE, metrics_text
 from tidewheel.streams.web.query_app import QueryRoutes
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
@@ -61,6 +61,7 @@ def worker_app(
             *queries.routes,
         ],
         lifespan=close_at_end,
+        exception_handlers=PROBLEM_HANDLERS,
         middleware=[
             Middleware(
                 Guard,

@@ -18,7 +18,6 @@ from tidewheel import (
     SessionWindows,
     StreamsBuilder,
     StreamsConfig,
-    StreamsError,
     TimeWindows,
 )
 from tidewheel.web import QueryClient
@@ -194,9 +193,12 @@ def test_answers_keep_their_limits_and_positions(group: Group, cluster: Cluster)
     assert place.position is not None
     assert place.position.items() <= newer.items()
     far = {name: end + 100 for name, end in newer.items()}
-    impatient = QueryClient(str(group.apps[0].http_url), token=TOKEN, timeout_s=0.3)
-    with pytest.raises(StreamsError):
-        impatient.get("counts", "user-7", min_position=far)
+    for app in group.apps:  # the owner, and a member that asks it
+        impatient = QueryClient(str(app.http_url), token=TOKEN, timeout_s=0.3)
+        with pytest.raises(InvalidStateStoreError, match="does not include min_position"):
+            impatient.get("counts", "user-7", min_position=far)
+    with pytest.raises(ValueError, match=f"give offsets of {group.topic}"):
+        client.get("counts", "user-7", min_position={"nope-0": 1})
 
 
 def test_wrong_queries_are_refused_with_a_reason(group: Group) -> None:
@@ -209,6 +211,8 @@ def test_wrong_queries_are_refused_with_a_reason(group: Group) -> None:
         ("/stores/counts/get?key=a&key=b", 400),
         ("/stores/counts/range?limit=0", 400),
         ("/stores/counts/range?partitions=9", 400),
+        (f"/stores/counts/range?min_position={group.topic}-{PARTITIONS}:1", 400),
+        (f"/stores/names/get?key=user-0&min_position={group.names}-0:1", 400),
         ("/stores/counts/range?isolation_level=none", 400),
         ("/stores/windows/windows?key=a&from=yesterday", 400),
         ("/stores/windows/get?key=a", 400),

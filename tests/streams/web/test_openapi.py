@@ -5,9 +5,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from tests.streams.web.processes import streams
+from tests.streams.web.processes import TOKEN, streams
 from tidewheel import web
 from tidewheel.streams.web.query_request import COMMON, SHAPES
+
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 def _document(tmp_path: Path) -> dict[str, Any]:
@@ -58,4 +60,31 @@ def test_queries_before_the_start_say_so(tmp_path: Path) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert client.get("/stores/other/get", params={"key": "a"}).status_code == 404
     assert [store["name"] for store in client.get("/stores").json()["stores"]] == ["rows"]
-    assert client.post("/stores/rows/get", params={"key": "a"}).status_code == 405
+
+
+def test_limits_and_problems_are_as_documented(tmp_path: Path) -> None:
+    document = _document(tmp_path)
+    query = document["paths"]["/stores/{store}/get"]["get"]
+    schemas = {parameter["name"]: parameter["schema"] for parameter in query["parameters"]}
+    app = web.app(streams(tmp_path), token=TOKEN)
+    client = TestClient(app, base_url="http://localhost", headers=BEARER)
+    problems = [
+        client.get("/stores/rows/nope"),
+        client.get("/nope"),
+        client.post("/stores/rows/get", params={"key": "a"}),
+        client.get("/stores/rows/get?key=%ff"),
+        client.get("/stores/other/get?key=a"),
+        client.get("/stores", headers={"authorization": "Bearer other"}),
+        client.get("/stores", headers={"host": "a, b:c"}),
+        client.get("/stores", headers={"sec-fetch-site": "cross-site"}),
+        *(
+            client.get("/stores/rows/range", params={name: schemas[name]["maximum"] + 1})
+            for name in ("limit", "timeout_ms")
+        ),
+    ]
+    codes = [answer.status_code for answer in problems]
+    assert codes == [404, 404, 405, 400, 404, 401, 421, 403, 400, 400]
+    for answer in problems:
+        assert answer.headers["content-type"] == "application/json"
+        assert isinstance(answer.json()["error"], str)
+        assert str(answer.status_code) in query["responses"]

@@ -43,8 +43,31 @@ def test_a_query_may_ask_for_less_than_the_limits_and_not_for_more() -> None:
     less = parse_request("rows", "range", {"limit": "5", "timeout_ms": "10"}, Limits(), 5_000)
     assert less.rows_max == 5
     assert less.left_s <= 0.01
-    more = parse_request("rows", "range", {"limit": "999"}, Limits(rows=7), 5_000)
-    assert more.rows_max == 7
+    for parameters in ({"limit": "8"}, {"limit": "9" * 20}, {"timeout_ms": "60001"}):
+        with pytest.raises(BadQueryError, match="from 1 to"):
+            parse_request("rows", "range", parameters, Limits(rows=7), 5_000)
+    assert parse_request("rows", "range", {}, Limits(timeout_ms=10), 5_000).left_s <= 0.01
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"limit": "\u0661"},
+        {"limit": "+1"},
+        {"partitions": "\u0661"},
+        {"partitions": "1,1"},
+        {"min_position": ""},
+        {"min_position": "a-\u0661:1"},
+        {"min_position": "a-0:1,a-0:2"},
+        {"max_lag": "5"},
+        {"max_lag": "5", "stale": "false"},
+    ],
+)
+def test_numbers_are_ascii_and_nothing_is_given_twice_or_in_vain(
+    parameters: dict[str, str],
+) -> None:
+    with pytest.raises(BadQueryError):
+        parse_request("rows", "range", parameters, Limits(), 5_000)
 
 
 def test_a_position_names_partitions_of_topics_with_dashes() -> None:

@@ -3,11 +3,13 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from tests.rebalance.leader.group_logs import LogBook
 from tests.streams.web.processes import streams
 from tidewheel.rebalance.protocol.records import MemberRecord
-from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
+from tidewheel.streams.errors import InvalidStateStoreError, QueryTimeoutError, StreamsError
 from tidewheel.streams.serdes.partitioning import crc32_partition, partition_of
 from tidewheel.streams.web.local_queries import QueriedStore
 from tidewheel.streams.web.query_request import Limits, parse_request
@@ -194,8 +196,39 @@ def test_the_own_address_is_not_asked(tmp_path: Path, peer: Peer) -> None:
 def test_a_member_that_does_not_answer_in_time_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         view = _view(tmp_path, a=f"127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(InvalidStateStoreError):
+        with pytest.raises(QueryTimeoutError):
             _ask(view, timeout_ms="200")
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 300])
+def test_the_owners_reason_is_given_if_it_waits_in_vain(
+    timeout_ms: int, tmp_path: Path, peer: Peer
+) -> None:
+    def late(path: str) -> Reply:
+        asked = parse_qs(urlsplit(path).query)
+        time.sleep(int(asked["timeout_ms"][0]) / 1000 + 0.05)
+        return 503, {}, b'{"error": "partition 0 does not include min_position yet"}'
+
+    peer.reply = late
+    with pytest.raises(InvalidStateStoreError, match="min_position"):
+        _ask(_view(tmp_path, a=peer.endpoint), timeout_ms=str(timeout_ms))
+
+
+@pytest.mark.parametrize("place", ["nope-0", "in-1"])
+def test_a_position_that_no_task_of_the_store_has_is_refused(
+    place: str, tmp_path: Path, peer: Peer
+) -> None:
+    view = _view(tmp_path, a=peer.endpoint)
+    with pytest.raises(BadQueryError, match=r"nope.*; give offsets of in$|in has the partitions"):
+        _ask(view, min_position=f"{place}:1")
+    assert not peer.asked
+    assert _ask(view, min_position="in-0:1") == [ROW]
+
+
+def test_large_numbers_of_another_member_stay_exact(tmp_path: Path, peer: Peer) -> None:
+    row = ROW | {"value": 1 << 70}
+    peer.reply = lambda _: (200, {}, json.dumps(FINE | {"rows": [row]}).encode())
+    assert _ask(_view(tmp_path, a=peer.endpoint)) == [row]
 
 
 @pytest.mark.parametrize(
