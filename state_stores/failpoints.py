@@ -79,6 +79,8 @@ def _strike(name: str, action: str) -> Callable[[], None] | None:
     try:
         delay_s = float(seconds or "0")
     except ValueError:
+        delay_s = -1.0
+    if not 0 <= delay_s <= threading.TIMEOUT_MAX:
         return None
     match kind:
         case "kill9" if delay_s:
@@ -99,4 +101,20 @@ def _raise(name: str) -> None:
     raise FailpointError(f"failpoint {name}")
 
 
-arm(os.environ.get("FAILPOINT", ""))
+def _problem_of_environment() -> str:
+    try:
+        arm(os.environ.get("FAILPOINT", ""))
+    except StreamsError as error:
+        return f"environment variable FAILPOINT: {error}, or unset the variable"
+    return ""
+
+
+#: Error in FAILPOINT's value. An import must not raise it: another program's variable may have
+#: the same name.
+_problem: Final = _problem_of_environment()
+
+
+def check_failpoints() -> None:
+    """Raise StreamsError if the environment's FAILPOINT has an unknown name or action."""
+    if _problem:
+        raise StreamsError(_problem)

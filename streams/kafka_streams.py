@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.console_log import enable_loggers
-from tidewheel.streams.definitions.checks import check_flag, check_series
+from tidewheel.streams.definitions.checks import check_environment, check_flag, check_series
 from tidewheel.streams.definitions.isolation_level import IsolationLevel, checked_isolation_level
 from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import ApplicationShutdownError, ConfigError, StreamsError
@@ -103,6 +103,7 @@ class KafkaStreams:
     ) -> None:
         topology = checked_topology(topology, "KafkaStreams")
         config = checked_config(config, "KafkaStreams")
+        check_environment()
         spec = spec_of(topology, config)
         check_custom_stores(spec, config)
         self._config = config

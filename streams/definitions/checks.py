@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-from tidewheel.streams.errors import StreamsError, TopologyError
+from tidewheel.state_stores.failpoints import check_failpoints
+from tidewheel.streams.errors import ConfigError, StreamsError, TopologyError
 from tidewheel.streams.user_functions import accepts, is_async
 
 
@@ -94,3 +95,11 @@ def check_series(
 def is_series(values: object) -> TypeGuard[Iterable[Any]]:
     """Return True for an iterable that is not a text."""
     return isinstance(values, Iterable) and not isinstance(values, str | bytes)
+
+
+def check_environment() -> None:
+    """Raise ConfigError if the variable FAILPOINT has a value that arms nothing."""
+    try:
+        check_failpoints()
+    except StreamsError as error:
+        raise ConfigError(str(error)) from None

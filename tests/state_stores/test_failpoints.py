@@ -88,6 +88,9 @@ def test_raise_and_sleep() -> None:
         "before_commit:1:kill",
         "before_commit:1:sleep",
         "before_commit:1:sleep=x",
+        "before_commit:1:sleep=-1",
+        "before_commit:1:sleep=nan",
+        "before_commit:1:sleep=inf",
         "before_commit:1:raise:2",
     ],
 )
@@ -110,3 +113,26 @@ def test_unset_it_is_no_python_function() -> None:
     )
     assert ended.returncode == 1
     assert "StreamsError: set FAILPOINT" in ended.stderr
+
+
+def test_a_foreign_value_is_an_error_of_the_start_and_not_of_the_import() -> None:
+    code = """
+import tidewheel
+config = tidewheel.StreamsConfig(application_id="a")
+builder = tidewheel.StreamsBuilder()
+builder.stream("in", key_serde=str, value_serde=str).to("out")
+try:
+    tidewheel.KafkaStreams(builder.build(), config)
+except tidewheel.ConfigError as error:
+    print(error)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "FAILPOINT": "github.com/other/tool=panic"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "environment variable FAILPOINT" in ended.stdout
+    assert "unset" in ended.stdout
