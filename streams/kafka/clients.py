@@ -29,6 +29,7 @@ class KafkaClients:
         client_id: Prefix of the clients' `client.id`; the application id if empty.
         consumer: librdkafka properties; `producer` and `admin` likewise. Values may be `env:NAME`,
             `file:/path`, and for callbacks `module:name`, resolved per client.
+        kafka: Properties that all three contain because they are in the table `kafka`, for errors.
         on_wait: For the watchdog: called twice a second while a producer waits for the cluster.
         statistics: Collects the statistics of the source consumer and the producers; None: none. These
             clients must then be polled, also while they are idle.
@@ -46,6 +47,7 @@ class KafkaClients:
         consumer: Mapping[str, Any] | None = None,
         producer: Mapping[str, Any] | None = None,
         admin: Mapping[str, Any] | None = None,
+        kafka: Mapping[str, Any] | None = None,
         on_wait: Callable[[], None] = no_wait,
         statistics: ClientStatistics | None = None,
     ) -> None:
@@ -57,6 +59,7 @@ class KafkaClients:
             consumer=consumer or {},
             producer=producer or {},
             admin=admin or {},
+            kafka=kafka or {},
         )
         self._on_wait = on_wait
         properties_by_kind: dict[ClientKind, Mapping[str, Any]] = {

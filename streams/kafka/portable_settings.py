@@ -37,6 +37,7 @@ def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
         bootstrap_servers=config.bootstrap_servers,
         application_id=config.application_id,
         client_id=client_id,
+        kafka=dict(config.kafka),
         **{kind: config.client_properties(kind) for kind in CLIENT_KINDS},
     )
 
@@ -62,6 +63,7 @@ class Keeper:
             bootstrap_servers=settings.bootstrap_servers,
             application_id=settings.application_id,
             client_id=settings.client_id,
+            kafka={},  # its secrets must not travel
             **tables,
         )
 
@@ -178,4 +180,5 @@ def clients_of(settings: ClientSettings) -> KafkaClients:
         consumer=settings.consumer,
         producer=settings.producer,
         admin=settings.admin,
+        kafka=settings.kafka,
     )

@@ -118,17 +118,21 @@ def construction_error(kind: ClientKind, reason: str) -> ConfigError:
     """Return the error for a setting that librdkafka refuses, without its value.
 
     >>> construction_error("consumer", 'No such configuration property: "fetch.waits"').args[0]
-    "consumer['fetch.waits']: librdkafka has no such property; check its spelling"
+    "kafka or consumer['fetch.waits']: librdkafka has no such property; check its spelling"
     """
+    # The client's merged properties don't tell the table.
+    table = f"kafka or {kind}"
     named = re.search(r"property:? \"?([a-z0-9_.]+)", reason)
     if named is None:
         # The text may contain a value, so only names of properties are extracted.
         names = tuple(dict.fromkeys(_CREATION_NAMES.findall(reason)))
-        return ConfigError(f"{kind}{_creation_problem(reason, names)}")
+        return ConfigError(f"{table}{_creation_problem(reason, names)}")
     name = named.group(1)
     if reason.startswith("No such"):
-        return ConfigError(f"{kind}[{name!r}]: librdkafka has no such property; check its spelling")
-    return ConfigError(f"{kind}[{name!r}]: librdkafka refuses its value; see librdkafka's manual")
+        return ConfigError(
+            f"{table}[{name!r}]: librdkafka has no such property; check its spelling"
+        )
+    return ConfigError(f"{table}[{name!r}]: librdkafka refuses its value; see librdkafka's manual")
 
 
 def _creation_problem(reason: str, names: tuple[str, ...]) -> str:
@@ -163,18 +167,26 @@ _CREATION_NAMES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
+    """Properties of each kind of client.
+
+    Attributes:
+        kafka: The properties of all kinds, for errors; the other tables contain them already.
+    """
+
     bootstrap_servers: str
     application_id: str
     client_id: str = ""
     consumer: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     producer: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     admin: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    kafka: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def __post_init__(self) -> None:
         kinds: tuple[ClientKind, ...] = ("consumer", "producer", "admin")
         for kind in kinds:
             check_overrides(kind, getattr(self, kind))
-            check_files(getattr(self, kind), kind)
+            for table, properties in self._tables(kind).items():
+                check_files(properties, table)
 
     def source(self) -> Config:
         return self._consumer(
@@ -340,5 +352,16 @@ class ClientSettings:
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def _resolved(self, kind: ClientKind) -> Config:
+        resolved: Config = {}
+        for table, properties in self._tables(kind).items():
+            resolved |= resolve_secrets(properties, table)
+        return resolved
+
+    def _tables(self, kind: ClientKind) -> dict[str, Config]:
+        """Return the properties by the table that the user gave them in: `kafka`, or the kind's own."""
+        tables: dict[str, Config] = {"kafka": {}, kind: {}}
         properties: Mapping[str, Any] = getattr(self, kind)
-        return resolve_secrets(properties, kind)
+        for name, value in properties.items():
+            is_shared = name in self.kafka and self.kafka[name] == value
+            tables["kafka" if is_shared else kind][name] = value
+        return tables

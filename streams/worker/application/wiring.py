@@ -56,6 +56,7 @@ def make_clients(
         consumer={**rack, **config.client_properties("consumer")},
         producer=config.client_properties("producer"),
         admin=config.client_properties("admin"),
+        kafka=config.kafka,
         on_wait=on_wait,
         statistics=statistics,
     )

@@ -119,3 +119,26 @@ def test_kubernetes_variables_of_a_service_named_tidewheel_kafka_are_ignored(
     monkeypatch.setenv("TIDEWHEEL_KAFKA_PORT", "tcp://10.0.0.1:9092")
     monkeypatch.setenv("TIDEWHEEL_KAFKA_PORT_9092_TCP_ADDR", "10.0.0.1")
     assert config_of().kafka == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "place"),
+    [
+        ({"kafka": {"sasl.password": "env:SHOP_UNSET"}}, "kafka['sasl.password']"),
+        (
+            {"kafka": {"sasl.password": "x"}, "admin": {"sasl.password": "env:SHOP_UNSET"}},
+            "admin['sasl.password']",
+        ),
+        ({"kafka": {"ssl.ca.location": "/nowhere/ca.pem"}}, "kafka['ssl.ca.location']"),
+        ({"consumer": {"ssl.ca.location": "/nowhere/ca.pem"}}, "consumer['ssl.ca.location']"),
+    ],
+)
+def test_an_error_names_the_table_that_has_the_property(
+    properties: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOP_UNSET", raising=False)
+    config = config_of(**properties)
+    for make in (settings_of, lambda config: make_clients(config).settings):
+        with pytest.raises(ConfigError) as caught:
+            make(config).administration()
+        assert str(caught.value).startswith(f"{place}: ")
