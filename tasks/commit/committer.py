@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
+import msgspec
+
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.errors import StreamsError
@@ -22,6 +24,7 @@ from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.output_collector import OutputCollector, drop
 from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
+from tidewheel.tasks.errors import RecordTooLargeError
 from tidewheel.tasks.kafka.ports import (
     Admin,
     Background,
@@ -369,6 +372,8 @@ class Committer:
         changelogs = _changelogs(commit)
         outputs = [columns for columns in commit.outputs if len(columns)]
         rows = [columns for _, columns in changelogs]
+        if error.record_refused:
+            self._check_row_sizes(commit, changelogs)
         refused = self.producer.find_refused([*outputs, *rows]) if error.record_refused else []
         if not refused:
             self._wait(_PAUSE_S)
@@ -385,6 +390,27 @@ class Committer:
                 skipped = [failure.index for failure in failures if self._skips(failure)]
                 drop(columns, skipped)
             commit.outputs.extend(dead_letters())
+
+    def _check_row_sizes(
+        self, commit: Commit, changelogs: list[tuple[TopicPartition, OutputColumns]]
+    ) -> None:
+        """Raise for a row above its changelog's limit, without a search through all records.
+
+        A row that the client compresses may be accepted all the same, so it is tried alone.
+        """
+        for changelog, rows in changelogs:
+            try:
+                oversized = self._collector.find_oversized(rows)
+            except StreamsError:
+                return  # the limit can't be read now: search all records
+            if oversized is None:
+                continue
+            index, limit = oversized
+            for failure in self.producer.find_refused([_single_record(rows, index)]):
+                error = RecordTooLargeError(f"{failure.error} (the topic accepts {limit:,} bytes)")
+                self._fail_changelog(
+                    commit, changelog, msgspec.structs.replace(failure, error=error)
+                )
 
     def _fail_changelog(
         self, commit: Commit, changelog: TopicPartition, failure: FailedDelivery

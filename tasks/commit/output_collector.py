@@ -81,6 +81,17 @@ class OutputCollector:
     def partition_count(self, topic: str) -> int:
         return self._topics.partition_count(topic)
 
+    def find_oversized(self, columns: OutputColumns) -> tuple[int, int] | None:
+        """Return the largest record's index and its topic's limit in bytes if it is above that."""
+        if not len(columns):
+            return None
+        largest = max(range(len(columns)), key=lambda index: record_bytes(columns, index))
+        if record_bytes(columns, largest) <= self._topics.message_bytes_max(columns.topic):
+            return None
+        # The limit may have been raised since it was read.
+        limit = self._topics.message_bytes_max_now(columns.topic)
+        return (largest, limit) if record_bytes(columns, largest) > limit else None
+
     def pop_staged(self) -> list[OutputColumns]:
         staged, self.staged, self.staged_bytes = self.staged, [], 0
         return staged

@@ -55,7 +55,9 @@ class Stage:
         self.waits = 0
         self.on_wait: Callable[[], None] = lambda: None
         self.sinks = clients.sink_producer() if at_least_once else None
-        self.collector = collector_of(handlers, sinks=self.sinks)
+        #: Largest record of each topic, in bytes, by the cluster's settings.
+        self.limits: dict[str, int] = {}
+        self.collector = collector_of(handlers, sinks=self.sinks, limits=self.limits)
         make_one = make or (lambda broker: clients.transactional_producer("app-1"))
         self.producers: list[FakeTransactionalProducer] = []
 
@@ -441,6 +443,47 @@ def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None
         match=rf"changelog {LOG} refuses a row \(key of 1 bytes, hash sha256:ca978112ca1b.*in-0 offsets 0 to 41",
     ):
         stage.carry_out()
+
+
+class Searching(FakeTransactionalProducer):
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker, "app-1")
+        self.searched: list[int] = []
+
+    def find_refused(self, columns: Any) -> Any:
+        self.searched.append(sum(map(len, columns)))
+        return super().find_refused(columns)
+
+
+def test_a_row_that_is_too_large_is_found_without_a_search_of_all_records() -> None:
+    stage = Stage(make=Searching)
+    stage.limits[LOG.topic] = 1_000
+    refuse(stage, LOG.topic, b"x" * 2_000)
+    staged(stage, *[b"1"] * 50)
+    commit = stage.commit()
+    commit.changelogs[LOG].append(Drained([b"small", b"large"], [b"2", b"x" * 2_000], [5, 6]))
+    with pytest.raises(
+        RecordFailedError, match=rf"changelog {LOG} refuses a row \(key of 5 bytes.* 1,000 bytes"
+    ):
+        stage.carry_out(commit)
+    (producer,) = stage.producers
+    assert isinstance(producer, Searching)
+    assert producer.searched == [1]
+    stage.assert_nothing_visible()
+
+
+def test_a_large_row_that_is_accepted_alone_does_not_hide_the_refused_one() -> None:
+    """The client may compress it."""
+    stage = Stage(make=Searching)
+    refuse(stage, LOG.topic, b"1")
+    stage.limits[LOG.topic] = 1_000
+    commit = stage.commit()
+    commit.changelogs[LOG].append(Drained([b"large"], [b"x" * 2_000], [5]))
+    with pytest.raises(RecordFailedError, match=r"key of 1 bytes"):
+        stage.carry_out(commit)
+    (producer,) = stage.producers
+    assert isinstance(producer, Searching)
+    assert producer.searched == [1, 3]
 
 
 @pytest.mark.parametrize("topic", ["app-r", LOG.topic])

@@ -15,7 +15,7 @@ class Topics:
     """`TopicInfo` with three partitions per topic."""
 
     def __init__(self, limits: dict[str, int] | None = None) -> None:
-        self.limits = limits or {}
+        self.limits = {} if limits is None else limits
 
     def partition_count(self, topic: str) -> int:
         return 3
