@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from cyclopts import App, CycloptsError
 
-from tidewheel.streams.cli.output import print_error, text_console
+from tidewheel.streams.cli.output import OutputError, prepare_streams, print_error, text_console
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 
@@ -162,6 +162,14 @@ _DEFAULTS: Final = {"topics": "tidewheel.streams.cli.commands.records.topics:top
 _ASK_FOR_HELP: Final = frozenset({"--help", "-h", "--version"})
 
 
+def command_names() -> list[str]:
+    """Return the names of all commands: `run`, `topics`, `topics create`."""
+    subcommands = [
+        f"{family} {name}" for family, (_, commands) in _FAMILIES.items() for name in commands
+    ]
+    return [*_COMMANDS, *_DEFAULTS, *subcommands]
+
+
 def program_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - costs 40 ms
 
@@ -234,18 +242,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if arguments is None else list(arguments)
     if arguments is None:
         os.umask(0o077)  # RocksDB's files are readable by all
+        prepare_streams()
     try:
+        _check_encoding(argv)
         app = build_app(
             lists=_asks_for_list(argv),
             whole=_INSTALL_COMPLETION in argv,
             called=argv[0] if argv else "",
         )
         result = app(argv, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
     except CycloptsError as error:
         print_error(f"{error} (`tidewheel --help` lists the commands)")
         return ExitCode.USAGE
     except StreamsError as error:
         print_error(str(error))
+        if isinstance(error, OutputError):
+            sys.stdout = None  # flushing it at exit would raise again
         return exit_code_of(error)
     except KeyboardInterrupt:
         text_console(stderr=True).print("interrupted")
@@ -255,6 +268,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return ExitCode.OK
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _check_encoding(argv: Sequence[str]) -> None:
+    for number, argument in enumerate(argv, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            # The part behind "=" may be a secret.
+            name, separator, _ = argument.partition("=")
+            raise ConfigError(
+                f"argument {number} of the command line ({name!a}{separator and '=…'}) has bytes that are not UTF-8; "
+                "write it in UTF-8, and rename a file or folder with such a name"
+            ) from None
 
 
 def _function(path: str) -> Callable[..., int]:

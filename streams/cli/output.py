@@ -3,6 +3,8 @@
 Colours follow NO_COLOR and FORCE_COLOR, else the terminal.
 """
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,12 +13,53 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from tidewheel.rebalance.protocol.plain_text import plain_lines
+from tidewheel.streams.errors import StreamsError
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from rich.console import Console
 
 #: Columns of output that goes to a pipe or file, unless COLUMNS is set: no cell is folded.
 _PIPE_COLUMNS: Final = 240
+
+
+class OutputError(StreamsError):
+    """Standard output can't be written: its disk is full, or its descriptor closed."""
+
+
+class _StandardOutput(io.FileIO):
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write as `FileIO` does; raise `OutputError`, so that no caller takes it for its own error."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise  # `tidewheel … | head` ends normally
+        except OSError as error:
+            raise OutputError(
+                f"standard output can't be written: {error.strerror}; write it somewhere else"
+            ) from None
+
+
+def prepare_streams() -> None:
+    """Make the process's standard streams usable, whatever state they are in.
+
+    Descriptors that the caller has closed are occupied, so that no file or socket gets their
+    numbers: reads and writes fail, and only a closed standard error discards its text. Characters
+    that the terminal's encoding lacks are printed as escapes.
+    """
+    for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, mode), True)  # gets the lowest free number
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - stays open
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - likewise
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_StandardOutput(1, "w", closefd=False)),
+        encoding=sys.stdout.encoding if sys.stdout else "utf-8",
+        errors="backslashreplace",
+        line_buffering=os.isatty(1),
+    )
 
 
 def text_console(*, stderr: bool = False) -> "Console":
@@ -35,9 +78,10 @@ def print_json(value: object) -> None:
 
 def print_error(message: str) -> None:
     out = text_console(stderr=True)
-    out.print("error:", style="bold red", end=" ")
-    # No markup or wrapping: messages contain brackets and long paths. They quote clients and brokers.
-    out.print(plain_lines(message), markup=False, emoji=False, highlight=False, soft_wrap=True)
+    with contextlib.suppress(OSError):  # a full disk must not change the exit code
+        out.print("error:", style="bold red", end=" ")
+        # No markup or wrapping: messages contain brackets and long paths. They quote clients and brokers.
+        out.print(plain_lines(message), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

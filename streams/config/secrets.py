@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidewheel.state_stores.bulk_restore.urls import HIDDEN
-from tidewheel.streams.config.names import import_object
+from tidewheel.streams.config.names import import_object, is_utf8
 from tidewheel.streams.errors import ConfigError
 
 #: librdkafka properties shown in full, because they can't be secret.
@@ -145,6 +145,10 @@ def _resolved(key: str, value: Any, where: str) -> Any:
             if secret is None:
                 raise ConfigError(
                     f"{where}: environment variable {rest!r} is not set; set it where this process starts"
+                )
+            if not is_utf8(secret):
+                raise ConfigError(
+                    f"{where}: environment variable {rest!r} is not UTF-8 text; librdkafka takes text"
                 )
             return secret
         case "file":

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
+from tidewheel.streams.config.names import is_utf8
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError
 
@@ -133,6 +134,11 @@ def _from_environment(options: Collection[str], environ: Mapping[str, str]) -> I
     names = [name for name in environ if name.upper().startswith(PREFIX)]
     for name in sorted(names, key=lambda name: (-len(name), name)):
         text = environ[name]
+        if not is_utf8(text):
+            raise ConfigError(
+                f"environment variable {name!a} has bytes that are not UTF-8; write its value in UTF-8, and rename a "
+                "file or folder with such a name"
+            )
         if name.upper() in OTHER_VARIABLES or name.upper().startswith(TEST_PREFIX):
             continue
         option, nested, key = name[len(PREFIX) :].lower().partition("__")

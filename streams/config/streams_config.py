@@ -24,6 +24,7 @@ from tidewheel.streams.config.checks import cautions, contradictions
 from tidewheel.streams.config.client_properties import ClientKind
 from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
+from tidewheel.streams.config.names import is_utf8
 from tidewheel.streams.config.options import StreamsOptions
 from tidewheel.streams.config.sources import DEFAULT, Settings, collect, expanded, settings_file
 from tidewheel.streams.errors import ConfigError
@@ -50,11 +51,16 @@ def default_state_dir() -> Path:
     `$XDG_STATE_HOME/tidewheel`, else `~/.local/state/tidewheel`; on macOS `~/Library/Application
     Support/tidewheel`. A temporary folder would lose the state at reboots.
     """
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "tidewheel"
     home = os.environ.get("XDG_STATE_HOME")
-    # The XDG specification ignores relative values.
-    base = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        # The XDG specification ignores relative values.
+        base = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
+    if not is_utf8(str(base)):
+        raise ConfigError(
+            f"state_dir: its default is below {str(base)!a}, which has bytes that are not UTF-8; set state_dir"
+        )
     return base / "tidewheel"
 
 

@@ -18,7 +18,12 @@ from pydantic import PlainValidator
 from tidewheel.rebalance.assignors.builtin import BUILT_IN
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config.client_properties import BadPropertyError
-from tidewheel.streams.config.names import import_object, importable_name, is_importable_name
+from tidewheel.streams.config.names import (
+    import_object,
+    importable_name,
+    is_importable_name,
+    is_utf8,
+)
 from tidewheel.streams.config.secrets import TOKEN_CHARACTERS_MIN, is_reference, is_token
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.definitions.store_suppliers import (
@@ -239,11 +244,17 @@ def check_secret(value: object) -> str:
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(path).expanduser().absolute()
+        absolute = Path(path).expanduser().absolute()
     except RuntimeError:
         raise ValueError(
             "must be a path; no home directory is known for the user after '~', so write the whole path"
         ) from None
+    if not is_utf8(str(absolute)):
+        # Commands print it, and it travels to other processes as JSON.
+        raise ValueError(
+            f"must be a path in UTF-8, and {str(absolute)!a} has other bytes; rename the folder"
+        )
+    return absolute
 
 
 def check_directory(value: object) -> Path:

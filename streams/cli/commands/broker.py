@@ -16,7 +16,7 @@ from rich.table import Table
 from tidewheel.state_stores.names import check_topic_name
 from tidewheel.streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
 from tidewheel.streams.broker.kafka_broker import HEAP_MB
-from tidewheel.streams.cli.output import text_console
+from tidewheel.streams.cli.output import print_error, text_console
 from tidewheel.streams.processes.signals import signals_handled
 
 EXIT_OK = 0
@@ -121,7 +121,6 @@ class _BrokerOutput:
         self._json = json and not bootstrap_only
         self._bootstrap_only = bootstrap_only
         self._out = text_console()
-        self._error = text_console(stderr=True)
         self._was_ready = False
 
     def ready(self, kafka: KafkaBroker, topics: dict[str, int], *, temporary: bool) -> None:
@@ -154,9 +153,7 @@ class _BrokerOutput:
     def failed(self, error: BrokerError) -> None:
         if self._json:
             self._line(event="failed", error=str(error))
-        # No markup or wrapping: messages contain brackets and long paths.
-        self._error.print("error:", style="bold red", end=" ")
-        self._error.print(str(error), markup=False, emoji=False, highlight=False, soft_wrap=True)
+        print_error(str(error))
 
     def _panel(self, kafka: KafkaBroker, topics: dict[str, int], *, temporary: bool) -> None:
         table = Table.grid(padding=(0, 2))

@@ -111,6 +111,8 @@ def _decoded(lines: TextIO) -> Iterator[str]:
         yield from lines
     except UnicodeDecodeError as error:
         raise LineError(f"standard input is not UTF-8 ({error.reason})") from None
+    except OSError as error:
+        raise LineError(f"standard input can't be read: {error.strerror}") from None
 
 
 class _Writer:
