@@ -52,4 +52,5 @@ def _print(status: GroupStatus) -> None:
     console = text_console()
     width = console.width
     for line in (*head_lines(status, width), *alarm_lines(status), *body_lines(status, width)):
-        console.print(line)
+        # Alarms are longer than a line; in a pipe or a file each stays on its own.
+        console.print(line, soft_wrap=not console.is_terminal)

@@ -14,12 +14,15 @@ _CLUSTER: Final = "kafka-cluster"
 class Names:
     """Real names for those of the page."""
 
-    def __init__(self, application_id: str, *, source: str, sink: str, dead: str) -> None:
+    def __init__(
+        self, application_id: str, *, source: str, sink: str, dead: str, topic: str = "topic"
+    ) -> None:
         self.application_id = application_id
         self._topics = {
             "each input": source,
             "each output": sink,
             "the dead-letter topic": dead,
+            "the topic": topic,
         }
 
     def right(self, kind: str, name: str, operation: str) -> Right:

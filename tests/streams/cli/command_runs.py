@@ -47,6 +47,10 @@ class Command:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def workers(self) -> list[int]:
         """Return its worker processes, oldest first."""
         marks = (line.partition("started (process ")[2] for line in list(self._lines))

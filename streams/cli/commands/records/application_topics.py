@@ -41,9 +41,12 @@ def application_topics(
     Raises:
         CopartitioningError: Joined topics have different partition counts.
         InternalTopicError: An internal topic has the wrong number of partitions.
+        StreamsError: This principal may not describe a topic.
     """
     spec, existing = spec_of(topology, config), admin.list_topics()
     missing = missing_source_topics(spec, existing)
+    # A list of all topics lacks those that this principal may not describe; this call raises.
+    admin.describe_topics(sorted(missing))
     plan = plan_application(
         spec,
         config.application_id,
@@ -52,12 +55,14 @@ def application_topics(
         factor=config.parallelising_factor,
         repartition_config=config.repartition_topic_config,
     )
-    return (
+    topics = (
         *_sources(plan, existing),
         *_outputs(spec, config, existing),
         *_created(plan, existing, counted=not missing),
         *_of_group(config.application_id, existing),
     )
+    admin.describe_topics([topic.name for topic in topics if topic.name not in existing])
+    return topics
 
 
 def _assumed(spec: TopologySpec, existing: Mapping[str, int], missing: set[str]) -> dict[str, int]:

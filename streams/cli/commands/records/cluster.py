@@ -49,15 +49,16 @@ def partitions_of(
     error: type[StreamsError] = MissingSourceTopicError,
 ) -> list[TopicPartition]:
     """Return the partitions of a topic; raise `error`, with a similar name, if it is missing."""
-    topics = admin.list_topics()
-    if topic not in topics:
-        near = get_close_matches(topic, sorted(topics), n=1)
+    # A list of all topics lacks those that this principal may not describe; this call raises.
+    described = admin.describe_topics([topic])
+    if topic not in described:
+        near = get_close_matches(topic, sorted(admin.list_topics()), n=1)
         hint = f"did you mean {near[0]}? Or " if near else ""
         raise error(
             f"topic {topic!r} does not exist on {servers}; {hint}create it: "
             f"tidewheel topics create {topic} --partitions N"
         )
-    return [TopicPartition(topic, number) for number in range(topics[topic])]
+    return [TopicPartition(topic, number) for number in range(described[topic].partitions)]
 
 
 def check_count(count: int | None) -> None:

@@ -117,11 +117,14 @@ def create(
             raise ConfigError(f"topic {name!r}: {error}") from None
     clients = client_settings(settings)
     with cluster_admin(clients) as admin:
-        existing = admin.list_topics()
+        # Without the right to describe a topic nothing is created: its result would be unknown.
+        existing = admin.describe_topics(names)
         for name in names:
-            if partitions is not None and existing.get(name, partitions) != partitions:
+            if partitions is None or name not in existing:
+                continue
+            if existing[name].partitions != partitions:
                 raise StreamsError(
-                    f"topic {name!r} exists with {existing[name]} partitions, not {partitions}; nothing was created. "
+                    f"topic {name!r} exists with {existing[name].partitions} partitions, not {partitions}; nothing was created. "
                     "Choose another name, or leave it as it is"
                 )
         wanted = [
