@@ -43,7 +43,7 @@ class SmallDisk:
         self._is_full.clear()
         self._thread = threading.Thread(target=self._keep_full, daemon=True)
         self._thread.start()
-        assert self._is_full.wait(60), "the disk is full"
+        assert self._is_full.wait(300), "the disk is full"
 
     def _keep_full(self) -> None:
         with self._ballast.open("ab", buffering=0) as ballast:

@@ -136,7 +136,7 @@ def test_runs_and_snapshots_restore_every_key_after_kills(
             failpoints=f"{step}:2:kill9",
             runs_from=_RUNS_FROM,
         )
-        assert worker.process.wait(60) == -signal.SIGKILL
+        assert worker.process.wait(300) == -signal.SIGKILL
     events: list[RestoreEvent] = []
     with caplog.at_level(logging.INFO):
         assert run(events) == expected

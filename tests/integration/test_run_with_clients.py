@@ -8,7 +8,7 @@ import pytest
 from tests.integration.cluster import Cluster
 from tidewheel import KafkaStreams, KafkaStreamsState, RunOptions, StreamsBuilder, StreamsConfig
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 RECORDS = 400
 KEYS = 40

@@ -13,7 +13,7 @@ from tests.integration.conftest import StartWorker
 from tests.integration.outcome import assert_counted
 from tests.integration.programs.jobs import STORE
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 #: Failpoints before the transaction's commit, or where the loop has run ahead of it: records are
 #: processed again.

@@ -386,7 +386,7 @@ def test_one_of_a_member_and_a_fixed_worker_that_start_together_is_refused(
 
     def restore_late(life: WorkerLife, *given: Any) -> bool:
         looked.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return restore(life, *given)
 
     monkeypatch.setattr(WorkerLife, "_restore_globals", restore_late)
@@ -396,7 +396,7 @@ def test_one_of_a_member_and_a_fixed_worker_that_start_together_is_refused(
         options=RunOptions(fixed=late == "fixed"),
         wait=False,
     )
-    assert looked.wait(60)
+    assert looked.wait(300)
     other = start_worker("other")
     other.go("count_by_key", source, sink, config, fixed=late == "member")
 

@@ -20,7 +20,7 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 _ROOT = Path(__file__).resolve().parents[3]
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(600)]
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

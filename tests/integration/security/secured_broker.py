@@ -197,7 +197,7 @@ def create_certificate(folder: Path, password: str) -> tuple[Path, Path]:
     make = ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost"]
     names = ["-ext", "SAN=ip:127.0.0.1", "-ext", "BC=ca:true", "-validity", "2"]
     for command in ([*make, *names], ["-exportcert", "-rfc", "-file", str(pem)]):
-        subprocess.run([keytool, *command, *common], check=True, capture_output=True, timeout=60)
+        subprocess.run([keytool, *command, *common], check=True, capture_output=True, timeout=300)
     return store, pem
 
 

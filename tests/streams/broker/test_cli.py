@@ -98,7 +98,7 @@ def test_the_fixture_uses_a_running_broker(tmp_path: Path) -> None:
             # The plugin is named above: pytest would load an installed one twice.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
-        timeout=60,
+        timeout=300,
         check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout

@@ -146,7 +146,7 @@ def test_two_processes_fetch_once(shop: Shop, tmp_path: Path) -> None:
         for _ in range(2)
     ]
     _open_gate(gate)
-    assert [process.communicate(timeout=60)[0] for process in both] == [b"done\n", b"done\n"]
+    assert [process.communicate(timeout=300)[0] for process in both] == [b"done\n", b"done\n"]
     assert len(runs(shop.mvn)) == 1
 
 

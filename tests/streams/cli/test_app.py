@@ -208,7 +208,7 @@ def test_python_m_streams_is_the_same_command() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert result.returncode == ExitCode.USAGE
@@ -222,7 +222,7 @@ def test_commands_are_imported_only_when_they_are_called() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert result.stdout.splitlines()[-1] == "False"
@@ -258,7 +258,7 @@ def test_lists_of_commands_import_no_heavy_modules(line: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     code, *modules = result.stdout.splitlines()[-1].split()

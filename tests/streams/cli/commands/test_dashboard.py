@@ -67,7 +67,7 @@ def test_the_dashboard_serves_the_group_until_a_signal() -> None:
                     break
             process.send_signal(signal.SIGTERM)
             seen += stream.read()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
         process.communicate()

@@ -31,7 +31,7 @@ from tidewheel.streams.processes.supervisor.worker_messages import (
 )
 from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def _supervise(*targets: str, restart: RestartSettings = QUICK) -> ExitCode:
