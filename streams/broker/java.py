@@ -20,7 +20,7 @@ HOW_TO_GET_JAVA = (
     "macOS: brew install openjdk), or point $JAVA_HOME at a Java you have"
 )
 
-_VERSION_TIMEOUT_SECONDS = 180
+_VERSION_TIMEOUT_SECONDS = 600
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 
 

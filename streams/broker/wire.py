@@ -4,8 +4,11 @@ They use a plain socket, because only `tidewheel.streams.kafka` imports the Kafk
 a listener without TLS and authentication. All Kafka 4 brokers support these old versions.
 """
 
+import logging
+import selectors
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +21,10 @@ _CORRELATION_ID = 1
 _ANSWER_BYTES_MAX = 8 << 20
 _CORRELATION_ID_BYTES = 4
 _TOPIC_ALREADY_EXISTS = 36
+#: Seconds between reports of a wait.
+_REPORT_SECONDS = 15.0
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,7 @@ def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescrip
 
 
 def create_topics(
-    address: str, topics: Mapping[str, int], *, timeout_ms: int = 120_000
+    address: str, topics: Mapping[str, int], *, timeout_ms: int = 600_000
 ) -> tuple[str, ...]:
     """Create topics (name and partitions) with one replica; existing ones stay unchanged.
 
@@ -95,10 +102,22 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
+def _await_answer(connection: socket.socket, address: str, timeout_s: float) -> None:
+    began_s = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while not selector.select(min(_REPORT_SECONDS, timeout_s)):
+            waited_s = time.monotonic() - began_s
+            if waited_s >= timeout_s:
+                raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+            _logger.warning("waiting for %.0f s until Kafka at %s answers", waited_s, address)
+
+
 def _ask(address: str, api: tuple[int, int], body: bytes, timeout_ms: int) -> bytes:
     request = struct.pack(">hhi", *api, _CORRELATION_ID) + _string(_CLIENT_ID) + body
     with socket.create_connection(split_address(address), timeout=timeout_ms / 1000) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
+        _await_answer(connection, address, timeout_ms / 1000)
         with connection.makefile("rb") as answers:
             (size_bytes,) = struct.unpack(">i", answers.read(4))
             if not _CORRELATION_ID_BYTES <= size_bytes <= _ANSWER_BYTES_MAX:

@@ -17,8 +17,9 @@ from tidewheel.streams.bulk.stores import BulkStore, bulk_stores
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
-from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from tidewheel.streams.kafka.portable_settings import Keeper, settings_of
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def bulk_driver(
             Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
         )
         executor_settings = keeper.settings(clients)
-        admin = clients_of(clients).admin()
+        admin = KafkaResetAdmin(clients)
         stack.callback(admin.close)
         yield BulkDriver(
             config=config,

@@ -22,9 +22,10 @@ from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.layout.restore import StoreTime
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.gc_tuning import collection_paused
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
-from tidewheel.streams.kafka.portable_settings import clients_of, opened_url
+from tidewheel.streams.kafka.portable_settings import opened_url
 from tidewheel.tasks.kafka.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
@@ -138,7 +139,7 @@ def _runs_of(work: ExecutorWork, task: RangeToBuild) -> Iterator[SourceRecords]:
 
 
 def _log_start(work: ExecutorWork, partition: TopicPartition) -> int:
-    admin = clients_of(work.settings).admin()
+    admin = KafkaResetAdmin(work.settings)
     try:
         return admin.beginning_offsets([partition])[partition]
     finally:

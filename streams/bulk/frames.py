@@ -21,9 +21,10 @@ from tidewheel.streams.bulk.driver import newest_snapshot, now_ms, run_bytes, st
 from tidewheel.streams.bulk.executors import ExecutorWork
 from tidewheel.streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
-from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from tidewheel.streams.kafka.portable_settings import Keeper, settings_of
 from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def state_dataframe(
     # Delete the files with secrets only when the program ends: executors read them at each use of
     # the frame, and of frames derived from it.
     atexit.register(keeper.close)
-    admin = clients_of(settings).admin()
+    admin = KafkaResetAdmin(settings)
     try:
         (bulk_store,) = bulk_stores(topology, config, admin, [store])
         facts = list(changelog_facts([bulk_store], admin, now_ms()).values())

@@ -22,7 +22,8 @@ from tidewheel.streams.bulk.stores import BulkStore, bulk_stores, changelog_fact
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError, SchemaRegistryError, StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
-from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.serdes.partitioning import partition_of
 from tidewheel.streams.topology.topology import Topology
 
@@ -139,7 +140,7 @@ def _counter(
 
 @contextlib.contextmanager
 def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView]:
-    admin = clients_of(settings_of(config)).admin()
+    admin = KafkaResetAdmin(settings_of(config))
     try:
         yield StateView(topology, config, admin)
     finally:

@@ -28,7 +28,7 @@ from tidewheel.streams.group.stalled_transactions import StalledTransactions
 from tidewheel.streams.group.status import GroupStatus, group_status
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import LeaderProducer, inbox_topic, state_topic
-from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import settings_of
@@ -91,7 +91,9 @@ class KafkaConnection:
 class _Leader:
     def __init__(self, settings: ClientSettings) -> None:
         self._topic = state_topic(settings.application_id)
-        self._producer = LeaderProducer(settings, TopicPartition(self._topic, 0))
+        self._producer = LeaderProducer(
+            settings, TopicPartition(self._topic, 0), timeout_s=TIMEOUT_S, on_wait=show_wait
+        )
 
     def init(self) -> None:
         with self._as_streams_error():

@@ -1,15 +1,20 @@
 """Input sampling: checks the first keys of joined topics against their partitioners."""
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
+from tidewheel.streams.kafka.client.waits import reported_wait
 from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
 from tidewheel.streams.worker.application.wiring import make_clients
 from tidewheel.tasks.kafka.internal_topics import plan_application
+from tidewheel.tasks.kafka.ports import RecordSource
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
-_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.2
 _RECORDS: Final = 1_000
 
@@ -20,7 +25,7 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
     Raises `MissingSourceTopicError`, `CopartitioningError`, or `StreamsError` if no broker answers.
     """
     clients = make_clients(config)
-    admin = clients.admin()
+    admin = KafkaResetAdmin(clients.settings)
     try:
         plan = plan_application(
             spec,
@@ -32,7 +37,7 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
         counts = checked_topics(plan)
         check = KeyCheck(counts, config.input_partitioners, lambda _: None)
         partitions = list(check.waiting)
-        starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+        starts, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
         remaining = {
             partition: starts[partition]
             for partition in partitions
@@ -40,16 +45,31 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
         }
         source = clients.source()
         try:
-            source.assign(remaining)
-            deadline_s = time.monotonic() + _TIMEOUT_S
-            while remaining and time.monotonic() < deadline_s:
-                for chunk in source.poll(_RECORDS, _POLL_S):
-                    check.sample(chunk)
-                for partition, position in source.positions().items():
-                    if partition not in check.waiting or position >= ends[partition]:
-                        remaining.pop(partition, None)
+            with reported_wait("the first records of the inputs", show_wait):
+                _sample(source, check, remaining, ends)
         finally:
             source.close()
     finally:
         admin.close()
     return check, sorted(counts)
+
+
+def _sample(
+    source: RecordSource,
+    check: KeyCheck,
+    remaining: dict[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    source.assign(remaining)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while remaining:
+        for chunk in source.poll(_RECORDS, _POLL_S):
+            check.sample(chunk)
+        for partition, position in source.positions().items():
+            if partition not in check.waiting or position >= ends[partition]:
+                remaining.pop(partition, None)
+        if remaining and time.monotonic() >= deadline_s:
+            raise StreamsError(
+                f"the first records of {', '.join(map(str, remaining))} were not read within {TIMEOUT_S:.0f} s; check the "
+                "brokers, and run the command again"
+            )

@@ -31,7 +31,7 @@ from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.reset import local_slots
 from tidewheel.streams.kafka.admin.group_log import LeaderProducer, state_topic
-from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
@@ -157,7 +157,9 @@ def group_log_writer(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupL
         app,
         admin=admin,
         topics=group_topics(settings, admin),
-        writer=lambda: LeaderProducer(settings, TopicPartition(state_topic(app), 0)),
+        writer=lambda: LeaderProducer(
+            settings, TopicPartition(state_topic(app), 0), timeout_s=TIMEOUT_S, on_wait=show_wait
+        ),
         sink=lambda: KafkaSinkProducer(settings),
         now_ms=now_ms,
     )

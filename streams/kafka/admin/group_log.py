@@ -39,6 +39,7 @@ from tidewheel.streams.kafka.client.advice import missing_right
 from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.client.waits import OnWait, reported_wait
 from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
 from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
 from tidewheel.tasks.kafka.ports import NewTopic, OffsetOutOfRangeError
@@ -53,7 +54,8 @@ _PREPARE_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 10.0
 #: Seconds for a leader's request. Waiting longer is useless: another process claims leadership.
 _LEADER_TIMEOUT_S: Final = 10.0
-_LEADER_TRANSACTION_MS: Final = 10_000
+#: Longest time-out of a transaction, which brokers may limit.
+_TRANSACTION_MS_MAX: Final = 60_000
 #: Attempts to fence a producer id: another process may fence it at the same moment.
 _FENCE_TRIES: Final = 3
 
@@ -304,16 +306,36 @@ class KafkaGroupLog:
 
 
 class LeaderProducer:
-    def __init__(self, settings: ClientSettings, state: TopicPartition) -> None:
+    """The leader's producer.
+
+    Args:
+        timeout_s: Seconds for each call. A leader resigns early, so that another member leads; a
+            command can wait longer.
+        on_wait: Reports a long wait.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        state: TopicPartition,
+        *,
+        timeout_s: float = _LEADER_TIMEOUT_S,
+        on_wait: OnWait | None = None,
+    ) -> None:
         self._state = state
+        self._timeout_s = timeout_s
+        self._on_wait = on_wait
         app = settings.application_id
-        config = settings.leader(leader_transactional_id(app), _LEADER_TRANSACTION_MS)
+        config = settings.leader(
+            leader_transactional_id(app), min(int(timeout_s * 1000), _TRANSACTION_MS_MAX)
+        )
         self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
-        self._producer = ProducerClient(config, self._log, stall_timeout_s=_LEADER_TIMEOUT_S)
+        self._producer = ProducerClient(config, self._log, stall_timeout_s=timeout_s)
 
     def init(self) -> None:
-        self._tried(self._producer.named("init_transactions"))
-        _fetch_topic_metadata(self._producer, self._state.topic)
+        with reported_wait(f"a first transaction on {self._state.topic}", self._on_wait):
+            self._tried(self._producer.named("init_transactions"))
+            _fetch_topic_metadata(self._producer, self._state.topic)
 
     def write(
         self,
@@ -323,9 +345,18 @@ class LeaderProducer:
     ) -> None:
         if not keys:
             return
+        with reported_wait(f"a transaction on {self._state.topic}", self._on_wait):
+            self._write(keys, values, before_commit)
+
+    def _write(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        before_commit: Callable[[], None],
+    ) -> None:
         self._producer.serve()
         self._log.transaction_begins()
-        deadline_s = time.monotonic() + _LEADER_TIMEOUT_S
+        deadline_s = time.monotonic() + self._timeout_s
         try:
             self._producer.client.begin_transaction()
             self._producer.send_columns(
@@ -357,7 +388,7 @@ class LeaderProducer:
 
     def _tried(self, operation: Callable[..., Any]) -> None:
         try:
-            self._producer.call(operation, deadline_s=time.monotonic() + _LEADER_TIMEOUT_S)
+            self._producer.call(operation, deadline_s=time.monotonic() + self._timeout_s)
         except KafkaException as exception:
             raise LeadershipLostError(self._error_text(error_of(exception))) from exception
 

@@ -12,7 +12,7 @@ _log: Final = logging.getLogger("tidewheel.streams.kafka")
 #: Seconds a command tries to connect. A worker tries longer: brokers may be restarting.
 _UNREACHABLE_S: Final = 10.0
 #: Seconds for a call. The wait is shown, and Ctrl-C ends it.
-_TIMEOUT_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
 #: Seconds for a call of a live view, which shows its age, and the problem.
 _LIVE_TIMEOUT_S: Final = 30.0
 
@@ -23,8 +23,8 @@ class KafkaResetAdmin(KafkaAdmin):
     def __init__(self, settings: ClientSettings, *, live: bool = False) -> None:
         super().__init__(
             settings,
-            timeout_s=_LIVE_TIMEOUT_S if live else _TIMEOUT_S,
-            on_wait=None if live else _show_wait,
+            timeout_s=_LIVE_TIMEOUT_S if live else TIMEOUT_S,
+            on_wait=None if live else show_wait,
         )
 
     def found(self) -> Self:
@@ -37,5 +37,5 @@ class KafkaResetAdmin(KafkaAdmin):
         return self
 
 
-def _show_wait(what: str, waited_s: float) -> None:
+def show_wait(what: str, waited_s: float) -> None:
     _log.warning("waiting for %.0f s: %s", waited_s, what)

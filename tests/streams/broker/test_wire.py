@@ -1,5 +1,6 @@
 """The two requests of our own, against a fake server."""
 
+import socket
 import struct
 
 import pytest
@@ -102,3 +103,14 @@ def test_an_invalid_address_is_refused(address: str) -> None:
 def test_addresses_are_split() -> None:
     assert split_address("localhost:9092") == ("localhost", 9092)
     assert split_address(" [::1]:9092 ") == ("::1", 9092)
+
+
+def test_a_slow_answer_is_reported_until_it_is_too_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tidewheel.streams.broker.wire._REPORT_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BrokerError, match="orders: no answer from"):
+            create_topics(address, {"orders": 1}, timeout_ms=500)
+    assert any(address in record.getMessage() for record in caplog.records)
