@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from tidewheel.state_stores.user_code import located
-from tidewheel.streams.durations import Duration
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.user_functions import function_name
 from tidewheel.streams.windows import FOREVER, FixedWindows, refused_windows, window_ms
+from tidewheel.tasks.durations import Duration
 
 #: Windows of one timestamp, ascending: (start, end).
 Spans = tuple[tuple[int, int], ...]

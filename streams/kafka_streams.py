@@ -5,7 +5,6 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
@@ -46,6 +45,7 @@ from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
 from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.durations import Duration
 from tidewheel.tasks.key_ranges.shared_loop import WorkerLoop
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner
@@ -309,8 +309,8 @@ class KafkaStreams:
             restore_times=self._restore_times,
         )
 
-    def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
-        """Commit, close tasks and clients; return True if done within `timeout` (ms or timedelta).
+    def close(self, timeout: Duration | None = None, leave_group: bool = True) -> bool:
+        """Commit, close tasks and clients; return True if done within `timeout` (ms, timedelta or text).
 
         The group reassigns the tasks immediately. With `leave_group=False` they wait
         `rejoin_timeout_ms` for this member (no effect with fixed assignment). None waits without
@@ -320,14 +320,14 @@ class KafkaStreams:
         timeout_ms = None if timeout is None else to_ms(timeout, "close: timeout")
         return self._end(Departure(rejoin=not leave_group), timeout_ms)
 
-    def drain(self, timeout: timedelta | int | None = None) -> bool:
+    def drain(self, timeout: Duration | None = None) -> bool:
         """Move the running tasks to other members, then close; return True if done in time.
 
         Members with fixed assignment and static members (`group_instance_id`) close immediately; the
         tasks of a static member wait for it.
 
         Args:
-            timeout: Time limit of the moves, in ms or as timedelta; None: `drain_timeout_ms`.
+            timeout: Time limit of the moves, in ms, as timedelta or as text ("30s"); None: `drain_timeout_ms`.
                 Closing may take a few more seconds.
         """
         drain_ms = self._drain_ms(timeout, "drain")
@@ -337,7 +337,7 @@ class KafkaStreams:
             return self._end(Departure(rejoin=True), drain_ms + _CLOSE_MS)
         return self._end(Departure(drain_ms=drain_ms), drain_ms + _CLOSE_MS)
 
-    def _drain_ms(self, timeout: timedelta | int | None, call: str) -> int:
+    def _drain_ms(self, timeout: Duration | None, call: str) -> int:
         if timeout is None:
             return self._config.drain_timeout_ms
         return to_ms(timeout, f"{call}: timeout")
@@ -346,21 +346,21 @@ class KafkaStreams:
     def run(
         self,
         count: int | None = ...,
-        timeout: timedelta | int | None = ...,
+        timeout: Duration | None = ...,
         collect: Literal[False] = ...,
     ) -> None: ...
     @overload
     def run(
         self,
         count: int | None = ...,
-        timeout: timedelta | int | None = ...,
+        timeout: Duration | None = ...,
         *,
         collect: Literal[True],
     ) -> list[OutputRecord]: ...
     def run(
         self,
         count: int | None = None,
-        timeout: timedelta | int | None = None,
+        timeout: Duration | None = None,
         collect: bool = False,
     ) -> list[OutputRecord] | None:
         """Start, wait for SIGTERM or SIGINT, drain and close.
@@ -370,7 +370,7 @@ class KafkaStreams:
         Args:
             count: Also stop once so many records of input topics are processed, and those that they
                 caused in internal topics; a few more may be.
-            timeout: Also stop after this time, in ms or as timedelta.
+            timeout: Also stop after this time, in ms, as timedelta or as text ("30s").
             collect: Return what the output topics got meanwhile, also from other writers. A notebook
                 shows it as a table. Topics that a function chooses are left out.
 
@@ -622,7 +622,7 @@ class KafkaStreams:
         thread.start()
         return thread.name
 
-    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+    def remove_stream_thread(self, timeout: Duration | None = None) -> str | None:
         """Drain and end the newest worker; return its name, or None for the last one.
 
         Called from a worker (a processor, a listener), it does not wait for the end. `timeout` is that

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.durations import Duration
 
 #: Emit each update of a window, or one final result after its close.
 EmitStrategy = Literal["on_window_update", "on_window_close"]

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from tidewheel.rebalance.model import TaskId
 from tidewheel.streams.config.sources import TABLES
 from tidewheel.streams.console_log import parse_log_levels
-from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError
+from tidewheel.tasks.durations import parse_ms
 
 _WORKERS_MAX: Final = 1_000
 

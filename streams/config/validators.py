@@ -31,10 +31,11 @@ from tidewheel.streams.definitions.store_suppliers import (
     DslStoreSuppliers,
     DslStoreType,
 )
-from tidewheel.streams.durations import parse_ms, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
 from tidewheel.streams.user_functions import accepts, function_name, is_async
+from tidewheel.tasks.durations import parse_ms
 from tidewheel.tasks.kafka.internal_topics import fault_of_repartition_config
 from tidewheel.tasks.processing.api.timestamps import NAMED_EXTRACTORS
 from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper

@@ -16,10 +16,10 @@ from tidewheel.streams.definitions.store_options import (
     check_serde,
     optional_ms,
 )
-from tidewheel.streams.durations import Duration
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.durations import Duration
 
 # Type arguments of a `Materialized` without serdes. `Any` would replace a table's inferred key and
 # value types in type checkers; `Never` keeps them.
@@ -57,7 +57,7 @@ class Materialized(Generic[K, V]):
         headers: Store the record's headers with each row and in the changelog (not for "versioned",
             "lru" or `ttl`). Default: the option `dsl_store_format`.
 
-    Durations are `datetime.timedelta` or int milliseconds. Type checkers see `Materialized[K, V]`
+    Durations are `datetime.timedelta`, text ("30s") or int milliseconds. Type checkers see `Materialized[K, V]`
     with the types of its serdes, which must match the table, or `Never` for a missing serde.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name

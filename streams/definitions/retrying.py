@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import is_async
+from tidewheel.tasks.durations import Duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +59,7 @@ def retrying(
     Args:
         function: Function to call; without it a decorator is returned.
         attempts: Maximum number of calls, 1 or more.
-        backoff: First wait, in milliseconds or as a `timedelta`.
+        backoff: First wait, in milliseconds, as a `timedelta` or as text ("100ms").
         max_backoff: Longest wait.
         timeout: Time limit of one call of a coroutine function; it is then cancelled with a
             `TimeoutError`, whose text has the last error with a text of its own. A plain function

@@ -7,10 +7,11 @@ from typing import Any, TypeGuard
 from tidewheel.state_stores.stores.custom_store import StateStore
 from tidewheel.state_stores.user_code import located
 from tidewheel.streams.definitions.checks import check_flag
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import Serde, SerdeLike, as_serde
 from tidewheel.streams.user_functions import accepts
+from tidewheel.tasks.durations import Duration
 
 
 def optional_ms(

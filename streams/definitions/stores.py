@@ -16,10 +16,11 @@ from tidewheel.streams.definitions.store_options import (
     checked_serde,
     optional_ms,
 )
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.durations import Duration
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,8 +46,8 @@ class StoreOptions(TypedDict, total=False):
 class Stores:
     """Builders of stores for processors, which read them with `context.get_state_store(name)`.
 
-    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta` or int
-    milliseconds. Methods raise `TopologyError` with the caller's line for an invalid name, serde or
+    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta`, text
+    ("30s") or int milliseconds. Methods raise `TopologyError` with the caller's line for an invalid name, serde or
     duration, and for conflicting options.
 
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.name

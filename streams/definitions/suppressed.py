@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.definitions.names import where
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.durations import Duration
 
 # `Early_co`: type of a buffer's `emits_early`, `Literal[True]` or `Literal[False]`. `K_contra`: key
 # type of tables that a `Suppressed` fits. Users may omit both.

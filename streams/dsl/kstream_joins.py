@@ -13,7 +13,6 @@ from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.materialized import StoreArgument
 from tidewheel.streams.dsl.global_ktable import GlobalKTable, global_join
 from tidewheel.streams.dsl.ktable import KTable
-from tidewheel.streams.durations import Duration
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, RepartitionNode
 from tidewheel.streams.graph.parts import StreamPart
@@ -27,6 +26,7 @@ from tidewheel.streams.graph.stream_join_nodes import (
 from tidewheel.streams.serdes import SerdeLike, SerdeOf
 from tidewheel.streams.user_functions import FunctionKind
 from tidewheel.streams.windows import JoinWindows
+from tidewheel.tasks.durations import Duration
 
 if TYPE_CHECKING:
     from tidewheel.streams.dsl.kstream import KStream

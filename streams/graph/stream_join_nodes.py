@@ -21,7 +21,7 @@ from tidewheel.streams.definitions.default_serdes import (
 )
 from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
 from tidewheel.streams.definitions.names import where
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.logical_graph import (
     AnySerde,
@@ -43,6 +43,7 @@ from tidewheel.streams.serdes import SerdeLike, Serdes
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.user_functions import FunctionKind, UserFunction
 from tidewheel.streams.windows import JoinWindows
+from tidewheel.tasks.durations import Duration
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
 from tidewheel.state_stores.stores.windowed import Windowed
-from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.durations import to_ms
 from tidewheel.streams.errors import StreamsError, TopologyError
 from tidewheel.streams.serdes.plain import (
     BOOLEAN,
@@ -32,6 +32,7 @@ from tidewheel.streams.serdes.serde import Serde
 from tidewheel.streams.serdes.typed import json_serde, msgpack_serde
 from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
 from tidewheel.streams.windows import FixedWindows, SlidingWindows
+from tidewheel.tasks.durations import Duration
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,11 +45,11 @@ _session_windowed_of: Final = cache(SessionWindowedSerde[Any])
 
 @cache
 def _windowed_of(
-    inner: Serde[Any], size: Duration | FixedWindows | SlidingWindows
+    inner: Serde[Any], size: int | FixedWindows | SlidingWindows
 ) -> TimeWindowedSerde[Any]:
     if isinstance(size, FixedWindows | SlidingWindows):
         return TimeWindowedSerde(inner, size.end_of)
-    return TimeWindowedSerde(inner, end_after(to_ms(size, "Serdes.windowed: size", minimum_ms=1)))
+    return TimeWindowedSerde(inner, end_after(size))
 
 
 def _cached_serde(cached: Any, *arguments: Any) -> Serde[Any]:
@@ -287,11 +288,14 @@ class Serdes:
         Raises:
             TopologyError: Invalid serde or size.
 
-        >>> minutes = Serdes.windowed(str, 60_000)
+        >>> minutes = Serdes.windowed(str, "1m")
         >>> minutes.deserialize("counts", minutes.serialize("counts", Windowed("a", 0, 60_000)) or b"")
         Windowed(key='a', start=0, end=60000)
         """
-        return _cached_serde(_windowed_of, as_serde(inner, "Serdes.windowed: inner"), size)
+        serde = as_serde(inner, "Serdes.windowed: inner")
+        if not isinstance(size, FixedWindows | SlidingWindows):
+            size = to_ms(size, "Serdes.windowed: size", minimum_ms=1)
+        return _cached_serde(_windowed_of, serde, size)
 
     @staticmethod
     def session_windowed(inner: "SerdeLike[T]") -> Serde[Windowed[T]]:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -41,6 +40,7 @@ from tidewheel.streams.worker.application.task_factory import (
 )
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.durations import Duration
 from tidewheel.tasks.kafka.internal_topics import internal_prefix, plan_application
 from tidewheel.tasks.processing.api.coroutines import wait_for
 from tidewheel.tasks.processing.api.record import Headers
@@ -250,13 +250,13 @@ class TopologyTestDriver:
         key_serde: SerdeLike[K],
         value_serde: SerdeLike[V],
         start_timestamp_ms: int | None = None,
-        auto_advance_ms: timedelta | int = 0,
+        auto_advance_ms: Duration = 0,
     ) -> "TestInputTopic[K, V]":
         """Return an input topic; raise `StreamsError` if the topology does not read it.
 
         Args:
             start_timestamp_ms: Timestamp of the first record without one; None: the wall clock.
-            auto_advance_ms: Time added for each further record, >= 0; may be a `timedelta`.
+            auto_advance_ms: Time added for each further record, >= 0; may be a `timedelta` or a text.
         """
         self.check_open()
         advance_ms = to_ms(auto_advance_ms, "auto_advance_ms", error=StreamsError)
@@ -414,8 +414,8 @@ class TopologyTestDriver:
         """Return the driver's wall clock (ms since the epoch)."""
         return self._now_ms
 
-    def advance_wall_clock_time(self, duration: timedelta | int) -> None:
-        """Advance the wall clock (ms or timedelta, 0 allowed) and run due punctuations."""
+    def advance_wall_clock_time(self, duration: Duration) -> None:
+        """Advance the wall clock (ms, timedelta or text; 0 allowed) and run due punctuations."""
         self.check_open()
         self._now_ms += to_ms(duration, error=StreamsError)
         for task in self._tasks:
@@ -547,7 +547,7 @@ class TestInputTopic(Generic[K, V]):
         if raws:
             self._driver.pipe(self.name, raws)
 
-    def advance_time(self, duration: timedelta | int) -> None:
+    def advance_time(self, duration: Duration) -> None:
         """Add `duration` to the timestamp that the next record gets if none is passed."""
         self._driver.check_open()
         self._next_ms = self._now_ms() + to_ms(duration, error=StreamsError)

@@ -225,8 +225,8 @@ def test_the_error_of_an_invalid_partition_names_the_required_result(answer: Any
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: c.schedule(None, PunctuationType.STREAM_TIME, print), "interval is int milliseconds or a timedelta, not NoneType"),
-        (lambda c: c.schedule("1s", PunctuationType.STREAM_TIME, print), "interval is int .*, not str"),
+        (lambda c: c.schedule(None, PunctuationType.STREAM_TIME, print), "interval can't be of type NoneType"),
+        (lambda c: c.schedule("1 s x", PunctuationType.STREAM_TIME, print), "interval '1 s x' is not a duration"),
         (lambda c: c.schedule(5, {}, print), "no clock {}; give PunctuationType.STREAM_TIME"),
         (lambda c: c.schedule(5, PunctuationType.STREAM_TIME, 7), "callback must be a plain function .* of type int"),
         (lambda c: c.get_state_store([]), "a store's name is a str, not list"),
@@ -305,11 +305,11 @@ def test_times_of_the_driver_are_checked(bad: Any) -> None:
     with TopologyTestDriver(copying()) as driver:
         with pytest.raises(StreamsError, match=r"start_timestamp_ms=.* is no time; give int ms"):
             driver.create_input_topic("in", **TEXT, start_timestamp_ms=bad)
-        with pytest.raises(StreamsError, match=r"auto_advance_ms=.* is not a duration; give a"):
+        with pytest.raises(StreamsError, match=r"auto_advance_ms=.* is not a duration; "):
             driver.create_input_topic("in", **TEXT, auto_advance_ms=bad)
-        with pytest.raises(StreamsError, match=r"duration=.* is not a duration; give a"):
+        with pytest.raises(StreamsError, match=r"duration=.* is not a duration; "):
             driver.advance_wall_clock_time(bad)
-        with pytest.raises(StreamsError, match=r"duration=.* is not a duration; give a"):
+        with pytest.raises(StreamsError, match=r"duration=.* is not a duration; "):
             driver.create_input_topic("in", **TEXT).advance_time(bad)
 
 
@@ -403,7 +403,7 @@ def test_listeners_are_functions_or_objects_with_the_listener_method(setter: str
 def test_calls_of_an_application_are_checked() -> None:
     app = KafkaStreams(copying(), CONFIG)
     with pytest.raises(StreamsError, match="close: timeout='x' is not a duration"):
-        app.close("x")  # type: ignore[arg-type]
+        app.close("x")
     with pytest.raises(StreamsError, match="close: leave_group=0 is of type int; give True or Fa"):
         app.close(leave_group=0)  # type: ignore[arg-type]
     with pytest.raises(StreamsError, match="subtopologies: an object of type int has no numbers"):

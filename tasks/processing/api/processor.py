@@ -5,11 +5,11 @@ Semantics are those of Kafka Streams' `Processor`, `ProcessorContext` and `Punct
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from tidewheel.tasks.durations import Duration
 from tidewheel.tasks.processing.api.app_configs import AppConfigs
 from tidewheel.tasks.processing.api.record import FixedKeyRecord, Headers, Record, RecordMetadata
 
@@ -119,7 +119,7 @@ class ProcessingContext(ABC):
     @abstractmethod
     def schedule(
         self,
-        interval: timedelta | int,
+        interval: Duration,
         clock: PunctuationType,
         callback: Callable[[int], None],
         start: int | None = None,
@@ -137,7 +137,7 @@ class ProcessingContext(ABC):
             start: First call (ms since the epoch); if it is past, the next `start + n * interval` (KIP-1146).
 
         Raises:
-            TypeError: `interval` is no number of ms and no timedelta, `start` no int, `callback` no plain function.
+            TypeError: `interval` is no duration, `start` no int, `callback` no plain function.
             ValueError: `interval` is below 1 ms, `start` below 0, or the clock is unknown.
         """
 

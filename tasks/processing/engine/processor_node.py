@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tidewheel.state_stores.errors import StateStoreError, StreamsError
 from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.tasks.durations import Duration, parse_ms
 from tidewheel.tasks.processing.api.app_configs import AppConfigs
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.api.processor import (
@@ -316,24 +317,12 @@ class _NodeProcessingContext(ProcessingContext):
 
     def schedule(
         self,
-        interval: timedelta | int,
+        interval: Duration,
         clock: PunctuationType,
         callback: Callable[[int], None],
         start: int | None = None,
     ) -> Cancellable:
-        if type(interval) is not int and not isinstance(interval, timedelta):
-            raise TypeError(
-                f"{self._node.node_name}: a schedule's interval is int milliseconds or a timedelta, not "
-                f"{type(interval).__name__}"
-            )
-        interval_ms = (
-            interval if isinstance(interval, int) else interval // timedelta(milliseconds=1)
-        )
-        if interval_ms < 1:
-            raise ValueError(
-                f"{self._node.node_name}: a schedule's interval is at least 1 ms, not {interval_ms}; give int "
-                "milliseconds or a timedelta"
-            )
+        interval_ms = _interval_ms(interval, self._node.node_name)
         _check_callback(callback, self._node.node_name)
         if start is not None and type(start) is not int:
             raise TypeError(
@@ -382,6 +371,28 @@ def _checked_headers(headers: object, node: str) -> Headers:
         return as_headers(headers)
     except TypeError as error:
         raise TypeError(f"{node} forwarded a record whose {error}") from None
+
+
+def _interval_ms(interval: Duration, node: str) -> int:
+    advice = "give int milliseconds, a timedelta, or a text such as '30s'"
+    if isinstance(interval, str):
+        try:
+            milliseconds = parse_ms(interval)
+        except ValueError as error:
+            raise ValueError(f"{node}: a schedule's interval {interval!r} {error}") from None
+    elif isinstance(interval, timedelta):
+        milliseconds = interval // timedelta(milliseconds=1)
+    elif type(interval) is int:
+        milliseconds = interval
+    else:
+        raise TypeError(
+            f"{node}: a schedule's interval can't be of type {type(interval).__name__}; {advice}"
+        )
+    if milliseconds < 1:
+        raise ValueError(
+            f"{node}: a schedule's interval is at least 1 ms, not {milliseconds}; {advice}"
+        )
+    return milliseconds
 
 
 def _check_callback(callback: object, node: str) -> None:

@@ -157,7 +157,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "a versioned table has no ttl",
     ),
     "ttl": (lambda: Materialized(ttl=0), "ttl=0 is too short; give at least 1 ms"),
-    "retention": (lambda: ANY_TABLE(retention="1h"), "retention='1h' is not a duration"),
+    "retention": (
+        lambda: ANY_TABLE(retention="one hour"),
+        "retention='one hour' is not a duration",
+    ),
     "retention of a table": (lambda: table_spec(retention=5), "retention= is for windowed tables"),
     "ttl of windows": (lambda: window_spec(ttl=5), "ttl= is not for windowed tables"),
     "lru windows": (

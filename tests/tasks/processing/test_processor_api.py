@@ -341,7 +341,7 @@ def test_schedules_are_checked_at_creation(arguments: Any, message: str) -> None
     [
         (
             {"interval": -5},
-            "interval is at least 1 ms, not -5; give int milliseconds or a timedelta",
+            "interval is at least 1 ms, not -5; give int milliseconds, a timedelta",
         ),
         ({"clock": "wall"}, "schedule has no clock 'wall'; give PunctuationType.STREAM_TIME or"),
         ({"start": -1}, "start is a time from 0 .*, not -1; leave it out to begin now"),

@@ -62,7 +62,7 @@ config.application_id = "b"  # error
 ErrorResponse(action="skip")  # error
 KafkaStreams(builder, config)  # error
 KafkaStreams(builder.build(config), {"application_id": "a"})  # error
-app.close(timeout="5")  # error
+app.close(timeout=5.0)  # error
 app.set_restore_listener(heard)  # error
 app.set_restore_listener(restored)
 app.set_state_listener(lambda state: None)  # error

@@ -59,5 +59,5 @@ users.map_values(len, store=Materialized("i", key_serde=int))  # error
 users.join(stock, lambda user, n: n, store=Materialized("j", value_serde=str))  # error
 Materialized("k", store_type="disk")  # error
 Materialized("l", caching="yes")  # error
-Materialized("m", ttl="1h")  # error
+Materialized("m", ttl=1.5)  # error
 Materialized("n", changelog_config={"retention.ms": 5})  # error

@@ -23,7 +23,7 @@ class Uses(Processor[str, str, str, int]):
         self.sessions: SessionStore[str, int] = context.get_state_store("sessions")
         self.stamped: TimestampedKeyValueStore[str, int] = context.get_state_store("stamped")
         self.prices: VersionedKeyValueStore[str, int] = context.get_state_store("prices")
-        context.schedule("5s", PunctuationType.STREAM_TIME, self.tick)  # error
+        context.schedule(5.0, PunctuationType.STREAM_TIME, self.tick)  # error
         context.schedule(5, "stream_time", self.tick)  # error
         context.schedule(5, PunctuationType.STREAM_TIME, lambda: None)  # error
 

@@ -23,7 +23,7 @@ def ordered(key: int, cents: int, seen: list[str]) -> list[str]:
     return [*seen, str(cents)]
 
 
-TimeWindows("hour")  # error
+TimeWindows(1.5)  # error
 CalendarWindows("year")  # error
 CalendarWindows("week", week_start="someday")  # error
 clicks.windowed_by(10)  # error

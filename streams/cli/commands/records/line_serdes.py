@@ -13,12 +13,12 @@ from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of, parsed_json
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.config.suggestions import did_you_mean
-from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.serdes.catalogue import SERDE_NAMES, Serdes, as_serde, serde_named
 from tidewheel.streams.serdes.schema_serdes import plain_value
 from tidewheel.streams.serdes.serde import Serde
 from tidewheel.streams.user_functions import accepts
+from tidewheel.tasks.durations import parse_ms
 
 #: Serdes with arguments of their own, after a colon.
 _WITH_ARGUMENTS: Final = ("avro", "json_schema", "protobuf", "windowed", "session_windowed")
