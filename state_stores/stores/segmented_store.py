@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
 from tidewheel.state_stores.buffers.query_sources import QuerySource
@@ -39,6 +39,9 @@ class Segments(Protocol):
 class SegmentedReads(Generic[K, V]):
     """Reads of a window or session store; every read calls `sources` for the tasks' rows."""
 
+    #: Advice for users who look for the `get` of key-value stores.
+    _instead_of_get: ClassVar[str] = ""
+
     def __init__(
         self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Segments]]
     ) -> None:
@@ -48,6 +51,13 @@ class SegmentedReads(Generic[K, V]):
         self._key_serde: SerdePort = spec.key_serde
         self._layout = SegmentLayout.of(spec)
         self._sources = sources
+
+    if not TYPE_CHECKING:  # a type checker would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            fact = f"{type(self).__name__!r} object has no attribute {name!r}"
+            advice = f"; {self._instead_of_get}" if name == "get" else ""
+            raise AttributeError(f"{fact}{advice}", name=name, obj=self)
 
     def _key_bytes(self, key: K) -> bytes:
         return key_bytes(self._key_serde, self._topic, key, self.name)

@@ -43,6 +43,11 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
     ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
     """
 
+    _instead_of_get = (
+        "a row has a key and a session: write fetch(key) for its sessions, or "
+        "fetch_session(key, start, end) with its times in ms"
+    )
+
     def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
         """Yield (windowed key, value) of all sessions of a key, earliest first."""
         return self.find_sessions(key, 0, TIME_MAX)

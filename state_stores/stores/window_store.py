@@ -30,6 +30,8 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
     ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
     """
 
+    _instead_of_get = "a row has a key and a window: write fetch(key, start) with its start in ms"
+
     @overload
     def fetch(self, key: K, from_ms: int) -> V | None: ...
     @overload

@@ -9,6 +9,7 @@ import msgspec
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.definitions.names import where
 from tidewheel.streams.dsl.ktable import KTable
 from tidewheel.streams.dsl.windowed_kstream import (
@@ -101,7 +102,7 @@ class CogroupMergeNode(ProcessorGraphNode):
         topology.copartition(parents, where("cogroup", self.location))
 
 
-class CogroupedKStream(Generic[K, A]):
+class CogroupedKStream(MisplacedCalls, Generic[K, A]):
     """Several grouped streams to aggregate into one table.
 
     Made by `KGroupedStream.cogroup` (KIP-150).
@@ -211,7 +212,7 @@ class CogroupedKStream(Generic[K, A]):
         return KTable(_table(call, self._part, table_store, name, operators))
 
 
-class _WindowedCogroup(Generic[K, A]):
+class _WindowedCogroup(MisplacedCalls, Generic[K, A]):
     def __init__(self, part: CogroupPart, windows: Windows) -> None:
         self._part = part
         self._windows = windows

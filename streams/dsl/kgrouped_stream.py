@@ -5,6 +5,7 @@ from typing import Generic, TypeVar, overload
 
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.dsl.cogrouped_kstream import CogroupedKStream, CogroupPart
 from tidewheel.streams.dsl.ktable import KTable
 from tidewheel.streams.dsl.windowed_kstream import (
@@ -28,7 +29,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
+class KGroupedStream(GroupedStream[K, V], MisplacedCalls, Generic[K, V]):
     """A stream grouped by key.
 
     Made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream). Records with a None key or

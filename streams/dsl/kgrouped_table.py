@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, filled
 from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.definitions.names import REPARTITION_SUFFIX, check_name
 from tidewheel.streams.dsl.ktable import KTable
 from tidewheel.streams.graph.aggregation_nodes import (
@@ -60,7 +61,7 @@ class TableGroupPart:
     topic_name: str | None
 
 
-class KGroupedTable(Generic[K, V]):
+class KGroupedTable(MisplacedCalls, Generic[K, V]):
     """A table grouped by other keys; made by `KTable.group_by` (Kafka Streams' KGroupedTable).
 
     A changed row's old value is subtracted from its old group, and its new value added to its new

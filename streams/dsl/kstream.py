@@ -14,6 +14,7 @@ from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.checks import check_callable
 from tidewheel.streams.definitions.default_serdes import serdes_or_default
 from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.definitions.node_arguments import PARTITIONER, check_target
 from tidewheel.streams.dsl.kgrouped_stream import KGroupedStream
 from tidewheel.streams.dsl.kstream_joins import KStreamJoins
@@ -61,7 +62,7 @@ class _OfBoth(Protocol[K_contra, V_contra]):
     def __call__(self, key: K_contra, value: V_contra, /) -> object: ...
 
 
-class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
+class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V], MisplacedCalls):
     """A stream of records.
 
     Made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream). `build()`

@@ -12,6 +12,7 @@ import msgspec
 
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.definitions.names import check_names
 from tidewheel.streams.definitions.node_arguments import check_supplier, connected_stores
 from tidewheel.streams.definitions.suppressed import Suppressed
@@ -54,7 +55,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-class KTable(KTableJoins[K, V], Generic[K, V]):
+class KTable(KTableJoins[K, V], MisplacedCalls, Generic[K, V]):
     """A table of rows by key.
 
     Made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable). For a

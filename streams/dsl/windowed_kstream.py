@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.misplaced_calls import MisplacedCalls
 from tidewheel.streams.dsl.ktable import KTable
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.aggregation_nodes import (
@@ -36,7 +37,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-class WindowedKStream(Generic[K, V]):
+class WindowedKStream(MisplacedCalls, Generic[K, V]):
     """Base of time-windowed and session-windowed streams."""
 
     #: Window types whose `count` advances the name counter for a store without a name, as in Kafka

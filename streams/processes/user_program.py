@@ -26,6 +26,7 @@ from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, expanded,
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.processes.name_hints import name_hint
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.user_functions import Hook, checked_hook
 
@@ -106,12 +107,18 @@ def target_of(
     Raises:
         ConfigError: Neither is given.
     """
-    found = target or _collected({}, overrides, config_file).get("topology")
-    if not isinstance(found, str) or not found:
+    found = target or topology_setting(overrides, config_file)
+    if found is None:
         raise ConfigError(
             f'which topology? {_EXAMPLE}, or set topology = "MODULE:TOPOLOGY" in tidewheel.toml'
         )
     return found
+
+
+def topology_setting(overrides: Mapping[str, Any], config_file: str | None = None) -> str | None:
+    """Return the setting `topology`, or None."""
+    found = _collected({}, overrides, config_file).get("topology")
+    return found if isinstance(found, str) and found else None
 
 
 def effective_config(
@@ -213,6 +220,7 @@ def _imported(name: str) -> ModuleType:
     except Exception as error:  # the user's module may raise anything
         raise ConfigError(
             f"{name!r} could not be imported: {located(error, libraries=True)}"
+            f"{f'; {hint}' if (hint := name_hint(error)) else ''}"
         ) from error
 
 
@@ -289,8 +297,12 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
             ) from None
         # `ConfigError` ends the command: after a restart the function would raise again.
         raise ConfigError(
-            f"{target!r} raised {located(error, libraries=True)}; mend the function"
+            f"{target!r} raised {located(error, libraries=True)}; {name_hint(error) or 'correct the function'}"
         ) from error
+    if result is None:
+        raise ConfigError(
+            f"{target!r} returned None: is a `return builder` missing? Return a Topology or a StreamsBuilder"
+        )
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
             f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"

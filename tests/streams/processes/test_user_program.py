@@ -1,5 +1,6 @@
 """Import of a user's program, and precedence of settings."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_pa
             "is of type int, not a Topology, a StreamsBuilder or a function that returns one; there is",
         ),
         ("shop_program:needs", "give its parameters defaults"),
-        ("shop_program:returns_nothing", "returned an object of type NoneType"),
+        ("shop_program:returns_nothing", "is a `return builder` missing?"),
         (":topology", "names no module"),
         ("wc.py::topology", "names no module"),
     ],
@@ -108,9 +109,60 @@ def test_errors_name_the_line_of_the_users_code(program: Path, tmp_path: Path) -
         load_program("misspelt:topology")
     line = PROGRAM.splitlines().index('    raise TypeError("the user\'s own")') + 1
     with pytest.raises(
-        ConfigError, match=rf"own, in fails\(\) \(shop_program\.py:{line}\); mend the function"
+        ConfigError, match=rf"own, in fails\(\) \(shop_program\.py:{line}\); correct the function"
     ):
         load_program(f"{program}:fails").topology()
+
+
+MISSPELT = """
+from tidewheel import StreamsBuilder, TimeWindows
+
+def stream():
+    return StreamsBuilder().stream("in", key_serde=str, value_serde=str)
+
+def method():
+    stream().map_value(len)
+
+def keyword():
+    stream().map_values(len, nam="sizes")
+
+def window():
+    TimeWindows("1m", grase="5s")
+
+def function():
+    StreamBuilder()
+
+def table():
+    stream().to_table().to("out")
+
+def nothing():
+    stream().to("out")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        ("method", "did you mean map_values?"),
+        ("keyword", "did you mean name?"),
+        ("window", "did you mean grace?"),
+        ("function", "did you mean StreamsBuilder?"),
+        ("table", "write .to_stream().to(…)"),
+        ("nothing", "is a `return builder` missing?"),
+    ],
+)
+def test_a_misspelt_name_is_suggested(program: Path, function: str, advice: str) -> None:
+    program.write_text(MISSPELT)
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        load_program(f"{program}:{function}").topology()
+
+
+def test_a_misspelt_import_is_suggested(program: Path) -> None:
+    program.write_text("from tidewheel import StreamBuilder\n")
+    with pytest.raises(
+        ConfigError, match=r"could not be imported: .*did you mean StreamsBuilder\?"
+    ):
+        load_program(f"{program}:topology")
 
 
 def test_a_missing_dependency_of_a_program_is_named(program: Path, tmp_path: Path) -> None:
