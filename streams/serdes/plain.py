@@ -66,7 +66,7 @@ class _String(Serde[str]):
             return bytes.decode(data)
         except UnicodeDecodeError as error:
             reason = f"{len(data)} bytes, no UTF-8 at byte {error.start}"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
     # Joining, encoding once and splitting is correct for UTF-8, but never faster and three times
     # slower for long text.
@@ -125,7 +125,7 @@ class _Number(Serde[T]):
             return cast("T", self._item.unpack(data)[0])
         except struct.error:
             reason = f"{len(data)} bytes, expected {self._item.size}"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         size, count = self._item.size, len(values)
@@ -181,7 +181,7 @@ class _Boolean(Serde[bool]):
             return True
         if data == b"\x00":
             return False
-        raise self.failed("deserialise", topic, f"{len(data)} bytes, expected one that is 0 or 1")
+        raise self.unreadable(topic, data, f"{len(data)} bytes, expected one that is 0 or 1")
 
 
 class _Uuid(Serde[uuid.UUID]):
@@ -211,7 +211,7 @@ class _Uuid(Serde[uuid.UUID]):
             if str(value).encode() == data.lower():
                 return value
         reason = f"{len(data)} bytes, expected the {self._LENGTH} characters of a UUID"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
 
 class _Json(Serde[Any]):
@@ -245,7 +245,7 @@ class _Json(Serde[Any]):
             return loads(data)
         except CodecError as error:
             reason = f"{len(data)} bytes, {error}"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
     # One array of all values decodes 5% faster but less strictly: `1,2`, `[3` and `4]` are invalid
     # values that form an array of three elements.

@@ -114,7 +114,7 @@ class _SchemaSerde(Serde[Any]):
             return self._codec.decode(topic, data, is_key=self._is_key)
         except CodecError as error:
             reason = f"{len(data)} bytes, {error}"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
 
 def plain_value(serde: Serde[Any], value: Any) -> Any:

@@ -8,7 +8,7 @@ unpickling runs code.
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.user_code import raised
@@ -16,6 +16,10 @@ from tidewheel.streams.errors import SerializationError, TopologyError
 from tidewheel.streams.user_functions import accepts, function_name
 
 T = TypeVar("T")
+
+_TIME_BYTES: Final = 8
+_YEAR_2000_MS: Final = 946_684_800_000
+_YEAR_2100_MS: Final = 4_102_444_800_000
 
 Serializer = Callable[[str, T], bytes | None]
 Deserializer = Callable[[str, bytes], T]
@@ -113,9 +117,7 @@ class Serde(Generic[T]):
         try:
             return self._deserializer(topic, data)
         except Exception as error:
-            raise self.failed(
-                "deserialise", topic, f"{len(data)} bytes, {raised(error)}"
-            ) from error
+            raise self.unreadable(topic, data, f"{len(data)} bytes, {raised(error)}") from error
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         """Return the bytes of many values; raise `SerializationError` if any fails."""
@@ -132,9 +134,21 @@ class Serde(Generic[T]):
         """Return the error to raise; `reason` must not contain data."""
         fact = f"{self.name} serde, topic {topic!r}: can't {verb} ({reason})"
         return SerializationError(
-            f"{fact}; give the serde that fits the topic (key_serde=, value_serde=), or set an exception handler to skip "
-            "such records",
-            fact=fact,
+            f"{fact}; give the serde that fits the topic (key_serde=, value_serde=)", fact=fact
+        )
+
+    def unreadable(self, topic: str, data: bytes, reason: str) -> SerializationError:
+        """Return the error of bytes that can't be read; it suggests windowed keys where they fit."""
+        error = self.failed("deserialise", topic, reason)
+        windows = windows_at_end(data)
+        if windows is None:
+            return error
+        inner = f"Serdes.{self.name}()" if self.name.isidentifier() else self.name
+        size = ", size" if windows == "windowed" else ""
+        return SerializationError(
+            f"{error.fact}; perhaps a windowed key: give key_serde=Serdes.{windows}({inner}{size}), else the serde that "
+            "fits the topic (key_serde=, value_serde=)",
+            fact=error.fact,
         )
 
     def missing(self) -> str | None:
@@ -145,6 +159,25 @@ class Serde(Generic[T]):
         if self._deserializer is None and type(self).deserialize is base.deserialize:
             return "deserialize"
         return None
+
+
+def windows_at_end(data: bytes) -> Literal["windowed", "session_windowed"] | None:
+    """Return the serde of a windowed key that may have written these bytes; None for other bytes.
+
+    Windows end in times between 2000 and 2100.
+
+    >>> windows_at_end(b"ann" + (1_795_262_400_000).to_bytes(8)), windows_at_end(b"ann")
+    ('windowed', None)
+    """
+    if len(data) <= _TIME_BYTES or not _is_recent(start := data[-_TIME_BYTES:]):
+        return None
+    end = data[-2 * _TIME_BYTES : -_TIME_BYTES]
+    is_session = len(data) > 2 * _TIME_BYTES and _is_recent(end) and start <= end
+    return "session_windowed" if is_session else "windowed"
+
+
+def _is_recent(data: bytes) -> bool:
+    return _YEAR_2000_MS <= int.from_bytes(data) < _YEAR_2100_MS
 
 
 def for_keys(serde: SerdePort) -> SerdePort:

@@ -166,7 +166,7 @@ class _Typed(Serde[T]):
             return cast("T", self._decode(data))
         except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             reason = f"{len(data)} bytes, {_reason(error, self._step, self._type)}"
-        raise self.failed("deserialise", topic, reason)
+        raise self.unreadable(topic, data, reason)
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         try:

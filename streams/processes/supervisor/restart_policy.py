@@ -110,14 +110,13 @@ def _with_crash(history: CrashHistory, crash: Crash, settings: RestartSettings) 
 def _crash_loop(crash: Crash, count: int) -> str:
     assert crash.partition is not None
     topic, partition = crash.partition
+    # The message of a failed record has the way to skip it.
     advice = (
-        "drop such records before the step that ends the process (no exception handler is called)"
+        ", or drop such records before the step that ends the process (no exception handler is called)"
         if crash.silent
-        else 'skip such records (processing_exception_handler="continue", with '
-        "dead_letter_queue_topic to keep them)"
+        else ""
     )
     return (
         f"{count} crashes on topic {topic}, partition {partition}, offset {crash.offset}: "
-        f"{crash.message}; correct the program, or {advice}, and start again: it resumes at this "
-        "record"
+        f"{crash.message}. Correct the program{advice}, and start again: it resumes at this record"
     )

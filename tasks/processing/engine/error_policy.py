@@ -168,7 +168,7 @@ class ErrorPolicy:
                 exc_info=self._first_trace(error),
             )
             return "continue"
-        step = _next_step(context.stage, response.action, internal=internal)
+        step = _next_step(context, response.action, internal=internal)
         raise _failure(context, self._described(context, error, "failed") + step) from error
 
     def unhandled(self, context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
@@ -384,7 +384,8 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:
+def _next_step(context: ErrorContext, action: ErrorAction, *, internal: bool) -> str:
+    stage = context.stage
     if internal:
         return (
             ". The record belongs to the application's own state and is never skipped; fix the cause of the error, or raise "
@@ -393,8 +394,19 @@ def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str
     if action == "retry":
         return f'. The {stage}_exception_handler answered "retry", which is for outputs that a time-out kept back'
     return (
-        f'. To skip such records set {stage}_exception_handler="continue"'
-        " (and dead_letter_queue_topic to keep them)"
+        f"{_command_to_read(context)}. To skip such records: --set {stage}_exception_handler=continue "
+        "(and --set dead_letter_queue_topic=TOPIC to keep them)"
+    )
+
+
+def _command_to_read(context: ErrorContext) -> str:
+    """Return the command that prints the input record, as it is where no serde reads it."""
+    if context.topic is None:
+        return ""
+    raw = " --key bytes --value bytes" if context.stage == "deserialization" else ""
+    return (
+        f". To read the record: tidewheel consume {context.topic} --partition {context.partition} "
+        f"--offset {context.offset}{raw}"
     )
 
 

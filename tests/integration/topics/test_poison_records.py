@@ -121,7 +121,7 @@ def test_fail_stops_at_the_record_and_a_restart_continues_there(
     assert isinstance(error, RecordFailedError)
     assert (error.topic, error.partition, error.offset) == (*source, 25)
     assert f"{source} offset 25" in str(error)
-    assert f'{stage}_exception_handler="continue"' in str(error)
+    assert f"--set {stage}_exception_handler=continue" in str(error)
     assert "grow" not in str(error), "the record itself is not shown"
     assert 20 <= cluster.committed(application_id)[source] <= 25
     app.close()

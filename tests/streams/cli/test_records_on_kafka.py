@@ -198,6 +198,12 @@ def test_a_bad_line_or_record_ends_the_command_with_its_place(shell: Shell, uniq
         code=ExitCode.FAILED,
     )
     assert f"{topic}-0 offset 0" in error
+    rows = shell.run("consume", topic, "--value", "int64", "--partition", "0", "--offset", "1")
+    assert [(row["offset"], row["value"]) for row in rows] == [(1, 2)]
+    rows = shell.run("consume", topic, "--value", "int64", "--offset", "0", "--until-end")
+    assert [row["value"] for row in rows] == [1, 2]
+    (error,) = shell.run("consume", topic, "--offset", "2", code=ExitCode.USAGE)
+    assert "offsets 0 to 1" in error
     (error,) = shell.run("consume", topic, "--partition", "1", code=ExitCode.USAGE)
     assert "partitions 0 to 0" in error
 

@@ -1,5 +1,6 @@
 """Windowed key serdes: Kafka's bytes, window ends, errors and partitions."""
 
+import re
 from typing import Any
 
 import pytest
@@ -192,3 +193,27 @@ def test_windows_that_would_be_read_as_others_are_refused(serde: Any, start: Any
     for write in (serde.serialize, lambda topic, key: serde.serialize_batch(topic, [key])):
         with pytest.raises(SerializationError, match="can't serialise"):
             write("t", Windowed("a", start, end))
+
+
+@pytest.mark.parametrize("serde", [Serdes.string(), Serdes.uuid(), Serdes.int64(), Serdes.json()])
+@pytest.mark.parametrize(
+    ("windowed", "advice"),
+    [
+        (Serdes.windowed(str, "1m"), "Serdes.windowed("),
+        (Serdes.session_windowed(str), "Serdes.session_windowed("),
+    ],
+)
+def test_a_plain_serde_recognises_the_key_of_a_window(
+    serde: Any, windowed: Any, advice: str
+) -> None:
+    start = 1_795_262_400_000
+    data = windowed.serialize("t", Windowed("ann", start, start + 60_000))
+    with pytest.raises(SerializationError, match=re.escape(f"key_serde={advice}")):
+        serde.deserialize("t", data)
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"ann\xff" + bytes(7), (1_795_262_400_000).to_bytes(8)])
+def test_other_bytes_are_not_taken_for_the_key_of_a_window(data: bytes) -> None:
+    with pytest.raises(SerializationError) as caught:
+        Serdes.string().deserialize("t", data)
+    assert "windowed" not in str(caught.value)

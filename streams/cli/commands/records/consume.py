@@ -17,6 +17,7 @@ from tidewheel.streams.cli.commands.records.cluster import (
     partitions_of,
 )
 from tidewheel.streams.cli.commands.records.record_lines import RecordLines, record_lines
+from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.consumers.topic_reader import KafkaTopicReader
 from tidewheel.tasks.kafka.ports import Admin
@@ -31,12 +32,13 @@ def consume(
     topic: str,
     /,
     *,
-    key: str = "string",
-    value: str = "string",
+    key: str | None = None,
+    value: str | None = None,
     from_beginning: _Flag = False,
     until_end: _Flag = False,
     count: int | None = None,
     partition: int | None = None,
+    offset: int | None = None,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     registry: Annotated[Sequence[str], Parameter(negative=(), show_default=False)] = (),
     settings: SettingsOptions | None = None,
@@ -46,7 +48,7 @@ def consume(
     Each line has partition, offset, timestamp, key, value and, if there are any, headers. Bytes
     that are not UTF-8 are {"base64": …}. It reads without a group and commits nothing.
 
-    Exit codes: 0 ended by Ctrl-C, --count or --until-end; 1 a record does not fit the serdes; 5 no
+    Exit codes: 0 ended by Ctrl-C, --count, --until-end or --offset; 1 a record does not fit the serdes; 5 no
     such topic; 7 Kafka could not be reached.
 
     Args:
@@ -54,24 +56,33 @@ def consume(
         key: Serde of keys: bytes, string, int32, int64, float64, boolean, uuid, json, msgpack;
             avro or json_schema (schema from --registry), avro:FILE, avro:SUBJECT,
             protobuf:MODULE:CLASS, windowed:string:1m, session_windowed:string, or MODULE:NAME of a
-            serde of your own.
+            serde of your own. Default: the serde of the setting `topology` (tidewheel.toml) if that
+            reads or writes the topic, else string.
         value: Serde of values, likewise.
         from_beginning: Begin with the oldest record; default: with the next one.
         until_end: End after the last record that the topic has at the start.
         count: End after this number of records.
         partition: Only this partition.
+        offset: Begin with this offset of the partition; without --count or --until-end print the
+            record there, and end.
         isolation: read_uncommitted also prints records of open and aborted transactions.
         registry: URL of a schema registry, or a property of its client as name=value. Repeatable.
         settings: Settings.
     """
     check_count(count)
-    lines = record_lines(topic, key, value, registry)
+    lines = record_lines(topic, key, value, registry, settings)
     clients, committed_only = client_settings(settings), isolation == "read_committed"
     with cluster_admin(clients) as admin:
         every = partitions_of(admin, topic, clients.bootstrap_servers)
         partitions = chosen_partitions(every, partition)
         ends = _ends(admin, partitions, committed_only=committed_only)
-        positions = admin.beginning_offsets(partitions) if from_beginning else ends
+        positions = (
+            admin.beginning_offsets(partitions) if from_beginning or offset is not None else ends
+        )
+        if offset is not None:
+            positions = _at(offset, positions, ends, from_beginning=from_beginning)
+            if count is None and not until_end:
+                count, until_end = 1, True  # a transaction's marker has no record
     reader = KafkaTopicReader(clients, committed_only=committed_only)
     try:
         reader.assign(positions)
@@ -82,6 +93,31 @@ def consume(
     finally:
         reader.close()
     return ExitCode.OK
+
+
+def _at(
+    offset: int,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    from_beginning: bool,
+) -> Mapping[TopicPartition, int]:
+    """Return the position of `--offset`; raise `ConfigError` if there is no such record."""
+    if from_beginning:
+        raise ConfigError("--offset and --from-beginning are two places to begin; give one of them")
+    if len(starts) > 1:
+        raise ConfigError(f"--offset {offset}: offsets count in a partition; give --partition too")
+    ((partition, start),) = starts.items()
+    if not start <= offset < ends[partition]:
+        raise ConfigError(
+            f"--offset {offset}: {partition.topic}-{partition.partition} has "
+            + (
+                f"offsets {start} to {ends[partition] - 1}"
+                if start < ends[partition]
+                else "no records"
+            )
+        )
+    return {partition: offset}
 
 
 def _ends(

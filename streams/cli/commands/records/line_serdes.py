@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.cli.commands.records.plain_values import bytes_of, float_of, parsed_json
 from tidewheel.streams.config.names import import_object
@@ -17,6 +18,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.serdes.catalogue import SERDE_NAMES, Serdes, as_serde, serde_named
 from tidewheel.streams.serdes.schema_serdes import plain_value
 from tidewheel.streams.serdes.serde import Serde
+from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.user_functions import accepts
 from tidewheel.tasks.durations import parse_ms
 
@@ -84,6 +86,26 @@ def line_serde(option: str, text: str, topic: str, registry: Mapping[str, Any] |
     )
 
 
+def as_line_serde(serde: SerdePort) -> LineSerde:
+    """Return the conversion of a program's serde.
+
+    >>> as_line_serde(Serdes.windowed(str, "1m")).from_plain({"key": "a", "start": 0, "end": 60_000})
+    Windowed(key='a', start=0, end=60000)
+    """
+    if is_windowed(serde):
+        return _of_windowed(serde, as_line_serde(serde.inner))
+    checked: Serde[Any] = as_serde(serde, "serde", error=ConfigError)
+    if serde_named(checked.name) == checked:
+        return _of_name(checked.name, checked)
+    return _by_schema(checked)
+
+
+def _of_name(name: str, serde: Serde[Any]) -> LineSerde:
+    return LineSerde(
+        serde=serde, from_plain=_FROM_PLAIN.get(name, _unchanged), is_textual=name in _TEXTUAL
+    )
+
+
 def registry_of(settings: Sequence[str]) -> dict[str, Any] | None:
     """Parse `--registry`: a URL, and properties of its client as name=value.
 
@@ -110,11 +132,7 @@ def _found(option: str, text: str, topic: str, registry: Mapping[str, Any] | Non
     name, _, argument = text.partition(":")
     plain = serde_named(name)
     if plain is not None and not argument:
-        return LineSerde(
-            serde=plain,
-            from_plain=_FROM_PLAIN.get(name, _unchanged),
-            is_textual=name in _TEXTUAL,
-        )
+        return _of_name(name, plain)
     match name:
         case "avro" | "json_schema":
             return _of_schema(option, name, argument, topic, registry)
@@ -198,6 +216,10 @@ def _of_windows(
     else:
         serde = Serdes.session_windowed(inner.serde)
 
+    return _of_windowed(serde, inner)
+
+
+def _of_windowed(serde: Serde[Any], inner: LineSerde) -> LineSerde:
     def parse(value: Any) -> Windowed[Any]:
         kind: object = value
         if not isinstance(kind, dict) or set(value) != {"key", "start", "end"}:

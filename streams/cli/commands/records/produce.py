@@ -33,8 +33,8 @@ def produce(
     topic: str,
     /,
     *,
-    key: str = "string",
-    value: str = "string",
+    key: str | None = None,
+    value: str | None = None,
     text: _Flag = False,
     count: int | None = None,
     partition: int | None = None,
@@ -57,7 +57,8 @@ def produce(
         key: Serde of keys: bytes, string, int32, int64, float64, boolean, uuid, json, msgpack;
             avro or json_schema (schema from --registry), avro:FILE, avro:SUBJECT,
             protobuf:MODULE:CLASS, windowed:string:1m, session_windowed:string, or MODULE:NAME of a
-            serde of your own.
+            serde of your own. Default: the serde of the setting `topology` (tidewheel.toml) if that
+            reads or writes the topic, else string.
         value: Serde of values, likewise.
         text: Each line is a value, without a key, and not JSON: for --value string the line as it
             is.
@@ -68,7 +69,7 @@ def produce(
         settings: Settings.
     """
     check_count(count)
-    lines = record_lines(topic, key, value, registry)
+    lines = record_lines(topic, key, value, registry, settings)
     clients = client_settings(settings)
     with cluster_admin(clients) as admin:
         servers = clients.bootstrap_servers

@@ -4,14 +4,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from tidewheel.streams.cli.commands.records.line_serdes import LineSerde, line_serde, registry_of
+from tidewheel.streams.cli.arguments import SettingsOptions
+from tidewheel.streams.cli.commands.records.line_serdes import (
+    LineSerde,
+    as_line_serde,
+    line_serde,
+    registry_of,
+)
 from tidewheel.streams.cli.commands.records.plain_values import (
     bytes_of,
     json_line,
     parsed_json,
     plain_bytes,
 )
+from tidewheel.streams.cli.commands.records.topology_serdes import topology_serdes
+from tidewheel.streams.cli.output import text_console
 from tidewheel.streams.errors import SerializationError, StreamsError
+from tidewheel.streams.serdes.catalogue import Serdes
+from tidewheel.streams.serdes.serde import for_keys, windows_at_end
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
@@ -94,7 +104,9 @@ class RecordLines:
         try:
             return serde.encode(self._topic, value)
         except StreamsError as error:
-            raise ValueError(f"its {part} does not fit --{part}: {_fact(error)}") from None
+            raise ValueError(
+                f"its {part} does not fit --{part}: {_fact(error)}{_fitting(part, value)}"
+            ) from None
         except ValueError as error:
             raise ValueError(f"its {part} {error}") from None
 
@@ -103,19 +115,44 @@ class RecordLines:
             return serde.decode(self._topic, data)
         except StreamsError as error:
             raise StreamsError(
-                f"{place}: its {part} does not fit --{part}: {_fact(error)}; give the serde that wrote it, or "
-                f"--{part} bytes to see it as it is"
+                f"{place}: its {part} does not fit --{part}: {_fact(error)}; {_windowed(part, serde, data)}give the serde "
+                f"that wrote it, or --{part} bytes to see it as it is"
             ) from error
 
 
-def record_lines(topic: str, key: str, value: str, registry: Sequence[str]) -> RecordLines:
-    """Return the conversion by the options `--key`, `--value` and `--registry` of a command."""
+def record_lines(
+    topic: str,
+    key: str | None,
+    value: str | None,
+    registry: Sequence[str],
+    settings: SettingsOptions | None,
+) -> RecordLines:
+    """Return the conversion by the options `--key`, `--value` and `--registry` of a command.
+
+    Without an option the topology of the settings decides, and standard error has its serde. The
+    last resort is text.
+    """
     properties = registry_of(registry)
-    return RecordLines(
-        topic,
-        line_serde("--key", key, topic, properties),
-        line_serde("--value", value, topic, properties),
-    )
+    given = {
+        option: line_serde(option, text, topic, properties)
+        for option, text in (("--key", key), ("--value", value))
+        if text is not None
+    }
+    found = topology_serdes(topic, settings or SettingsOptions()) if len(given) < 2 else None  # noqa: PLR2004 - key and value
+    if found is not None:
+        target, (key_serde, value_serde) = found
+        serdes = {
+            "--key": as_line_serde(for_keys(key_serde)),
+            "--value": as_line_serde(value_serde),
+        }
+        missing = {option: serde for option, serde in serdes.items() if option not in given}
+        text_console(stderr=True).print(
+            f"serdes of {target}: {', '.join(f'{option} {each.serde.name}' for option, each in missing.items())}",
+            style="dim", markup=False, highlight=False,
+        )  # fmt: skip
+        given = missing | given
+    text = as_line_serde(Serdes.string())
+    return RecordLines(topic, given.get("--key", text), given.get("--value", text))
 
 
 def _fields(line: str) -> dict[str, Any]:
@@ -155,6 +192,27 @@ def _headers(value: Any) -> Headers:
 def _is_header(pair: Any) -> bool:
     kind: object = pair
     return isinstance(kind, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)  # noqa: PLR2004 - name and content
+
+
+def _fitting(part: str, value: Any) -> str:
+    """Return the option for a JSON value that no text is; "" for other values."""
+    kind: object = value
+    match kind:
+        case dict() | list() | bool():
+            return f"; for this value give --{part} json"
+        case int() | float():
+            number = "int64" if isinstance(kind, int) else "float64"
+            return f"; for a number give --{part} {number} or --{part} json"
+        case _:
+            return ""
+
+
+def _windowed(part: str, serde: LineSerde, data: bytes | None) -> str:
+    windows = windows_at_end(data or b"")
+    if part != "key" or windows is None:
+        return ""
+    size = ":SIZE (such as 1m)" if windows == "windowed" else ""
+    return f"perhaps its key is windowed: --key {windows}:{serde.serde.name}{size}; else "
 
 
 def _fact(error: StreamsError) -> str:

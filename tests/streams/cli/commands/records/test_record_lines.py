@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidewheel import Serdes, Windowed
 from tidewheel.streams.cli.commands.records.line_serdes import line_serde
 from tidewheel.streams.cli.commands.records.record_lines import LineError, RecordLines
 from tidewheel.streams.errors import StreamsError
@@ -105,3 +106,29 @@ def test_an_avro_value_that_does_not_fit_names_its_line_and_field(
         lines.record(7, json.dumps({"value": value}))
     assert "line 7" in str(caught.value)
     assert f"at {place}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "option"),
+    [
+        ('{"a": 1}', "--value json"),
+        ("[1]", "--value json"),
+        ("true", "--value json"),
+        ("7", "--value int64"),
+        ("1.5", "--value float64"),
+    ],
+)
+def test_a_value_that_is_no_text_names_the_serde_that_takes_it(value: str, option: str) -> None:
+    with pytest.raises(LineError, match=f"give {option}"):
+        lines_of(value="string").record(1, f'{{"value": {value}}}')
+
+
+def test_a_windowed_key_is_recognised() -> None:
+    start = 1_795_262_400_000
+    for serde, option in (
+        (Serdes.windowed(str, "1m"), "--key windowed:string:SIZE"),
+        (Serdes.session_windowed(str), "--key session_windowed:string;"),
+    ):
+        key = serde.serialize("t", Windowed("ann", start, start + 60_000))
+        with pytest.raises(StreamsError, match=option):
+            list(lines_of().lines(records(bytes(8), key=key)))
