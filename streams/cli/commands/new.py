@@ -36,7 +36,7 @@ def new(name: str, /, *, directory: Path | None = None, json: _Flag = False) -> 
     for path in files:
         console.print(str(path), markup=False, highlight=False)
     console.print(
-        f"\nNext: cd {folder}; pip install -e '.[test]'; python -m pytest\nREADME.md has the rest.",
+        f"\nNext: cd {folder}, and the commands of README.md",
         markup=False,
         highlight=False,
     )

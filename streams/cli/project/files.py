@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
 from tidewheel.streams.errors import ConfigError, StreamsError
 
 #: Path in the project, by template; PACKAGE is the name of its package.
@@ -55,7 +56,10 @@ def _write_files(folder: Path, name: str, package: str) -> list[Path]:
         text = (templates / template).read_text(encoding="utf-8")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8"
+            text.replace("@NAME@", name)
+            .replace("@PACKAGE@", package)
+            .replace("@KAFKA@", DEFAULT_VERSION),
+            encoding="utf-8",
         )
         written.append(path)
     return written

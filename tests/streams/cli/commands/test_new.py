@@ -23,6 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from tests.integration.cluster import until
 from tests.streams.cli.command_runs import ROOT, Command
 from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -139,6 +140,7 @@ def test_the_compose_file_is_valid(project: Path) -> None:
         schema = json.loads(Path(official).read_text(encoding="utf-8"))
         jsonschema.Draft7Validator(schema).validate(compose)
     services = compose["services"]
+    assert services["kafka"]["image"] == f"apache/kafka:{DEFAULT_VERSION}"
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
         for volume in service.get("volumes", ()):
