@@ -374,8 +374,13 @@ def _left_out(view: GroupView) -> Iterator[Alarm]:
         yield Alarm(
             name="dropped-records",
             text=f"{_names(row.task for row in dropping)} dropped {sum(row.dropped for row in dropping):,} records by a rule "
-            f"since their owners started: {most.drop or 'puts with times that stores do not keep any more'}; give late records "
-            "more grace, and records keys and times that are right",
+            f"since their owners started: {most.drop or 'puts with times that stores do not keep any more'}; "
+            + (
+                "more grace accepts late records. While history is read (after a reset, or a first start on old topics), "
+                "partitions are read at different speeds: give at least that skew"
+                if "late" in most.drop
+                else "give late records more grace, and records keys and times that are right"
+            ),
         )
     skipping = [row for row in rows if row.skipped]
     if skipping:

@@ -355,6 +355,10 @@ def test_dropped_and_skipped_records_are_an_alarm() -> None:
     assert _names(status) == ["dropped-records", "skipped-records"]
     assert "250 records" in status.alarms[0].text
     assert most in status.alarms[0].text
+    assert "reset" in status.alarms[0].text  # the usual cause of late records
+    other = _status(book, (100, LEADER), (100, beat("a", few)))
+    (alarm,) = (alarm for alarm in other.alarms if alarm.name == "dropped-records")
+    assert "reset" not in alarm.text
     assert "3 records of 0_1" in status.alarms[1].text
     assert {each.task: each.dropped for each in status.tasks if each.dropped} == {
         "0_0": 1,

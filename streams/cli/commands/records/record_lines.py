@@ -105,7 +105,7 @@ class RecordLines:
             return serde.encode(self._topic, value)
         except StreamsError as error:
             raise ValueError(
-                f"its {part} does not fit --{part}: {_fact(error)}{_fitting(part, value)}"
+                f"its {part} does not fit --{part}: {_fact(error)}{_fitting(part, serde, value)}"
             ) from None
         except ValueError as error:
             raise ValueError(f"its {part} {error}") from None
@@ -194,8 +194,10 @@ def _is_header(pair: Any) -> bool:
     return isinstance(kind, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)  # noqa: PLR2004 - name and content
 
 
-def _fitting(part: str, value: Any) -> str:
-    """Return the option for a JSON value that no text is; "" for other values."""
+def _fitting(part: str, serde: LineSerde, value: Any) -> str:
+    """Return the option for a JSON value that a serde of text can't have; "" for other serdes."""
+    if not serde.is_textual:
+        return ""
     kind: object = value
     match kind:
         case dict() | list() | bool():
