@@ -287,8 +287,8 @@ def _reject_other_holders(application: Path) -> None:
 
 def _slot_locked(application: Path, holder: Holder) -> StoreLockedError:
     return StoreLockedError(
-        f"slot {holder.slot} of {application} is held by {holder}; stop that process, give another slot, or use another "
-        "state_dir"
+        f"slot {holder.slot} of {application} is held by {holder}; stop that process, or use another state_dir if it works for "
+        "another cluster. For more workers start one command with --workers N, or give each program its RunOptions(slot=...)"
     )
 
 

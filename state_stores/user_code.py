@@ -1,10 +1,14 @@
 """User code in errors: the user's line that raised, and the frames of user code alone."""
 
+import dis
+import inspect
+import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from types import CodeType, TracebackType
-from typing import Final, cast
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, cast
 
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
 
@@ -13,9 +17,9 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 #: Path of Tidewheel's frames. Not resolved: in the repository this folder is a link.
 _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
-_LIBRARIES: Final = tuple(
-    f"{folder}/" for folder in {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
-)
+#: A package or module in a folder of installed libraries: of this environment, of the user, of the
+#: system.
+_LIBRARY: Final = re.compile(r".*?/(?:site|dist)-packages/[^/]+")
 _STANDARD: Final = f"{sysconfig.get_path('stdlib')}/"
 #: Parts of a library that are the user's own program: one that is installed as a package.
 _programs: set[str] = set()
@@ -26,22 +30,31 @@ _CHAIN_MAX: Final = 20
 
 def is_ours(path: str) -> bool:
     """Return True for a file of Tidewheel, or code without one: `<string>` is compiled by dataclasses."""
-    return path == "<string>" or path.startswith((_PACKAGE, "<frozen ")) or path.endswith(".pyx")
+    return path == "<string>" or path.startswith((_PACKAGE, "<frozen "))
 
 
 def is_users(path: str) -> bool:
     if is_ours(path):
         return False
-    if any(path.startswith(program) for program in _programs):
-        return True
-    return not path.startswith((*_LIBRARIES, _STANDARD))
+    library = _LIBRARY.match(path)
+    if library is None:
+        return not path.startswith(_STANDARD)
+    return library.group() in _programs
 
 
 def register_program(path: str) -> None:
     """Count an installed package as the user's, because it calls Tidewheel to build a topology."""
-    for folder in _LIBRARIES:
-        if path.startswith(folder):
-            _programs.add(folder + path.removeprefix(folder).partition("/")[0])
+    library = _LIBRARY.match(path)
+    if library is not None:
+        _programs.add(library.group())
+
+
+def path_of(frame: FrameType) -> str:
+    """Return the file of a frame; of compiled code (`pyarrow/table.pxi`), that of its module."""
+    path = frame.f_code.co_filename
+    if path.startswith(("/", "<")):
+        return path
+    return str(frame.f_globals.get("__file__") or path)
 
 
 def shown_path(path: str) -> str:
@@ -115,14 +128,20 @@ def user_trace(error: BaseException) -> ExcInfo | None:
     """Return an error with the frames of user code alone, for `exc_info`; None without such frames.
 
     Frames of libraries stay where user code called them. An error inside a serde is shown without
-    its text, which may quote a record.
+    its text, which may quote a record. So are its causes.
     """
     source = _raised_by_users(error)
     if source is None:
         return None
-    if not _is_encodable(source):
+    links = list(_links(source))
+    if not all(map(_is_encodable, links)):
         return None  # files and JSON can't have this text
-    shown = _without_text(source) if _is_in_serde(error, source) else source
+    if _is_in_serde(error, source):
+        shown = _stand_in(source, "")
+    elif any(map(_has_our_frames, links[1:])):
+        shown = _shown(source)
+    else:
+        return (type(source), source, _users_trace(source))
     return (type(shown), shown, _users_trace(source))
 
 
@@ -131,9 +150,45 @@ def log_trace(error: BaseException) -> ExcInfo | None:
     trace = user_trace(error)
     if isinstance(error, StreamsError):
         return trace
-    if trace is not None and trace[1] is error and not _ends_in_ours(error):
+    if trace is not None and _raised_by_users(error) is error and not _ends_in_ours(error):
         return trace
     return (type(error), error, error.__traceback__)
+
+
+def stopped_in(function: Callable[..., Any]) -> StopIteration:
+    """Return the error of a function that ended an iteration of C code, which drops the original.
+
+    Its frame is rebuilt: at the function's only line that can raise it, else at its first.
+    """
+    error = StopIteration()
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(
+        inspect.getattr_static(type(function), "__call__", None), "__code__", None
+    )
+    if not isinstance(code, CodeType):
+        return error
+    source = "\n" * (_stopping_line(code) - 1) + "raise error"
+    frame = compile(source, code.co_filename, "exec").replace(
+        co_name=code.co_name, co_qualname=code.co_qualname
+    )
+    try:
+        exec(frame, {"error": error})  # noqa: S102 - the line above
+    except StopIteration:
+        trace = error.__traceback__
+    return error.with_traceback(None if trace is None else trace.tb_next)
+
+
+def _stopping_line(code: CodeType) -> int:
+    lines = {
+        instruction.positions.lineno
+        for instruction in dis.get_instructions(code)
+        if instruction.argval in ("next", "StopIteration", "__next__")
+        and instruction.positions is not None
+        and instruction.positions.lineno is not None
+    }
+    return lines.pop() if len(lines) == 1 else code.co_firstlineno
 
 
 def message_of(error: BaseException) -> str:
@@ -167,11 +222,73 @@ def _is_in_serde(error: BaseException, source: BaseException) -> bool:
     return False
 
 
-def _without_text(error: BaseException) -> BaseException:
+def _stand_in(error: BaseException, text: str) -> BaseException:
+    """Return an error of the same name with another text, and without causes."""
     kind = type(error)
-    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    shown: type[Exception] = type(kind.__name__, (Exception,), members)
-    return shown()
+    members: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__str__": lambda _self: text,
+    }
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        parts = [_shown(part) for part in group.exceptions]
+        shown: BaseException = type(kind.__name__, (BaseExceptionGroup,), members)(text, parts)
+    else:
+        shown = type(kind.__name__, (Exception,), members)()
+    for hint in getattr(error, "__notes__", ()) if text else ():
+        shown.add_note(hint)
+    return shown
+
+
+def _shown(error: BaseException, *, has_text: bool = True, depth: int = 0) -> BaseException:
+    """Return a stand-in for an error and its causes, without frames of Tidewheel."""
+    shown = _stand_in(error, message_of(error) if has_text else "")
+    shown = shown.with_traceback(_without_ours(_frames(error)))
+    has_text = has_text and not isinstance(error, SerdeError | StoredRowError)
+    below = _below(error)
+    while below is not None and not _is_shown(below):
+        has_text = has_text and not isinstance(below, SerdeError | StoredRowError)
+        below = _below(below)
+    if below is not None and depth < _CHAIN_MAX:
+        cause = _shown(below, has_text=has_text, depth=depth + 1)
+        if error.__cause__ is None:
+            shown.__context__ = cause
+        else:
+            shown.__cause__ = cause
+    return shown
+
+
+def _is_shown(error: BaseException) -> bool:
+    """Return False if only frames of Tidewheel raised this error."""
+    return error.__traceback__ is None or _without_ours(_frames(error)) is not None
+
+
+def _below(error: BaseException) -> BaseException | None:
+    """Return the cause or context that a traceback shows."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _links(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all that its traceback shows, parts of groups too."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < _CHAIN_MAX:
+        link = waiting.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            waiting.extend(cast("BaseExceptionGroup[BaseException]", link).exceptions)
+        below = _below(link)
+        if below is not None:
+            waiting.append(below)
+
+
+def _has_our_frames(error: BaseException) -> bool:
+    return any(is_ours(path_of(frame.tb_frame)) for frame in _frames(error))
 
 
 def _shown_name(code: CodeType) -> str:
@@ -205,12 +322,18 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _users_frames(error: BaseException) -> list[TracebackType]:
-    return [f for f in _frames(error) if is_users(f.tb_frame.f_code.co_filename)]
+    return [f for f in _frames(error) if is_users(path_of(f.tb_frame))]
 
 
 def _raised_by_users(error: BaseException) -> BaseException | None:
     """Return the innermost error of a group, or the outermost of a chain, with user frames."""
     found = [link for link in _chain(error) if _users_frames(link)]
+    if (
+        len(found) > 1
+        and isinstance(found[0], RuntimeError)
+        and isinstance(found[1], StopIteration)
+    ):
+        return found[1]  # Python replaces it where it leaves a generator or coroutine
     groups = [link for link in found if not isinstance(link, BaseExceptionGroup)]
     return next(iter(groups or found), None)
 
@@ -225,7 +348,7 @@ def _place_of(error: BaseException) -> tuple[CodeType, int] | None:
 
 def _library_place_of(error: BaseException) -> tuple[CodeType, int] | None:
     for link in _chain(error):
-        frames = [f for f in _frames(link) if not is_ours(f.tb_frame.f_code.co_filename)]
+        frames = [f for f in _frames(link) if not is_ours(path_of(f.tb_frame))]
         if frames:
             return frames[-1].tb_frame.f_code, frames[-1].tb_lineno
     return None
@@ -233,15 +356,18 @@ def _library_place_of(error: BaseException) -> tuple[CodeType, int] | None:
 
 def _users_trace(error: BaseException) -> TracebackType | None:
     frames = list(_frames(error))
-    first = frames.index(_users_frames(error)[0])
+    return _without_ours(frames[frames.index(_users_frames(error)[0]) :])
+
+
+def _without_ours(frames: Iterable[TracebackType]) -> TracebackType | None:
     trace: TracebackType | None = None
-    for frame in reversed(frames[first:]):
-        if not is_ours(frame.tb_frame.f_code.co_filename):
+    for frame in reversed(list(frames)):
+        if not is_ours(path_of(frame.tb_frame)):
             trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return trace
 
 
 def _ends_in_ours(error: BaseException) -> bool:
-    paths = [frame.tb_frame.f_code.co_filename for frame in _frames(error)]
+    paths = [path_of(frame.tb_frame) for frame in _frames(error)]
     own = [path for path in paths if is_ours(path) or is_users(path)]
     return bool(own) and is_ours(own[-1])

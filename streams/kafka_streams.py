@@ -66,6 +66,8 @@ UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
 #: Seconds between two looks at the number of processed records.
 _COUNT_S: Final = 0.1
+#: Least time to ask for the ends of the output topics.
+_LOOK_UP_S: Final = 1.0
 #: Time for the group to let a drained worker leave.
 _RELEASE_S: Final = 3.0
 #: Time to close after the drain, slightly less than the supervisor waits before it kills.
@@ -317,7 +319,9 @@ class KafkaStreams:
         limit. Idempotent.
         """
         check_flag(leave_group, "leave_group", "close", error=StreamsError)
-        timeout_ms = None if timeout is None else to_ms(timeout, "close: timeout")
+        timeout_ms = (
+            None if timeout is None else to_ms(timeout, "close: timeout", error=StreamsError)
+        )
         return self._end(Departure(rejoin=not leave_group), timeout_ms)
 
     def drain(self, timeout: Duration | None = None) -> bool:
@@ -340,7 +344,7 @@ class KafkaStreams:
     def _drain_ms(self, timeout: Duration | None, call: str) -> int:
         if timeout is None:
             return self._config.drain_timeout_ms
-        return to_ms(timeout, f"{call}: timeout")
+        return to_ms(timeout, f"{call}: timeout", error=StreamsError)
 
     @overload
     def run(
@@ -379,28 +383,31 @@ class KafkaStreams:
         """
         if count is not None and (type(count) is not int or count < 1):
             raise StreamsError(f"run: count={count!r}; give a number of input records, 1 or more")
-        timeout_ms = None if timeout is None else to_ms(timeout, "run: timeout")
+        until_s = math.inf
+        if timeout is not None:
+            timeout_s = to_ms(timeout, "run: timeout", error=StreamsError) / 1000
+            until_s = self._application.clock.monotonic_s() + timeout_s
         check_flag(collect, "collect", "run", error=StreamsError)
         if not collect:
-            self._run(count, timeout_ms)
+            self._run(count, until_s)
             return None
         clients = make_clients(self._config)
         outputs = WrittenOutputs(
-            self._application.spec, make_admin=clients.admin, make_source=clients.source
+            self._application.spec,
+            make_admin=lambda timeout_s: clients.admin(timeout_s=timeout_s),
+            make_source=clients.source,
         )
-        try:
-            outputs.begin()
-            self._run(count, timeout_ms)
-            return outputs.read()
-        finally:
-            outputs.close()
+        left_s = until_s - self._application.clock.monotonic_s()
+        outputs.begin(max(left_s, _LOOK_UP_S))
+        self._run(count, until_s)
+        return outputs.read()
 
-    def _run(self, count: int | None, timeout_ms: int | None) -> None:
+    def _run(self, count: int | None, until_s: float) -> None:
         self._is_in_run = True
         previous = self._install_signal_handlers()
         try:
             self.start()
-            self._wait(count, timeout_ms)
+            self._wait(count, until_s)
             if not self.drain():
                 raise StreamsError(
                     f"application {self._config.application_id} could not commit and close within "
@@ -413,13 +420,12 @@ class KafkaStreams:
         if self._error is not None:
             raise self._error
 
-    def _wait(self, count: int | None, timeout_ms: int | None) -> None:
+    def _wait(self, count: int | None, until_s: float) -> None:
         """Wait for a stop or the end, for the time-out, or until so many records are processed."""
         clock, application = self._application.clock, self._application
         limit = None
         if count is not None:
             limit = RecordLimit(application.spec, count, self._config.commit_interval_ms)
-        until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
         is_reached = False
         while (left_s := until_s - clock.monotonic_s()) > 0:
             if self.wait(min(left_s, SIGNALS_S if limit is None else _COUNT_S)):

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
-from tidewheel.state_stores.user_code import is_ours, register_program, shown_path
+from tidewheel.state_stores.user_code import is_ours, register_program, shown_path, stopped_in
 from tidewheel.streams.errors import StreamsError, TopologyError
 from tidewheel.tasks.processing.api.coroutines import Awaiting
 
@@ -40,6 +40,7 @@ class UserFunction(msgspec.Struct, frozen=True):
             Always true for aggregators and mergers, never for initializers and reducers.
         takes_mapped_key: True for `call(key, mapped_key, left, right)` of joiners with a global table.
         awaiting: What `call` waits for, if the callable is a coroutine function.
+        original: The user's callable, which `call` may wrap.
     """
 
     call: Callable[..., Any]
@@ -48,6 +49,7 @@ class UserFunction(msgspec.Struct, frozen=True):
     where: str = ""
     takes_mapped_key: bool = False
     awaiting: Awaiting | None = None
+    original: Callable[..., Any] | None = None
 
     @property
     def shown(self) -> str:
@@ -162,7 +164,7 @@ def adapt(
         )
     awaiting = Awaiting(call) if awaited else None
     return UserFunction(
-        awaiting or call, form.takes_key, name, where, form.takes_mapped_key, awaiting
+        awaiting or call, form.takes_key, name, where, form.takes_mapped_key, awaiting, call
     )
 
 
@@ -176,6 +178,13 @@ def function_name(function: Callable[..., Any]) -> str:
         return f"partial({function_name(function.func)})"
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
+
+
+def stopped(function: UserFunction) -> RuntimeError:
+    """Return the error of a call that raised `StopIteration`, which ends iterations unnoticed."""
+    error = RuntimeError("StopIteration was raised; give next() a default")
+    error.__cause__ = stopped_in(function.original or function.call)
+    return error
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:

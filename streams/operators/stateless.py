@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from tidewheel.streams.user_functions import UserFunction
+from tidewheel.streams.user_functions import UserFunction, stopped
 from tidewheel.tasks.processing.api.call_window import CallWindow, Outcome
 from tidewheel.tasks.processing.api.coroutines import answering
 from tidewheel.tasks.processing.api.handlers import FAILURES
@@ -28,16 +28,16 @@ def call_each(
 
     Indices None means all records. Failed records go to the processing exception handler.
     """
-    results, kept_indices = collect_each(operator, function.name, _calls(function, batch), batch)
+    results, kept_indices = collect_each(operator, function, _calls(function, batch), batch)
     if CoroutineType in set(map(type, results)):
         return _without_coroutines(operator, function.name, results, batch, kept_indices)
     return results, kept_indices
 
 
 def collect_each(
-    operator: Operator, name: str, calls: Iterator[Any], batch: RecordBatch
+    operator: Operator, function: UserFunction, calls: Iterator[Any], batch: RecordBatch
 ) -> tuple[list[Any], list[int] | None]:
-    """Collect results of an iterator that makes one call of `name` per record."""
+    """Collect results of an iterator that makes one call of the function per record."""
     results: list[Any] = []
     failed: list[int] = []
     while True:
@@ -52,7 +52,7 @@ def collect_each(
             if index == len(batch):
                 break
             # An escaped StopIteration would otherwise end the batch unnoticed.
-            error = RuntimeError(f"{name} raised StopIteration; give next() a default")
+            error = stopped(function)
         operator.context.failed(batch, index, error)
         failed.append(index)
     if not failed:

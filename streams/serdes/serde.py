@@ -121,11 +121,19 @@ class Serde(Generic[T]):
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         """Return the bytes of many values; raise `SerializationError` if any fails."""
-        return list(map(self.serialize, repeat(topic), values))
+        return self._each("serialise", self.serialize, topic, values)
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
         """Return the values of many bytes; raise `SerializationError` if any fails."""
-        return list(map(self.deserialize, repeat(topic), data))
+        return self._each("deserialise", self.deserialize, topic, data)
+
+    def _each(
+        self, verb: str, call: Callable[[str, Any], Any], topic: str, items: Sequence[Any]
+    ) -> list[Any]:
+        results = list(map(call, repeat(topic), items))
+        if len(results) != len(items):
+            raise self.failed(verb, topic, "StopIteration was raised; give next() a default")
+        return results
 
     def __repr__(self) -> str:
         return f"<serde {self.name}>"

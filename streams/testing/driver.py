@@ -23,7 +23,6 @@ from tidewheel.state_stores.stores.custom_store_host import user_object
 from tidewheel.state_stores.stores.task_store import TaskStore
 from tidewheel.state_stores.stores.windowed import fully_frozen
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.sources import KEYWORD
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
 from tidewheel.streams.definitions.names import check_name
@@ -113,9 +112,8 @@ class TopologyTestDriver:
     ...     output.read_value()
     'HELLO'
 
-    State is in a temporary folder unless `state_dir` is an argument of the config; a `state_dir` of
-    the environment or a settings file does not count. Without a config, results are
-    not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Each record emits
+    State is in a temporary folder unless the driver's argument `state_dir` names one; that of the
+    config does not count. Without a config, results are not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Each record emits
     all due results of closed windows and unmatched join records, unless the config sets
     `emit_interval_ms`.
     """
@@ -127,14 +125,17 @@ class TopologyTestDriver:
         *,
         initial_wall_clock_ms: int = 0,
         record_by_record: bool = False,
+        state_dir: str | Path | None = None,
     ) -> None:
         """Create the tasks and initialise their processors.
 
         Args:
+            state_dir: Folder in which state is kept for the next driver.
             record_by_record: Run every sub-topology record by record, even if batches are possible.
         """
         self._stack = ExitStack()
         self._closed = False
+        self._state_dir = None if state_dir is None else Path(state_dir)
         self._tasks: list[Task] = []
         what = "initial_wall_clock_ms"
         self._now_ms = check_time_ms(
@@ -234,9 +235,8 @@ class TopologyTestDriver:
         return stores
 
     def _directory(self) -> Path:
-        # A `state_dir` of the environment or a settings file is that of the running application.
-        if self._config.source_of("state_dir") == KEYWORD:
-            path = Path(self._config.state_dir) / self._config.application_id
+        if self._state_dir is not None:
+            path = self._state_dir / self._config.application_id
             make_private_directory(path)
             return path
         return Path(

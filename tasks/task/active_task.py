@@ -123,7 +123,8 @@ class ActiveTask:
             self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
 
     def _close_processing(self) -> None:
-        self.processing.graph.close()
+        if "processing" in self.__dict__:  # else a processor's constructor has failed
+            self.processing.graph.close()
 
     # -- work ------------------------------------------------------------------------------------------------------
 

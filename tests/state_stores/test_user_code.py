@@ -5,6 +5,7 @@ import logging
 import sysconfig
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,10 @@ import pytest
 
 from tidewheel import StreamsError
 from tidewheel.state_stores import user_code
+from tidewheel.state_stores.errors import SerdeError
 
 OURS = f"{Path(user_code.__file__).parent}/loop.py"
+pa: Any = import_module("pyarrow")
 SITE = sysconfig.get_path("purelib")
 
 
@@ -87,6 +90,97 @@ def test_a_program_that_is_installed_as_a_package_is_user_code(
         user_code.place_of(error) == f"in price() ({user_code.shown_path(SITE)}/shop/prices.py:2)"
     )
     assert frames(error) == ["price", "inner"]
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_each_folder_of_installed_libraries_is_no_user_code(folder: str) -> None:
+    inner = compiled(f"/home/a/lib/{folder}/http9.py", "def inner():\n    raise OSError\n")["inner"]
+    error = raised_by(caller("/app/shop.py", inner, "ask"))
+    assert user_code.place_of(error) == "in ask() (/app/shop.py:2)"
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        (f"{SITE}/pyarrow/lib.so", "in ask() (/app/shop.py:2)"),
+        ("/app/fast.so", "in inner() (fast.pyx:2)"),
+    ],
+)
+def test_compiled_code_belongs_to_its_modules_file(file: str, place: str) -> None:
+    """Cython's frames have a relative path and the globals of their module."""
+    source = "def inner():\n    raise OSError\n"
+    inner = compiled("fast.pyx", source, __file__=file)["inner"]
+    assert user_code.place_of(raised_by(caller("/app/shop.py", inner, "ask"))) == place
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: pa.table({"a": [1]})["nope"], lambda: pa.array([1, "x"])],
+    ids=["column", "types"],
+)
+def test_errors_of_pyarrow_are_placed_at_the_users_line(call: Callable[[], object]) -> None:
+    line = call.__code__.co_firstlineno
+    place = f"in a lambda ({user_code.shown_path(__file__)}:{line})"
+    assert user_code.place_of(raised_by(caller(OURS, call))) == place
+
+
+def test_causes_and_contexts_are_logged_without_frames_of_tidewheel() -> None:
+    def handler() -> None:
+        try:
+            caller(OURS, fail)()
+        except LookupError:
+            try:
+                raised_in_ours()
+            except StreamsError as error:
+                error.add_note("a hint")
+                raise ValueError("worse") from error
+
+    raised_in_ours = compiled(
+        OURS, "def call():\n    raise StreamsError('ours')\n", StreamsError=StreamsError
+    )["call"]
+    error = raised_by(caller(OURS, caller("/app/shop.py", handler, "outer")))
+    trace = user_code.log_trace(error)
+    assert trace is not None
+    text = logging.Formatter().formatException(trace)
+    assert OURS not in text
+    assert "StreamsError: ours\na hint\n" in text  # it has the user's frame that called Tidewheel
+    assert "LookupError: no city\n" in text
+    assert text.splitlines()[-1] == "ValueError: worse"
+    assert frames(error) == ["handler", "fail", "handler", "outer", "handler"]
+
+
+def test_causes_below_an_error_of_a_serde_are_logged_without_their_texts() -> None:
+    def read(data: bytes) -> None:
+        try:
+            refuse(data)
+        except ValueError as error:
+            raise SerdeError("can't read") from error
+
+    def refuse(data: bytes) -> None:
+        raise ValueError(f"no name in {data!r}")
+
+    def outer() -> None:
+        try:
+            caller(OURS, partial(read, b"sec" + b"ret"))()
+        except SerdeError as error:
+            raise OSError("no page") from error
+
+    trace = user_code.user_trace(raised_by(outer))
+    text = logging.Formatter().formatException(trace) if trace else ""
+    assert "OSError: no page" in text
+    assert "can't read" in text
+    assert "in refuse" in text
+    assert "secret" not in text
+
+
+def test_parts_of_a_group_are_logged_without_frames_of_tidewheel() -> None:
+    def both() -> None:
+        raise BaseExceptionGroup("two", [raised_by(caller(OURS, caller(OURS, fail)))])
+
+    trace = user_code.user_trace(raised_by(both))
+    text = logging.Formatter().formatException(trace) if trace else ""
+    assert OURS not in text
+    assert "LookupError: no city" in text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -35,6 +36,15 @@ def pick(*_arguments: object) -> Any:
 
 
 LINE = pick.__code__.co_firstlineno + 1
+
+
+def stop(*_arguments: object) -> Any:
+    """Stop after an empty line."""
+
+    raise StopIteration
+
+
+STOP_LINE = stop.__code__.co_firstlineno + 3
 
 
 async def _awaited(value: object) -> Any:
@@ -78,6 +88,17 @@ class _Order:
 
     def __post_init__(self) -> None:
         pick(self.cents)
+
+
+class _Serde(Serde[Any]):
+    def __init__(self) -> None:
+        super().__init__(pick, pick)
+
+    def serialize(self, _topic: str, value: Any, /) -> Any:
+        return pick(value)
+
+    def deserialize(self, _topic: str, data: bytes, /) -> Any:
+        return pick(data)
 
 
 def _serde(**functions: Any) -> Serde[Any]:
@@ -155,9 +176,11 @@ PROCESSING: dict[str, Callable[[KStream[Any, Any]], Any]] = {
 PRODUCTION: dict[str, Callable[[KStream[Any, Any]], Any]] = {
     "partitioner": lambda s: s.to("out", partitioner=pick, key_serde=JSON, value_serde=JSON),
     "serde that writes": lambda s: s.to("out", key_serde=JSON, value_serde=_serde(serialize=pick)),
+    "serde class that writes": lambda s: s.to("out", key_serde=JSON, value_serde=_Serde()),
 }
 DESERIALIZATION: dict[str, Any] = {
     "serde that reads": _serde(deserialize=pick),
+    "serde class that reads": _Serde(),
     "constructor of a typed serde": Serdes.json(_Order),
 }
 STAGES = {
@@ -191,6 +214,23 @@ def test_a_failed_record_leads_to_the_users_line(stage: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("stage", "kind"), STAGES)
+def test_stop_iteration_leads_to_the_users_line(
+    stage: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iterations in C end at a `StopIteration`, and drop it."""
+    if kind == "iterator":
+        return  # a generator turns it into a RuntimeError itself
+    monkeypatch.setattr(pick, "__code__", stop.__code__)
+    with pytest.raises(RecordFailedError) as caught:
+        _run(stage, STAGES[stage, kind])
+    # That of a function below the mapper is lost.
+    line = r"\d+" if kind in ("lambda", "comprehension") else STOP_LINE
+    place = rf"in (stop\(\)|a lambda) \({user_code.shown_path(FILE)}:{line}\)"
+    assert re.search(place, str(caught.value))
+    assert "StopIteration" in str(caught.value)
+
+
+@pytest.mark.parametrize(("stage", "kind"), STAGES)
 def test_a_skipped_record_logs_the_users_frames_once(
     stage: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +248,7 @@ def test_a_skipped_record_logs_the_users_frames_once(
     trace = logging.Formatter().formatException(skips[0].exc_info)
     assert f'{FILE}", line {LINE}, in pick' in trace
     assert "KeyError" in trace.splitlines()[-1]
-    assert ("KeyError: 'cents'" in trace) is not kind.startswith("serde")
+    assert ("KeyError: 'cents'" in trace) is not kind.startswith("serde that")
     assert user_code._PACKAGE not in trace
 
 

@@ -154,7 +154,7 @@ class SubscriptionSend(ForeignKeyOperator):
             calls = zip(repeat(None), new_targets)
         else:
             calls = map(self._targets, batch.keys, old_values, batch.values)
-        targets, kept_indices = collect_each(self, self._extract.name, calls, batch)
+        targets, kept_indices = collect_each(self, self._extract, calls, batch)
         if kept_indices is not None:
             batch, old_values = (
                 batch.take(kept_indices),
@@ -536,7 +536,7 @@ class ResponseJoin(ForeignKeyOperator):
             calls = map(joiner.call, batch.keys, rows, foreign)
         else:
             calls = map(joiner.call, rows, foreign)
-        results, kept_indices = collect_each(self, self._joiner.name, calls, batch)
+        results, kept_indices = collect_each(self, self._joiner, calls, batch)
         if not results:
             return None
         return (batch if kept_indices is None else batch.take(kept_indices)).with_values(results)

@@ -50,7 +50,7 @@ class GlobalTableJoin(Operator):
         calls = map(
             self._joiner.call, *(keys if self._joiner.takes_key else ()), batch.values, rows
         )
-        results, kept_indices = collect_each(self, self._joiner.name, calls, batch)
+        results, kept_indices = collect_each(self, self._joiner, calls, batch)
         batch = batch if kept_indices is None else batch.take(kept_indices)
         return batch.with_values(results)
 

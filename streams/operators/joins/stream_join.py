@@ -20,7 +20,7 @@ from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.stores.window_store import WindowStore
 from tidewheel.streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore
 from tidewheel.streams.operators.stateful import MaterializedOperator
-from tidewheel.streams.user_functions import UserFunction
+from tidewheel.streams.user_functions import UserFunction, stopped
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
@@ -414,8 +414,7 @@ class StreamJoin(_OverWindows):
             if place == len(indices):
                 return results, left_out
             if error is None:
-                name = self._joiner.name
-                error = RuntimeError(f"{name} raised StopIteration; give next() a default")
+                error = stopped(self._joiner)
             self.context.failed(batch, indices[place], error)
             behind = bisect_right(indices, indices[place], place)
             left_out.update(range(place, behind))

@@ -70,7 +70,7 @@ class StreamTableJoin(Operator):
             if joiner.takes_key
             else map(joiner.call, batch.values, rows)
         )
-        results, kept_indices = collect_each(self, joiner.name, calls, batch)
+        results, kept_indices = collect_each(self, joiner, calls, batch)
         return (batch if kept_indices is None else batch.take(kept_indices)).with_values(results)
 
     def _look_up(self, batch: RecordBatch) -> tuple[RecordBatch, list[Any]]:

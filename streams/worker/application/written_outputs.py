@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ _log = logging.getLogger("tidewheel")
 
 _POLL_RECORDS: Final = 10_000
 _POLL_S: Final = 0.1
-#: Seconds without progress after which reading fails.
+#: Seconds without an answer, or without progress, after which reading fails.
 _PATIENCE_S: Final = 30.0
 
 
@@ -50,7 +51,7 @@ class WrittenOutputs:
         self,
         spec: TopologySpec,
         *,
-        make_admin: Callable[[], Admin],
+        make_admin: Callable[[float], Admin],
         make_source: Callable[[], RecordSource],
     ) -> None:
         sinks = [
@@ -68,19 +69,20 @@ class WrittenOutputs:
                     "outputs of %s are not collected: a function chooses their topics", sink.name
                 )
         self._make_source = make_source
-        self._admin = make_admin()
+        #: Opens an admin client with a timeout in seconds.
+        self._make_admin = make_admin
         self._starts: Mapping[TopicPartition, int] = {}
 
-    def begin(self) -> None:
-        """Store the ends of the topics."""
-        self._starts = self._ends()
+    def begin(self, timeout_s: float = _PATIENCE_S) -> None:
+        """Store the ends of the topics; raise `UnansweredError` if no broker sends them in time."""
+        self._starts = self._ends(min(timeout_s, _PATIENCE_S))
 
     def read(self) -> RecordTable[OutputRecord]:
         """Return the committed records since `begin`, by topic, partition and offset.
 
         Raises `StreamsError` if the brokers do not return them.
         """
-        ends = self._ends()
+        ends = self._ends(_PATIENCE_S)
         positions = {
             partition: self._starts.get(partition, 0)
             for partition, end in ends.items()
@@ -97,10 +99,6 @@ class WrittenOutputs:
         return RecordTable(
             sorted(records, key=lambda record: (record.topic, record.partition, record.offset))
         )
-
-    def close(self) -> None:
-        """Close the admin client."""
-        self._admin.close()
 
     def _runs(
         self,
@@ -140,11 +138,12 @@ class WrittenOutputs:
                 headers=() if run.headers is None else run.headers[index],
             )
 
-    def _ends(self) -> dict[TopicPartition, int]:
-        topics = self._admin.list_topics()
-        partitions = [
-            TopicPartition(topic, number)
-            for topic in sorted(self._serdes)
-            for number in range(topics.get(topic, 0))
-        ]
-        return self._admin.end_offsets(partitions) if partitions else {}
+    def _ends(self, timeout_s: float) -> dict[TopicPartition, int]:
+        with closing(self._make_admin(timeout_s)) as admin:
+            topics = admin.list_topics()
+            partitions = [
+                TopicPartition(topic, number)
+                for topic in sorted(self._serdes)
+                for number in range(topics.get(topic, 0))
+            ]
+            return admin.end_offsets(partitions) if partitions else {}

@@ -1,6 +1,7 @@
 """Sources: deserialisation and timestamps of raw records."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from operator import index as index_of
 from typing import Any
 
@@ -193,9 +194,10 @@ class SourceNode:
             present = None
             column = []
         data: Any = raw if present is None else [raw[row] for row in present]
-        try:
+        decoded: list[Any] = []
+        with suppress(*FAILURES):
             decoded = serde.deserialize_batch(records.topic, data)
-        except FAILURES:
+        if len(decoded) != len(data):  # it failed, or StopIteration has ended it unnoticed
             decoded = self._decode_singly(serde, records.topic, data, present, failed, on_corrupt)
         if present is None:
             return decoded

@@ -98,7 +98,7 @@ def test_a_custom_store_can_not_be_queried() -> None:
 
 
 def test_the_driver_returns_the_custom_store_itself(tmp_path: Any) -> None:
-    with TopologyTestDriver(counting_by(KeptTotals), settings(state_dir=tmp_path)) as driver:
+    with TopologyTestDriver(counting_by(KeptTotals), settings(), state_dir=tmp_path) as driver:
         store = driver.get_state_store("totals")
         assert type(store) is KeptTotals
         assert driver.get_all_state_stores() == {"totals": store}

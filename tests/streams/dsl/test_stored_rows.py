@@ -315,10 +315,8 @@ def test_rows_under_unsorted_keys_are_refused(
     def run(serde: Serde[Any], key: dict[str, int]) -> None:
         builder = StreamsBuilder()
         build(builder, serde)
-        config = StreamsConfig(
-            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path
-        )
-        with TopologyTestDriver(builder.build(), config) as driver:
+        config = StreamsConfig(application_id="rows", bootstrap_servers="unused:9092")
+        with TopologyTestDriver(builder.build(), config, state_dir=tmp_path) as driver:
             given = driver.create_input_topic("in", key_serde=serde, value_serde=str)
             given.pipe_input(as_key(key), "x", 1)
 
@@ -335,10 +333,10 @@ def test_rows_under_sorted_keys_are_found(tmp_path: Path, make: Any) -> None:
         key: Any = Place(parts) if is_typed else parts
         builder = StreamsBuilder()
         counted(None)(builder, serde)
-        config = StreamsConfig(
-            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path / str(run_of)
-        )
-        with TopologyTestDriver(builder.build(), config) as driver:
+        config = StreamsConfig(application_id="rows", bootstrap_servers="unused:9092")
+        with TopologyTestDriver(
+            builder.build(), config, state_dir=tmp_path / str(run_of)
+        ) as driver:
             driver.create_input_topic("in", key_serde=serde, value_serde=str).pipe_input(key, "x")
             return int(driver.get_state_store("rows").get(key).value)
 
@@ -362,10 +360,8 @@ def test_a_row_of_an_older_class_does_not_count_as_another_key_order(tmp_path: P
     for python_type in (Older, Newer):
         builder = StreamsBuilder()
         counted(None)(builder, Serdes.json(python_type))
-        config = StreamsConfig(
-            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path
-        )
-        with TopologyTestDriver(builder.build(), config) as driver:
+        config = StreamsConfig(application_id="rows", bootstrap_servers="unused:9092")
+        with TopologyTestDriver(builder.build(), config, state_dir=tmp_path) as driver:
             serde: Serde[Any] = Serdes.json(python_type)
             given = driver.create_input_topic("in", key_serde=serde, value_serde=str)
             given.pipe_input(python_type(SORTED), "x")

@@ -1,6 +1,7 @@
 """Runs a topology over one batch."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tidewheel import KStream, Serdes, StreamsBuilder, StreamsConfig
@@ -11,7 +12,11 @@ Row = tuple[Any, Any, int]
 
 
 def driver_of(
-    use: Callable[[KStream[Any, Any]], Any], *, record_by_record: bool = False, **settings: Any
+    use: Callable[[KStream[Any, Any]], Any],
+    *,
+    record_by_record: bool = False,
+    state_dir: Path | None = None,
+    **settings: Any,
 ) -> TopologyTestDriver:
     builder = StreamsBuilder()
     result = use(builder.stream("in", key_serde=JSON, value_serde=JSON))
@@ -25,7 +30,9 @@ def driver_of(
             **settings,
         }
     )
-    return TopologyTestDriver(builder.build(config), config, record_by_record=record_by_record)
+    return TopologyTestDriver(
+        builder.build(config), config, record_by_record=record_by_record, state_dir=state_dir
+    )
 
 
 def outputs(driver: TopologyTestDriver, topic: str = "out") -> list[Row]:

@@ -224,19 +224,17 @@ def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Pat
         folder = driver._tasks[0].stores.directory.parent
         assert folder.exists()
     assert not folder.exists()
-    config = StreamsConfig(
-        application_id="kept", bootstrap_servers="unused:9092", state_dir=tmp_path
-    )
+    config = StreamsConfig(application_id="kept", bootstrap_servers="unused:9092")
     for expected in (1, 2):
-        with TopologyTestDriver(counting(), config) as driver:
+        with TopologyTestDriver(counting(), config, state_dir=tmp_path) as driver:
             driver.create_input_topic("in", **TEXT).pipe_input(None, "x", 1)
             assert driver.get_state_store("counts").get("x").value == expected
     assert (tmp_path / "kept").is_dir()
 
 
-@pytest.mark.parametrize("source", ["environment", "file", "named file"])
+@pytest.mark.parametrize("source", ["argument", "environment", "file", "named file"])
 @pytest.mark.parametrize("given", [True, False])
-def test_a_state_directory_outside_the_program_keeps_no_state(
+def test_a_state_directory_of_the_application_keeps_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, *, given: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -244,12 +242,13 @@ def test_a_state_directory_outside_the_program_keeps_no_state(
     file = tmp_path / ("other.toml" if source == "named file" else "tidewheel.toml")
     if source == "environment":
         monkeypatch.setenv("TIDEWHEEL_STATE_DIR", str(state))
-    else:
+    elif source != "argument":
         file.write_text(f'state_dir = "{state}"\n')
+    options: dict[str, Any] = {"state_dir": state} if source == "argument" else {}
     if source == "named file":
         monkeypatch.setenv("TIDEWHEEL_CONFIG_FILE", str(file))
     for _ in range(2):
-        config = StreamsConfig(application_id="shop") if given else None
+        config = StreamsConfig(application_id="shop", **options) if given else None
         assert config is None or config.state_dir == state
         with TopologyTestDriver(counting(), config) as driver:
             driver.create_input_topic("in", **TEXT).pipe_input(None, "x", 1)

@@ -27,6 +27,7 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores import user_code
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
 from tidewheel.streams.cli.worker_main import SupervisorLink
@@ -67,6 +68,7 @@ def test_a_raising_exception_handler_still_ends_the_application(
     ended = app.wait(timeout_s=20)
     assert ended, f"hangs for ever: state {app.state}"
     assert "RuntimeError: the handler's own bug, in handler() (tests/" in caplog.text
+    assert user_code._PACKAGE not in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -143,6 +143,26 @@ def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
     assert task.life.cycle.state is TaskState.CLOSED
 
 
+def test_a_processor_whose_constructor_fails_is_made_once() -> None:
+    made = list[None]()
+
+    class Unmade(Processor[Any, Any, Any, Any]):
+        def __init__(self) -> None:
+            made.append(None)
+            raise OSError("no page")
+
+        def process(self, record: Any) -> None: ...
+
+    read = Topology().add_source("read", ["big"], key_serde=STRING, value_serde=STRING)
+    task = task_of(0, started=False, built=read.add_processor("work", Unmade, "read"))
+    task.life.cycle.move_to(TaskState.RESTORING)
+    task.stores.open()
+    with pytest.raises(OSError, match="no page"):
+        task.start(dict.fromkeys(task.inputs, 0), {})
+    task.life.close()
+    assert len(made) == 1
+
+
 def test_topics_of_a_pattern_may_appear_later() -> None:
     built = Topology().add_source(
         "read", re.compile("big|late.*"), key_serde=STRING, value_serde=STRING

@@ -1,11 +1,14 @@
 """Written outputs: committed records between begin and read, with the sinks' serdes."""
 
+import time
+
 import pytest
 
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeReader
-from tidewheel import StreamsBuilder, StreamsConfig, StreamsError
+from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
 from tidewheel.streams.worker.application.written_outputs import WrittenOutputs
+from tidewheel.tasks.kafka.ports import UnansweredError
 
 
 def _outputs(broker: FakeBroker) -> WrittenOutputs:
@@ -17,7 +20,7 @@ def _outputs(broker: FakeBroker) -> WrittenOutputs:
     config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092")
     return WrittenOutputs(
         builder.build().spec(config),
-        make_admin=lambda: FakeAdmin(broker),
+        make_admin=lambda _timeout_s: FakeAdmin(broker),
         make_source=lambda: FakeReader(broker),
     )
 
@@ -50,7 +53,6 @@ def test_records_since_the_beginning_are_returned_in_order_of_their_places() -> 
         (1, 2, None, 3),
     ]
     assert [each.timestamp for each in records[:2]] == [9, 7]
-    outputs.close()
 
 
 def test_a_topic_made_meanwhile_is_read_from_its_first_record() -> None:
@@ -71,3 +73,26 @@ def test_outputs_that_brokers_do_not_return_are_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(FakeReader, "poll", lambda *_: [])
     with pytest.raises(StreamsError, match="read their topics"):
         outputs.read()
+
+
+def _app() -> KafkaStreams:
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str).to("out")
+    config = StreamsConfig(application_id="app", bootstrap_servers="127.0.0.1:1")
+    return KafkaStreams(builder.build(), config)
+
+
+def test_a_run_without_a_broker_ends_at_its_timeout() -> None:
+    begin_s = time.monotonic()
+    with pytest.raises(UnansweredError, match=r"127\.0\.0\.1:1"):
+        _app().run(count=1, timeout=1500, collect=True)
+    assert time.monotonic() - begin_s < 20  # without a limit, 30 s
+
+
+@pytest.mark.parametrize("arguments", [{"count": "1"}, {"timeout": "1s"}, {"timeout": -1}])
+def test_wrong_arguments_of_a_run_are_no_faults_of_the_topology(
+    arguments: dict[str, object],
+) -> None:
+    with pytest.raises(StreamsError) as caught:
+        _app().run(**arguments)  # type: ignore[call-overload]  # wrong on purpose
+    assert not isinstance(caught.value, TopologyError)
