@@ -144,6 +144,63 @@ _JAVA: Final[Mapping[str, str]] = {
     "default.api.timeout.ms": "set socket.timeout.ms, or remove it",
     "security.providers": "Java's security providers do not exist here; remove it",
 }
+#: Properties of one kind of librdkafka's clients. The other kind ignores them with a line in the log.
+_OF_CONSUMERS: Final = frozenset(
+    [
+        "check.crcs",
+        "consume.callback.max.messages",
+        "coordinator.query.interval.ms",
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "max.partition.fetch.bytes",
+        "offset.store.method",
+        "offset.store.path",
+        "offset.store.sync.interval.ms",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+    ]
+)
+_OF_PRODUCERS: Final = frozenset(
+    [
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.gapless.guarantee",
+        "linger.ms",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "produce.offset.report",
+        "queue.buffering.backpressure.threshold",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "queuing.strategy",
+        "request.timeout.ms",
+        "retries",
+        "sticky.partitioning.linger.ms",
+    ]
+)
+_OF_OTHERS: Final[Mapping[ClientKind, frozenset[str]]] = {
+    "consumer": _OF_PRODUCERS,
+    "producer": _OF_CONSUMERS,
+    "admin": _OF_PRODUCERS | _OF_CONSUMERS,
+}
+
+
+def shared_properties(kind: ClientKind, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of the table `kafka` that this kind of client has.
+
+    >>> shared_properties("producer", {"linger.ms": 5, "fetch.min.bytes": 1})
+    {'linger.ms': 5}
+    """
+    return {key: value for key, value in properties.items() if key not in _OF_OTHERS[kind]}
 
 
 def unchecked_certificates(properties: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Sources of settings: keywords win over environment variables, which win over a TOML file.
+"""Sources of settings: the command line, keywords, environment variables, a TOML file.
+
+The first source that has an option wins.
 
 Tables (`kafka`, `consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password
 may come from the environment, the rest from a file. Unknown names are errors; in the environment
@@ -10,6 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
@@ -51,6 +54,7 @@ _TABLES_DEEP_MAX: Final = 20
 _FILE_MAX_BYTES: Final = 1 << 20
 TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
+COMMAND_LINE: Final = "command line"
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
 
@@ -71,12 +75,18 @@ def collect(
     keywords: Mapping[str, Any],
     file: Path | None,
     environ: Mapping[str, str] | None = None,
+    command_line: Mapping[str, Any] = MappingProxyType({}),
 ) -> Settings:
     """Return the merged settings; the first source with an option, or a table's key, wins."""
     settings = Settings({}, {})
     environment = _from_environment(options, os.environ if environ is None else environ)
     from_file = _from_file(options, file) if file is not None else iter(())
-    for source in (_from_keywords(options, keywords), environment, from_file):
+    for source in (
+        _from_keywords(options, command_line, COMMAND_LINE),
+        _from_keywords(options, keywords, KEYWORD),
+        environment,
+        from_file,
+    ):
         # An option that is no dict is complete: it hides the values of later sources.
         closed = {
             option
@@ -121,11 +131,13 @@ def _add(settings: Settings, option: str, key: str | None, value: Any, origin: s
         settings.origins[f"{option}.{key}"] = origin
 
 
-def _from_keywords(options: Collection[str], keywords: Mapping[str, Any]) -> Iterator[_Setting]:
+def _from_keywords(
+    options: Collection[str], keywords: Mapping[str, Any], origin: str
+) -> Iterator[_Setting]:
     for option, value in keywords.items():
         if option not in options:
-            raise _unknown(option, KEYWORD, options)
-        yield from _spread(option, value, KEYWORD)
+            raise _unknown(option, origin, options)
+        yield from _spread(option, value, origin)
 
 
 def _from_environment(options: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
@@ -181,11 +193,6 @@ def _from_file(options: Collection[str], file: Path) -> Iterator[_Setting]:
                 f"settings file {str(file)!r} has more than {_FILE_MAX_BYTES:,} bytes; correct the path"
             )
         content = tomllib.loads(data.decode())
-        dotted = {
-            option: dict(_flat(cast("dict[str, Any]", value)))
-            for option, value in content.items()
-            if isinstance(value, dict)
-        }
     except OSError as error:
         raise ConfigError(
             f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path, which --config or {FILE_VARIABLE} gives"
@@ -197,9 +204,7 @@ def _from_file(options: Collection[str], file: Path) -> Iterator[_Setting]:
         origin = f"{file}, key {option}"
         if option not in options:
             raise _unknown(option, origin, options)
-        yield from _spread(
-            option, dotted.get(option, value) if option in _DOTTED else value, origin
-        )
+        yield from _spread(option, value, origin)
 
 
 def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
@@ -209,19 +214,31 @@ def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
     table: Mapping[Any, Any] = cast("Any", value)
     if not table:
         yield option, None, {}, origin
-    for key, item in table.items():
+    keys = set[Any]()
+    for key, item in _flat(table) if option in _DOTTED else table.items():
+        if key is None:
+            raise ConfigError(
+                f"{option} ({origin}): more than {_TABLES_DEEP_MAX} tables are nested; write names with dots"
+            )
+        if key in keys:
+            raise ConfigError(f"{option}[{key!r}] ({origin}) is given twice; remove one of them")
+        keys.add(key)
         yield option, key, item, origin
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested tables as dotted names: TOML reads `security.protocol = "SSL"` as a nested table."""
-    if prefix.count(".") > _TABLES_DEEP_MAX:
-        raise ValueError(f"more than {_TABLES_DEEP_MAX} tables are nested")
+def _flat(table: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[Any, Any]]:
+    """Yield nested tables as dotted names: TOML reads `security.protocol = "SSL"` as a nested table.
+
+    The name is None if too many are nested.
+    """
     for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        name = f"{prefix}{key}" if prefix else key
+        if not isinstance(value, Mapping) or not isinstance(key, str):
+            yield name, value
+        elif prefix.count(".") > _TABLES_DEEP_MAX:
+            yield None, value
         else:
-            yield f"{prefix}{key}", value
+            yield from _flat(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType] - a mapping of anything
 
 
 def _property_name(key: str) -> str:

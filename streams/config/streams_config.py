@@ -21,7 +21,7 @@ from pydantic import (
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config import fields as types
 from tidewheel.streams.config.checks import cautions, contradictions
-from tidewheel.streams.config.client_properties import ClientKind
+from tidewheel.streams.config.client_properties import ClientKind, shared_properties
 from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
 from tidewheel.streams.config.names import is_utf8
@@ -421,12 +421,14 @@ class StreamsConfig(BaseModel, frozen=True):
     def client_properties(self, kind: ClientKind) -> dict[str, Any]:
         """Return the librdkafka properties of a kind of client: its own table's override `kafka`'s.
 
+        Properties in `kafka` that only other kinds of clients have are left out.
+
         >>> config = StreamsConfig(application_id="a", kafka={"linger.ms": 1}, producer={"linger.ms": 5})
         >>> config.client_properties("producer"), config.client_properties("admin")
         ({'linger.ms': 5}, {'linger.ms': 1})
         """
         own: Mapping[str, Any] = getattr(self, kind)
-        return {**self.kafka, **own}
+        return {**shared_properties(kind, self.kafka), **own}
 
     def source_of(self, option: str) -> str:
         """Return the source of an option's value: "default", "keyword", a variable, or a file and key."""

@@ -22,7 +22,13 @@ import msgspec
 
 from tidewheel.state_stores.user_code import located, place_of
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, expanded, settings_file
+from tidewheel.streams.config.sources import (
+    KEYWORD,
+    Settings,
+    collect,
+    expanded,
+    settings_file,
+)
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -132,15 +138,12 @@ def effective_config(
         overrides: Command-line options; tables (`consumer`, ...) are merged key by key.
         config_file: Replaces the usual settings file.
     """
-    changes = dict(overrides or {})
+    changes = overrides or {}
     if isinstance(defaults, StreamsConfig):
         if config_file is None:
-            return defaults.replace(**_merged(_tables_of(defaults, changes), changes))
+            return _changed(defaults, changes)
         defaults = _keywords(defaults)
-    options = _merged(defaults, changes)
-    if config_file is None:
-        return StreamsConfig(**options)
-    return StreamsConfig.from_toml(config_file, **options)
+    return StreamsConfig(_settings(defaults, changes, config_file))
 
 
 def named(
@@ -157,29 +160,34 @@ def named(
 def _collected(
     defaults: Mapping[str, Any], overrides: Mapping[str, Any], config_file: str | None
 ) -> Mapping[str, Any]:
+    return _settings(defaults, overrides, config_file).values
+
+
+def _settings(
+    defaults: Mapping[str, Any], overrides: Mapping[str, Any], config_file: str | None
+) -> Settings:
     """Return the unchecked settings of a command."""
     file = settings_file(os.environ) if config_file is None else expanded(config_file)
-    return collect(StreamsConfig.model_fields, _merged(defaults, overrides), file).values
+    return collect(StreamsConfig.model_fields, defaults, file, command_line=overrides)
 
 
-def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(options)
-    for option, value in changes.items():
-        below = merged.get(option)
-        if option in TABLES and isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[option] = {**below, **value}
-        else:
-            merged[option] = value
-    return merged
-
-
-def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config's tables that `changes` touches, because `replace` does not merge."""
-    return {
-        option: dict(getattr(config, option))
-        for option in TABLES
-        if option in changes and isinstance(getattr(config, option), Mapping)
-    }
+def _changed(config: StreamsConfig, overrides: Mapping[str, Any]) -> StreamsConfig:
+    """Return a config with changed options; environment and file are not read again."""
+    changes = collect(StreamsConfig.model_fields, {}, None, {}, command_line=overrides)
+    values: dict[str, Any] = {name: getattr(config, name) for name in config.model_fields_set}
+    names = [*values]
+    for option, value in values.items():
+        if isinstance(value, Mapping):
+            names += [f"{option}.{key}" for key in cast("Mapping[str, Any]", value)]
+    for option, value in changes.values.items():
+        below = values.get(option)
+        values[option] = (
+            {**cast("Mapping[str, Any]", below), **cast("Mapping[str, Any]", value)}
+            if isinstance(value, Mapping) and isinstance(below, Mapping)
+            else value
+        )
+    origins = {name: config.source_of(name) for name in names}
+    return StreamsConfig(Settings(values, origins | changes.origins))
 
 
 def _keywords(config: StreamsConfig) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def made(kind: str, properties: dict[str, Any]) -> Any:
         ("producer", "metadata.broker.list", "x:1", "set bootstrap_servers"),
         ("consumer", "isolation_level", "x", "names have dots; write 'isolation.level'"),
         ("admin", "linger.ms", None, "must be text, a number or a boolean, not NoneType"),
-        ("admin", "linger.ms", {"a": 1}, "must be text, a number or a boolean, not dict"),
+        ("admin", "linger.ms", [1], "must be text, a number or a boolean, not list"),
         ("consumer", "oauth_cb", lambda config: None, "is a lambda, and other processes can't import it"),
         ("consumer", "oauth_cb", 5, 'must be a function or its "module:name"'),
         ("consumer", "oauth_cb", "token", 'write it as "module:name"'),

@@ -1,13 +1,21 @@
 """`kafka={...}`: properties of all clients, which those of one kind override."""
 
+import contextlib
+import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from tidewheel import ConfigError, StreamsConfig
 from tidewheel.streams.config.app_configs import app_configs
-from tidewheel.streams.config.client_properties import CLIENT_KINDS
+from tidewheel.streams.config.client_properties import (
+    _OF_CONSUMERS,
+    _OF_PRODUCERS,
+    CLIENT_KINDS,
+)
 from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.processes.restore_helper.helper_messages import Begin
 from tidewheel.streams.processes.watchdog.hello import Hello
@@ -15,6 +23,8 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.wiring import make_clients, shared_options
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 
+_OF_CONSUMER = {"fetch.min.bytes": 5}
+_OF_PRODUCER = {"linger.ms": 5}
 SHARED = {"security.protocol": "SSL", "ssl.key.password": "canary", "client.rack": "a"}
 
 
@@ -57,6 +67,59 @@ def test_every_kind_of_client_gets_the_shared_properties(
     )
     restore_helpers(config, RunOptions())
     assert begun[0].consumer == EXPECTED["consumer"]
+
+
+def test_a_client_gets_no_property_that_only_other_kinds_have(tmp_path: Path) -> None:
+    config = config_of(kafka={**_OF_CONSUMER, **_OF_PRODUCER, "client.rack": "a"})
+    expected = {
+        "consumer": {**_OF_CONSUMER, "client.rack": "a"},
+        "producer": {**_OF_PRODUCER, "client.rack": "a"},
+        "admin": {"client.rack": "a"},
+    }
+    assert {kind: config.client_properties(kind) for kind in CLIENT_KINDS} == expected
+
+
+def test_librdkafka_ignores_properties_of_the_other_kind() -> None:
+    """Check the lists of properties by librdkafka's own warning."""
+    for make, ignored in (
+        (lambda p, log: Consumer({"group.id": "g", **p}, logger=log), _OF_PRODUCERS),
+        (lambda p, log: Producer(p, logger=log), _OF_CONSUMERS),
+    ):
+        for name in ignored:
+            lines = _Lines()
+            for value in ("1", "none", "broker", "fifo", "true", "1000"):
+                with contextlib.suppress(KafkaException):
+                    make({name: value}, lines).poll(0)
+            assert any("will be ignored by this" in line for line in lines.texts), name
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def log(self, _level: int, template: str, *parts: Any) -> None:
+        self.texts.append(template % parts)
+
+
+def test_nested_tables_are_names_with_dots_from_every_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = '[TABLE]\nsasl.password = "env:P"\n"client.rack" = "a"\nsasl.oauthbearer.scope = "s"\n'
+    expected = {"sasl.password": "env:P", "client.rack": "a", "sasl.oauthbearer.scope": "s"}
+    for table in ("kafka", "consumer", "producer", "admin"):
+        content: dict[str, Any] = tomllib.loads(text.replace("TABLE", table))
+        config = StreamsConfig(application_id="shop", **content)
+        assert getattr(config, table) == expected
+        assert config.source_of(f"{table}.sasl.password") == "keyword"
+        monkeypatch.setenv(f"TIDEWHEEL_{table.upper()}", json.dumps(content[table]))
+        assert getattr(config_of(), table) == expected
+    with pytest.raises(ConfigError, match="given twice"):
+        config_of(kafka={"sasl": {"username": "a"}, "sasl.username": "b"})
+    deep: dict[str, Any] = {}
+    for _ in range(50):
+        deep = {"a": deep or 1}
+    with pytest.raises(ConfigError, match="nested"):
+        config_of(kafka=deep)
 
 
 def test_its_secrets_are_hidden(config: StreamsConfig) -> None:

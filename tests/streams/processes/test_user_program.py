@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,6 +205,24 @@ def test_a_ready_config_keeps_its_sources_under_the_command_line(tmp_path: Path)
     config = effective_config(made, {}, str(file))
     assert (config.commit_interval_ms, config.num_standby_replicas) == (5, 3)
     assert dict(config.consumer) == {"fetch.min.bytes": 1, "a.b": 1}
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_settings_of_the_command_line_are_named_so(is_ready: bool, tmp_path: Path) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text("")
+    given: dict[str, Any] = {"application_id": "shop", "consumer": {"client.rack": "a"}}
+    made = StreamsConfig(**given) if is_ready else given
+    overrides = {"commit_interval_ms": "5ms", "consumer": {"fetch.min.bytes": "2"}}
+    for config_file in (None, str(file)):
+        config = effective_config(made, overrides, config_file)
+        names = ("commit_interval_ms", "consumer.fetch.min.bytes", "consumer.client.rack")
+        assert [config.source_of(name) for name in names] == [
+            "command line", "command line", "keyword",
+        ]  # fmt: skip
+        for wrong in ({"kafka": {"group.id": "x"}}, {"nope": "x"}):
+            with pytest.raises(ConfigError, match=r"\(command line\)"):
+                effective_config(made, wrong, config_file)
 
 
 def test_a_name_may_be_set_in_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
