@@ -87,6 +87,10 @@ class SupervisorLink:
         self._queue.append(report)
         self._wake.wake()
 
+    def wake(self) -> None:
+        """End the main thread's wait in `orders`."""
+        self._wake.wake()
+
     def flush(self) -> None:
         while self._queue:
             self.send(self._queue.popleft())
@@ -151,7 +155,6 @@ def main(arguments: list[str] | None = None) -> int:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
         # The program lives as long as the process: exclude its objects from garbage collection.
         gc.freeze()
-        app.start()
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
         # A schema registry's error needs no traceback: its message names the cause.
         is_registry = isinstance(error, SchemaRegistryError)
@@ -159,7 +162,12 @@ def main(arguments: list[str] | None = None) -> int:
         if error.__cause__ is not None or is_unexpected:
             _log.error("the program could not be loaded", exc_info=log_trace(error))
         return _crashed(link, error)
-    _serve(app, link, start, drain_timeout_ms)
+    starting = _Starting(app, link)
+    _serve(app, link, start, drain_timeout_ms, starting)
+    if app.state in _ENDED:  # a failed start still calls functions of on_stop
+        starting.join(drain_timeout_ms / 1000)
+    if starting.error is not None:
+        return _crashed(link, starting.error)
     if app.error is not None:
         return _crashed(link, app.error)
     if app.state not in _ENDED:
@@ -167,6 +175,34 @@ def main(arguments: list[str] | None = None) -> int:
     link.queue(WorkerStopped())
     link.flush()
     return ExitCode.OK
+
+
+class _Starting:
+    """The start of an application in a thread of its own: `on_start` may take long, or hang.
+
+    Attributes:
+        error: The error of the start, None without one.
+    """
+
+    def __init__(self, app: KafkaStreams, link: SupervisorLink) -> None:
+        self._app = app
+        self._link = link
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._start, name="tidewheel-start", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _start(self) -> None:
+        try:
+            self._app.start()
+        except BaseException as error:  # noqa: BLE001 - reported, and ends the process
+            # A function of on_start has ended the application, and is in the log.
+            if self._app.error is None and exit_code_of(error) is ExitCode.FAILED:
+                _log.error("the application could not start", exc_info=log_trace(error))
+            self.error = error
+            self._link.wake()
 
 
 def _prepare(
@@ -202,11 +238,15 @@ def _prepare(
 
 
 def _serve(
-    app: KafkaStreams, link: SupervisorLink, start: StartWorker, drain_timeout_ms: int
+    app: KafkaStreams,
+    link: SupervisorLink,
+    start: StartWorker,
+    drain_timeout_ms: int,
+    starting: _Starting,
 ) -> None:
     interval_s = start.report_interval_ms / 1000
     next_report_s = time.monotonic() + interval_s
-    while app.state not in _ENDED:
+    while app.state not in _ENDED and starting.error is None:
         orders = link.orders(max(next_report_s - time.monotonic(), 0.0))
         stops = [order for order in orders if isinstance(order, StopWorker)]
         if link.lost:

@@ -309,15 +309,17 @@ class WorkerLoop:
         """
         awaited = asyncio.run_coroutine_threadsafe(coroutine, self.share().loop)
         until_s = time.monotonic() + timeout_s
-        while True:
-            left_s = until_s - time.monotonic()
-            with suppress(TimeoutError):
-                return awaited.result(max(min(left_s, _CHECK_S), 0.0))
-            if awaited.done():  # the coroutine's own error
-                return awaited.result()
-            if left_s <= 0 or is_stopping():
-                awaited.cancel()
-                raise TimeoutError(f"it did not return within {timeout_s:g} s")
+        try:
+            while True:
+                left_s = until_s - time.monotonic()
+                with suppress(TimeoutError):
+                    return awaited.result(max(min(left_s, _CHECK_S), 0.0))
+                if awaited.done():  # the coroutine's own error
+                    return awaited.result()
+                if left_s <= 0 or is_stopping():
+                    raise TimeoutError(f"it did not return within {timeout_s:g} s")
+        finally:
+            awaited.cancel()  # no effect once it is done
 
     def watch(self, now_s: float) -> None:
         for loop in list(self._loops):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -62,6 +63,13 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(WorkerLife, "depart", lambda life, each: made.depart(life, each))  # noqa: PLW0108 - as above
     yield made
     made.free.set()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def started(app: KafkaStreams) -> KafkaStreams:
@@ -376,6 +384,25 @@ def test_a_close_ends_a_function_of_the_start_that_waits(stage: Stage) -> None:
     assert cancelled.wait(_PATIENCE_S)
     assert app.state is S.NOT_RUNNING
     assert not stage.lives
+
+
+@pytest.mark.parametrize("call", ["on_start", "on_stop"])
+def test_a_function_that_does_not_return_is_logged_by_name_and_line(
+    stage: Stage, call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewheel.streams.worker.application.life_hooks._REPORT_S", 0.01)
+    app, free = stage.app(), threading.Event()
+
+    def hangs() -> None:
+        assert free.wait(_PATIENCE_S)
+
+    getattr(app, call)(hangs)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: started(app).close(timeout=60_000))
+        until(lambda: "hangs (test_kafka_streams.py:" in caplog.text)
+        free.set()
+        assert running.result(_PATIENCE_S)
+    assert f"waiting for {call} function" in caplog.text
 
 
 def test_functions_of_start_and_stop_are_checked(stage: Stage) -> None:

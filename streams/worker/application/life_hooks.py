@@ -3,7 +3,10 @@
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from tidewheel.state_stores.user_code import located, log_trace
@@ -14,6 +17,8 @@ _log = logging.getLogger("tidewheel")
 
 #: Seconds that a coroutine of `on_stop` may take.
 _STOP_S: Final = 10.0
+#: Seconds between log lines about a function that has not returned.
+_REPORT_S: Final = 60.0
 
 
 class LifeHooks:
@@ -47,7 +52,7 @@ class LifeHooks:
                 if is_stopping():
                     return False
                 try:
-                    self._run(function, is_stopping=is_stopping)
+                    self._run("on_start", function, is_stopping=is_stopping)
                 except Exception as error:
                     if is_stopping():
                         return False
@@ -63,14 +68,40 @@ class LifeHooks:
             while self._stopping:
                 function = self._stopping.pop()
                 try:
-                    self._run(function, timeout_s=_STOP_S)
+                    self._run("on_stop", function, timeout_s=_STOP_S)
                 except Exception as error:  # noqa: BLE001 - logged: the others run, too
                     _log_failure("on_stop", function, error)
 
-    def _run(self, function: Hook, **limits: Any) -> None:
-        result: object = function()
-        if inspect.iscoroutine(result):
-            self._event_loop.run(result, **limits)
+    def _run(self, call: str, function: Hook, **limits: Any) -> None:
+        with _reported(call, function):
+            result: object = function()
+            if inspect.iscoroutine(result):
+                self._event_loop.run(result, **limits)
+
+
+@contextmanager
+def _reported(call: str, function: Hook) -> Generator[None]:
+    """Log once a minute that a function has not returned."""
+    returned = threading.Event()
+    began_s = time.monotonic()
+
+    def report() -> None:
+        while not returned.wait(_REPORT_S):
+            waited_s = time.monotonic() - began_s
+            _log.warning("waiting for %s function %s for %d s", call, _place(function), waited_s)
+
+    threading.Thread(target=report, name="tidewheel-hooks", daemon=True).start()
+    try:
+        yield
+    finally:
+        returned.set()
+
+
+def _place(function: Hook) -> str:
+    """Return a function's name and line, as "connect (shop.py:12)"."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    line = "" if code is None else f" ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    return f"{function_name(function)}{line}"
 
 
 def _log_failure(call: str, function: Hook, error: Exception) -> None:
