@@ -180,7 +180,7 @@ def _replace_the_outside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tidewheel.streams.broker.KafkaBroker.start", _no_broker)
     patch.setattr("tidewheel.streams.bulk.driver.bulk_session", _unreachable)
     view = "tidewheel.streams.bulk.store_view"
-    patch.setattr(f"{view}.clients_of", lambda _: FakeClients(group.broker))
+    patch.setattr(f"{view}.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
     patch.setattr(f"{view}.read_content", lambda *_: _Rows())
     patch.setattr("tidewheel.streams.worker.input_sample.make_clients", _unreachable)
     patch.setattr("time.sleep", _interrupted)  # the first wait ends a command as Ctrl-C does

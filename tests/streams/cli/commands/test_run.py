@@ -282,7 +282,7 @@ def test_a_record_that_kills_workers_silently_is_named_too(
     supervisor = Supervisor([shouting.start()], restart=IMPATIENT, on_report=note)
     assert supervisor.run() is ExitCode.CRASH_LOOP
     place = f"topic {shouting.input}, partition 0, offset 1"
-    said = f"2 crashes on {place}: exit code 4 without a report while processing {place}; correct"
+    said = f"2 crashes on {place}: exit code 4 without a report while processing {place}. Correct"
     assert said in caplog.text
     # A restart after a commit begins with the record that kills.
     assert [each[-1:] for each in hands] == [[], [1], [1]]

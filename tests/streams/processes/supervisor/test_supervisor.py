@@ -214,7 +214,7 @@ def test_the_record_of_silent_deaths_is_named(
     assert _supervise(target, restart=IMPATIENT) is ExitCode.CRASH_LOOP
     assert written(count) == "xxx"
     place = "topic t, partition 1, offset 17"
-    assert f"2 crashes on {place}: {described} while processing {place}; correct" in caplog.text
+    assert f"2 crashes on {place}: {described} while processing {place}. Correct" in caplog.text
 
 
 @pytest.mark.parametrize("steps", ["run,hold=17,hold=,kill=9", "run,exit=0", "exit=2", "exit=12"])
