@@ -19,10 +19,10 @@ env: $(VENV)/.check $(VENV)/.broker ## install this project, all tools and a Kaf
 demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
 	$(VENV)/bin/tidewheel demo
 
-test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser ## run all tests, also those with a real Kafka (make test ARGS="-k word")
+test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## run all tests, also those with a real Kafka (make test ARGS="-k word")
 	$(PYTHON) -m checks.run_tests $(ARGS)
 
-faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## nightly: survive every fault, and write docs/reliability.md (make faults ARGS="-k disk")
+faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.postgres ## nightly: survive every fault, and write docs/reliability.md (make faults ARGS="-k disk")
 	$(PYTHON) -m tests.faults $(ARGS)
 
 soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, with three brokers (make soak ARGS="--minutes 5 --seed 42")
@@ -31,7 +31,7 @@ soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, wi
 simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly
 
-mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser ## break guarded places in copies of the code, and see a test fail for each
+mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## break guarded places in copies of the code, and see a test fail for each
 	$(PYTHON) -m tests.faults.mutants $(ARGS)
 
 check: lint types imports duplicates docs repository ## all checks that need no Kafka
@@ -81,7 +81,7 @@ $(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.build
 	$(PYTHON) -m checks.install run && $(PYTHON) -m checks.install --project && touch $@
 
 $(VENV)/.test: constraints.txt | $(VENV)/.run
-	$(PYTHON) -m checks.install test arrow avro jsonschema opentelemetry protobuf web && touch $@
+	$(PYTHON) -m checks.install test arrow avro files http iceberg jsonschema opentelemetry postgres protobuf web && touch $@
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
 	$(PYTHON) -m checks.install check && touch $@
@@ -94,6 +94,9 @@ $(VENV)/.broker: constraints.txt | $(VENV)/.run
 
 $(VENV)/.browser: | $(VENV)/.run
 	$(PYTHON) -m checks.browser --stamp $@
+
+$(VENV)/.postgres: | $(VENV)/.run
+	$(PYTHON) -m checks.postgres --stamp $@
 
 $(VENV)/.lock: | $(VENV)/.build
 	$(PYTHON) -m checks.install lock && touch $@

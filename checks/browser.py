@@ -7,11 +7,12 @@ need it are then skipped, and fail in continuous integration (`CI` is set).
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from checks import debian
 
 VARIABLE: Final = "TIDEWHEEL_CHROMIUM"
 HELP: Final = (
@@ -37,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m checks.browser")
     parser.add_argument("--stamp", type=Path, help="file to touch once there is a Chromium")
     stamp: Path | None = parser.parse_args(arguments).stamp
-    if find_chromium() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
+    if find_chromium() is None and debian.may_install():
+        debian.install(*_PACKAGES, size_mb=100)
     found = find_chromium()
     if found is None:
         print(HELP, file=sys.stderr)
@@ -46,16 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if stamp is not None:
         stamp.touch()
     return 0
-
-
-def _install() -> None:
-    print(f"Installing {' and '.join(_PACKAGES)}, about 100 MB to download …", flush=True)
-    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ("apt-get", "--quiet=2", "update"),
-        ("apt-get", "--quiet=2", "install", "--yes", "--no-install-recommends", *_PACKAGES),
-    ):
-        subprocess.run(command, check=False, env=quiet, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ from checks.locked import LOCK, ROOT, Pin, parse, render
 OLDEST_PYTHON = "3.11"
 RUN = "run"
 """The group of the project's own dependencies."""
-EXTRAS = ("arrow", "avro", "java", "jsonschema", "opentelemetry", "protobuf", "spark", "web")
+EXTRAS = (
+    "arrow", "avro", "files", "http", "iceberg", "java", "jsonschema", "opentelemetry", "postgres", "protobuf", "spark",
+    "web",
+)  # fmt: skip
 """The extras that the Makefile installs: for the tests, or where they are missing."""
 
 

@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _NAMES: Final = re.compile(
     r"""(before|after)_(produce|extend|apply|ingest)
     | before_(flush|offsets|commit) | after_(offsets_ahead|commit)
+    | (before|in|after)_sink_flush
     | processed_while_(opening|open|committing|answered)
     | (sent|appending|appended)_[A-Z_]+""",
     re.VERBOSE,

@@ -18,6 +18,8 @@
     ├── InternalTopicError         an internal topic has the wrong number of partitions
     ├── CopartitioningError        joined topics have different numbers of partitions
     ├── RecordFailedError          a record's exception handler returned "fail"
+    ├── SinkFailedError            a sink outside Kafka failed too often
+    ├── SinkBehindError            a sink outside Kafka has lost rows that were flushed
     ├── ApplicationShutdownError   an uncaught exception handler ended the application
     └── IncompatibleMemberError    this program can't join the group it was started for
 
@@ -43,6 +45,8 @@ from tidewheel.tasks.errors import (
     RecordFailedError,
     SchemaRegistryError,
     SerializationError,
+    SinkBehindError,
+    SinkFailedError,
     TaskCorruptedError,
 )
 
@@ -60,6 +64,8 @@ __all__ = [
     "RecordFailedError",
     "SchemaRegistryError",
     "SerializationError",
+    "SinkBehindError",
+    "SinkFailedError",
     "StateStoreError",
     "StoreCorruptedError",
     "StoreLockedError",

@@ -60,6 +60,16 @@ class FencedError(StreamsError):
         self.code = code
 
 
+class SinkFailedError(StreamsError):
+    """A sink outside Kafka failed as often as its `retries` allow; names it and the last error.
+
+    >>> raise SinkFailedError("sink orders (task 1_0): PostgresUpsert orders fails: connection refused")
+    Traceback (most recent call last):
+    ...
+    tidewheel.tasks.errors.SinkFailedError: sink orders (task 1_0): PostgresUpsert orders fails: connection refused
+    """
+
+
 class MissingSourceTopicError(StreamsError):
     """A source topic does not exist; names it and the next step.
 
@@ -88,6 +98,16 @@ class InternalTopicError(StreamsError):
 
 class StartRefusedError(StreamsError):
     """A task must not start at its committed offsets; names the input partition and the way out."""
+
+
+class SinkBehindError(StartRefusedError):
+    """A sink's stored positions are behind its flushes: it was emptied, or restored from a copy.
+
+    >>> raise SinkBehindError("sink orders stores position 1 of orders-0, but rows up to offset 9 were flushed")
+    Traceback (most recent call last):
+    ...
+    tidewheel.tasks.errors.SinkBehindError: sink orders stores position 1 of orders-0, but rows up to offset 9 were flushed
+    """
 
 
 class OutdatedGrantError(StartRefusedError):

@@ -62,6 +62,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     busiest: tuple[tuple[KeyHash, Count], ...] = ()
     blocking: BlockingCoroutine | None = None
     waits: Text = ""  # Reason why its restore is stopped, or "".
+    sink: Text = ""  # Reason why its sink outside Kafka does not flush, or "".
     dropped: Count = 0  # Records dropped by rule (null keys, late records) since the owner began.
     drop: Text = ""
     skipped: Count = 0

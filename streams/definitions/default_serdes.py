@@ -13,7 +13,12 @@ from tidewheel.streams.serdes.buffered import BufferedSerde
 from tidewheel.streams.serdes.changed import ChangedSerde
 from tidewheel.streams.serdes.partitioning import WindowedPartitioner
 from tidewheel.streams.serdes.windowed import is_windowed
-from tidewheel.tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
+from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+)
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
@@ -95,6 +100,8 @@ def serdes_or_default(
 
 def resolved_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
     """Return a node with placeholders replaced; raise `TopologyError` for a missing default."""
+    if isinstance(node, ExternalSinkSpec):
+        return node
     if isinstance(node, ProcessorSpec):
         return _resolved_processor(node, key, value)
     what, hint = repr(node.name), "where the topic is read"
@@ -102,7 +109,7 @@ def resolved_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None
         hint = "to to() or add_sink()"
         if node.internal:
             what += f" (before topic {node.topic!r})"
-            hint = "to group_by(), group_by_key(), to_table() or repartition()"
+            hint = "to group_by(), group_by_key(), to_table(), repartition() or to_sink()"
     context = where(what, node.location)
     key_serde = for_keys(_resolved(node.key_serde, key, context, hint))
     if isinstance(node, SinkSpec) and isinstance(node.partitioner, WindowedPartitioner):

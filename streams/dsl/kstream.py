@@ -25,6 +25,7 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.aggregation_nodes import GroupPart
 from tidewheel.streams.graph.logical_graph import (
     AnySerde,
+    ExternalSinkNode,
     GraphNode,
     ProcessorGraphNode,
     SinkNode,
@@ -36,6 +37,7 @@ from tidewheel.streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods,
 from tidewheel.streams.user_functions import UserFunction
 from tidewheel.tasks.kafka.internal_topics import fault_of_repartition_config
 from tidewheel.tasks.processing.api.record import RecordContext
+from tidewheel.tasks.processing.api.sink import Sink, SinkOrSupplier
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, SinkSpec
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
@@ -283,6 +285,59 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             location=call.location,
         )
         node = SinkNode(name=node_name, location=call.location, spec=spec)
+        self._part.graph.add(node, self._part.node)
+
+    def to_sink(
+        self,
+        sink: SinkOrSupplier,
+        *,
+        name: str | None = None,
+        key_serde: SerdeInto[K] | None = None,
+        value_serde: SerdeInto[V] | None = None,
+    ) -> None:
+        """Write the records outside Kafka, such as to a database; the stream ends here.
+
+        A sink runs in tasks of its own, so a slow one delays nothing else. If anything but
+        stateless steps is above it, or the stream has other readers, an internal topic comes before
+        the sink: `<application id>-<name>-sink-repartition`. Rows are flushed before their offsets
+        are committed.
+
+        Args:
+            sink: A sink of `tidewheel.sinks`, one of your own, or a function that returns a new one
+                for each task.
+            name: Name of the sink's node, and part of the internal topic's name.
+            key_serde: Serde of keys in the internal topic, if there is one.
+
+        Raises:
+            TopologyError: It is no sink.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> from tidewheel.sinks import InMemory
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("lines", key_serde=str, value_serde=str).to_sink(InMemory(), name="list")
+        >>> print(str(builder.build().describe()).strip())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+              --> list
+            Sink: list (external: InMemory)
+              <-- KSTREAM-SOURCE-0000000000
+        """
+        call = Call.here("to_sink")
+        key, value = self._serdes(call, key_serde, value_serde)
+        if not isinstance(sink, Sink) and not callable(sink):
+            raise TopologyError(
+                f"{call.context}: an object of type {type(sink).__name__} is no sink; give one of tidewheel.sinks, or a "
+                "subclass of tidewheel.sinks.Sink"
+            )
+        node = ExternalSinkNode(
+            name=self._part.graph.node_name("KSTREAM-SINK-", call.name(name)),
+            location=call.location,
+            sink=sink,
+            generated=name is None,
+            key_serde=key,
+            value_serde=value,
+        )
         self._part.graph.add(node, self._part.node)
 
     @overload

@@ -42,7 +42,9 @@ from tidewheel.streams.windows import (
     SlidingWindows,
     Windows,
 )
+from tidewheel.tasks.processing.api.sink import SinkOrSupplier
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     Partitioner,
     ProcessorSpec,
     SinkSpec,
@@ -292,6 +294,24 @@ class SinkNode(GraphNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class ExternalSinkNode(GraphNode):
+    """`to_sink()`; the serdes are used if it needs an internal topic."""
+
+    sink: SinkOrSupplier
+    generated: bool
+    key_serde: AnySerde | None
+    value_serde: AnySerde | None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        spec = ExternalSinkSpec(
+            name=self.name, sink=self.sink, parents=parents, location=self.location
+        )
+        topology.add_external_sink(
+            spec, filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class RepartitionNode(GraphNode):
     """A repartition topic: a null-key filter, a sink, and a source under this node's name.
 
@@ -534,6 +554,7 @@ class LogicalGraph:
                 if child not in written:
                     heapq.heappush(ready, (child.priority, next(turns), child))
             early.clear()
+        topology.separate_external_sinks()
         return topology
 
     def check_names_are_given(self) -> None:
@@ -546,6 +567,8 @@ class LogicalGraph:
             ]
             if isinstance(node, RepartitionNode | TableRepartitionNode) and node.generated:
                 unnamed.append(where(f"repartition topic {node.topic}", node.location))
+            if isinstance(node, ExternalSinkNode) and node.generated:
+                unnamed.append(where(f"sink {node.name}", node.location))
         if unnamed:
             raise TopologyError(
                 "ensure_explicit_naming is set, but these names are generated and would change with the program: "

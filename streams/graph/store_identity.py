@@ -32,6 +32,7 @@ from tidewheel.streams.graph.function_source import FunctionSources
 from tidewheel.streams.serdes import Serde
 from tidewheel.tasks.commit_facts import NamedOperator
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     NodeSpec,
     ProcessorSpec,
     SinkSpec,
@@ -144,8 +145,8 @@ class _Parts:
     def __init__(self) -> None:
         self._left = _PARTS_MAX
 
-    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
-        if isinstance(node, SinkSpec):
+    def of_work(self, node: ProcessorSpec | SinkSpec | ExternalSinkSpec) -> object:
+        if isinstance(node, SinkSpec | ExternalSinkSpec):
             return "sink"
         if isinstance(node.supplier, OperatorSupplier):
             return self.of(node.supplier.arguments, _DEPTH)
@@ -214,7 +215,9 @@ class _Details(_Parts):
         self._locations = locations
         self._visited: set[int] = set()
 
-    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
+    def of_work(self, node: ProcessorSpec | SinkSpec | ExternalSinkSpec) -> object:
+        if isinstance(node, ExternalSinkSpec):
+            return "sink"
         if isinstance(node, SinkSpec):
             return ("sink", self.of(node.partitioner, _DEPTH))
         kind = node.supplier.operator if isinstance(node.supplier, OperatorSupplier) else None

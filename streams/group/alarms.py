@@ -106,6 +106,7 @@ def alarms(view: GroupView) -> tuple[Alarm, ...]:
             _unowned,
             _open_transactions,
             _waiting,
+            _sinks,
             _long_calls,
             _restarting,
             _offsets,
@@ -295,6 +296,19 @@ def _waiting(view: GroupView) -> Iterator[Alarm]:
                 yield Alarm(
                     name="restore-waits",
                     text=f"{task} at {display_name(record)}: {what} has made {row.waits}",
+                )
+
+
+def _sinks(view: GroupView) -> Iterator[Alarm]:
+    live = view.group.live()
+    owners = {str(task): state.owner for task, state in view.group.states.items()}
+    for incarnation, rows in sorted(view.inbox.tasks.items()):
+        record = live.get(incarnation)
+        for (task, _), (_, row) in sorted(rows.items()):
+            if record is not None and row.sink and owners.get(task) == incarnation:
+                yield Alarm(
+                    name="sink-fails",
+                    text=f"{task} at {display_name(record)}: its sink has made {row.sink}; its rows wait in Kafka",
                 )
 
 

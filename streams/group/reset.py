@@ -17,6 +17,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.producer_ids import own_ids
 from tidewheel.state_stores.errors import StoreLockedError
 from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.state_stores.user_code import located
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.inbox import with_hosts
@@ -26,6 +27,7 @@ from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.kafka.internal_topics import changelog_topic, internal_prefix, is_internal
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
+from tidewheel.tasks.processing.api.sink import Sink
 
 #: Suffixes of internal topics, in the order of a reset plan; foreign-key joins use "-topic".
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
@@ -49,11 +51,13 @@ class ResetScope:
     Attributes:
         source_topics: Source topics of the topology; topics with committed offsets are added.
         internal_topics: Internal topics of the topology; None finds them by name.
+        sinks: Sinks outside Kafka, which may store positions.
     """
 
     application_id: str
     source_topics: frozenset[str] = frozenset()
     internal_topics: frozenset[str] | None = None
+    sinks: tuple[Sink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +113,15 @@ class ResetPlan:
     topics: tuple[str, ...] = ()
     slots: tuple[LocalSlot, ...] = ()
     transactional_ids: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
     notes: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.offsets or self.topics or any(slot.tasks for slot in self.slots))
+        return not (
+            self.offsets or self.topics or self.sinks or any(slot.tasks for slot in self.slots)
+        )
 
 
 def scope_of(
@@ -136,6 +143,11 @@ def scope_of(
         application_id=application_id,
         source_topics=frozenset(topology.source_topics),
         internal_topics=frozenset(changelogs | coordination | repartitions),
+        sinks=tuple(
+            subtopology.external_sink.make()
+            for subtopology in spec.subtopologies
+            if subtopology.external_sink is not None
+        ),
     )
 
 
@@ -180,6 +192,7 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         transactional_ids=tuple(
             own_ids(scope.application_id, {*_transactional_ids(facts.committed), *facts.fixed})
         ),
+        sinks=scope.sinks,
         notes=_notes(scope, facts, doomed, left, force=force),
         refusals=_refusals(scope, facts, force=force),
     )
@@ -228,7 +241,18 @@ def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
             for task_id in directory.tasks():
                 directory.remove_task_directory(task_id)
         admin.delete_group(plan.application_id)
+        for sink in plan.sinks:
+            _reset_sink(sink, plan.application_id)
         _commit(plan, admin)
+
+
+def _reset_sink(sink: Sink, application_id: str) -> None:
+    try:
+        sink.reset(application_id)
+    except Exception as error:
+        raise StreamsError(
+            f"the positions of {sink.target} can't be deleted: {located(error)}; correct the cause and run the reset again"
+        ) from error
 
 
 def _commit(plan: ResetPlan, admin: Admin) -> None:
@@ -322,6 +346,10 @@ def _notes(
     if scope.internal_topics is None and doomed:
         notes.append(
             "internal topics were found by their names; give MODULE:TOPOLOGY to have only those of the topology deleted"
+        )
+    if scope.internal_topics is None and doomed:
+        notes.append(
+            "sinks outside Kafka keep their positions, and skip rows below them; give MODULE:TOPOLOGY to delete these too"
         )
     if facts.others:
         notes.append(

@@ -101,6 +101,7 @@ class StatelessOperator(Operator):
 
     needs_whole_task = ""
     takes_joint = True
+    is_stateless = True
 
 
 class CallingOperator(StatelessOperator):

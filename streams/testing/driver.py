@@ -199,6 +199,7 @@ class TopologyTestDriver:
             open_database=open_database,
             now_ms=lambda: self._now_ms,
             record_by_record=record_by_record,
+            inline_sinks=True,
             global_stores={} if self._global_stores is None else self._global_stores.views,
         )
         tasks: list[Task] = []

@@ -16,6 +16,7 @@ from tidewheel.streams.topology.layout import DrawnPart
 from tidewheel.streams.topology.nodes import parents_of
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
@@ -38,7 +39,7 @@ class NodeDescription:
     """One node with its topics, stores and neighbours.
 
     A source has `topics` or a `pattern`, a processor `stores`, a sink a `topic` or the name of the
-    function that chooses it (`extractor`).
+    function that chooses it (`extractor`). If `is_external`, `topic` is the target outside Kafka.
     """
 
     type: NodeType
@@ -47,6 +48,7 @@ class NodeDescription:
     pattern: str | None = None
     topic: str | None = None
     extractor: str | None = None
+    is_external: bool = False
     stores: tuple[str, ...] = ()
     predecessors: tuple[str, ...] = ()
     successors: tuple[str, ...] = ()
@@ -58,6 +60,8 @@ class NodeDescription:
                 head = f"Source: {self.name} (topics: {topics})"
             case "processor":
                 head = f"Processor: {self.name} (stores: [{', '.join(self.stores)}])"
+            case "sink" if self.is_external:
+                head = f"Sink: {self.name} (external: {self.topic})"
             case "sink":
                 target = (
                     f"extractor class: {self.extractor}"
@@ -78,6 +82,8 @@ class NodeDescription:
                 details = {"pattern": self.pattern}
             case "processor":
                 details = {"stores": list(self.stores)}
+            case "sink" if self.is_external:
+                details = {"external": self.topic}
             case "sink" if self.topic is None:
                 details = {"extractor": self.extractor}
             case "sink":
@@ -305,6 +311,10 @@ def _node(node: NodeSpec) -> NodeDescription:
             if isinstance(node.topic, str):
                 return NodeDescription(type="sink", name=node.name, topic=node.topic)
             return NodeDescription(type="sink", name=node.name, extractor=_function(node.topic))
+        case ExternalSinkSpec():
+            return NodeDescription(
+                type="sink", name=node.name, topic=node.make().target, is_external=True
+            )
 
 
 def _function(function: Callable[..., Any]) -> str:

@@ -19,6 +19,7 @@ from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
 from tidewheel.tasks.processing.api.processor import Processor
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
@@ -238,7 +239,9 @@ class TopologyStores(ABC):
             table=nodes.table,
         )
 
-    def check_parents_forward(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
+    def check_parents_forward(
+        self, node: ProcessorSpec | SinkSpec | ExternalSinkSpec, context: str
+    ) -> None:
         for store, nodes in self._global_stores.items():
             for parent in {nodes.source, nodes.processor}.intersection(node.parents):
                 raise TopologyError(

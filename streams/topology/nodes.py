@@ -1,15 +1,17 @@
 """Relations between topology nodes: parents, topics and connected groups. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from tidewheel.streams.definitions.names import did_you_mean
+from tidewheel.streams.definitions.names import did_you_mean, where
 from tidewheel.streams.errors import TopologyError
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     NodeSpec,
     ProcessorSpec,
     SinkSpec,
     SourceSpec,
 )
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 def parents_of(node: NodeSpec) -> tuple[str, ...]:
@@ -40,7 +42,7 @@ def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
 
 
 def check_parents_exist(
-    node: ProcessorSpec | SinkSpec, nodes: Mapping[str, NodeSpec], context: str
+    node: ProcessorSpec | SinkSpec | ExternalSinkSpec, nodes: Mapping[str, NodeSpec], context: str
 ) -> None:
     if not node.parents:
         raise TopologyError(f"{context}: it has no parent; name at least one node")
@@ -53,7 +55,7 @@ def check_parents_exist(
                 f"{context}: parent {name!r} is not in the topology{did_you_mean(name, nodes)} "
                 "(parents are added before their children)"
             )
-        if isinstance(parent, SinkSpec):
+        if isinstance(parent, SinkSpec | ExternalSinkSpec):
             raise TopologyError(
                 f"{context}: parent {name!r} is a sink, which gives nothing on; name the node before it"
             )
@@ -84,6 +86,35 @@ def check_read_once(node: SourceSpec, nodes: Iterable[NodeSpec], context: str) -
 def _reads(source: SourceSpec, topic: str) -> bool:
     return topic in source.topics or (
         source.pattern is not None and source.pattern.fullmatch(topic) is not None
+    )
+
+
+def only_feeds_sink(group: Sequence[NodeSpec]) -> bool:
+    """Return True if connected nodes are sources, stateless operators and one external sink."""
+    return sum(isinstance(node, ExternalSinkSpec) for node in group) == 1 and all(
+        isinstance(node, SourceSpec | ExternalSinkSpec) or _is_stateless(node) for node in group
+    )
+
+
+def _is_stateless(node: NodeSpec) -> bool:
+    return (
+        isinstance(node, ProcessorSpec)
+        and not node.stores
+        and isinstance(node.supplier, OperatorSupplier)
+        and node.supplier.operator.is_stateless
+    )
+
+
+def check_external_sink(group: Sequence[NodeSpec]) -> None:
+    """Raise `TopologyError` if nodes were added later to the sub-topology of an external sink."""
+    sink = next((node for node in group if isinstance(node, ExternalSinkSpec)), None)
+    if sink is None or only_feeds_sink(group):
+        return
+    others = [node for node in group if not isinstance(node, SourceSpec | ExternalSinkSpec)]
+    added = next((node for node in others if not _is_stateless(node)), sink)
+    raise TopologyError(
+        f"{where(repr(added.name), added.location)}: it was added to the sub-topology of sink {sink.name!r}"
+        f"{location_suffix(sink.location)}, which has a task of its own; add it to the StreamsBuilder before build()"
     )
 
 

@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.streams.definitions.checks import check_callable, check_flag
 from tidewheel.streams.definitions.default_serdes import (
@@ -21,7 +22,7 @@ from tidewheel.streams.definitions.default_serdes import (
     serdes_or_default,
 )
 from tidewheel.streams.definitions.materialized import StoreBuilder
-from tidewheel.streams.definitions.names import check_name, did_you_mean, where
+from tidewheel.streams.definitions.names import REPARTITION_SUFFIX, check_name, did_you_mean, where
 from tidewheel.streams.definitions.node_arguments import (
     PARTITIONER,
     TopicChooser,
@@ -41,15 +42,18 @@ from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.description import TopologyDescription
 from tidewheel.streams.topology.filled_stores import TopologyStores
 from tidewheel.streams.topology.nodes import (
+    check_external_sink,
     check_parents_exist,
     check_read_once,
     connected_groups,
     location_suffix,
+    only_feeds_sink,
     parents_of,
 )
 from tidewheel.streams.user_functions import caller_location
 from tidewheel.tasks.processing.api.processor import Processor
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
     GlobalStoreSpec,
     NodeSpec,
     OffsetReset,
@@ -97,6 +101,8 @@ class Topology(TopologyStores):
         #: Repartition topics: unprefixed names with partition counts (None: decided at start).
         self._repartition_topics: dict[str, int | None] = {}
         self._repartition_configs: dict[str, Mapping[str, str]] = {}
+        #: Serdes of the internal topics of external sinks, used for those that need one.
+        self._external_serdes: dict[str, tuple[SerdePort, SerdePort]] = {}
         #: Groups of sources that a join reads: their topics need equal partition counts.
         self._copartitioned: list[frozenset[str]] = []
 
@@ -277,6 +283,52 @@ class Topology(TopologyStores):
         if config:
             self._repartition_configs[name] = dict(config)
 
+    def add_external_sink(
+        self, node: ExternalSinkSpec, key_serde: SerdePort, value_serde: SerdePort
+    ) -> None:
+        """Add a sink outside Kafka; the serdes are those of its internal topic, if it needs one."""
+        self.add_node(node)
+        self._external_serdes[node.name] = (key_serde, value_serde)
+
+    def separate_external_sinks(self) -> None:
+        """Put an internal topic before each external sink that other nodes share a task with."""
+        for names in connected_groups(self._nodes):
+            group = [self._nodes[name] for name in names]
+            sinks = [node for node in group if isinstance(node, ExternalSinkSpec)]
+            if sinks and not only_feeds_sink(group):
+                for sink in sinks:
+                    self._separate(sink)
+
+    def _separate(self, sink: ExternalSinkSpec) -> None:
+        topic = f"{sink.name}-sink{REPARTITION_SUFFIX}"
+        check_name(topic, "repartition topic", where(f"to_sink {sink.name!r}", sink.location))
+        key, value = self._external_serdes[sink.name]
+        del self._nodes[sink.name]
+        self.add_repartition_topic(topic, None)
+        location = sink.location
+        self.add_node(
+            SinkSpec(
+                name=f"{topic}-sink",
+                topic=topic,
+                parents=sink.parents,
+                key_serde=key,
+                value_serde=value,
+                internal=True,
+                location=location,
+            )
+        )
+        self.add_node(
+            SourceSpec(
+                name=f"{topic}-source",
+                topics=(topic,),
+                key_serde=key,
+                value_serde=value,
+                internal=True,
+                location=location,
+            )
+        )
+        self.add_node(replace(sink, parents=(f"{topic}-source",)))
+
     def store_spec(self, name: str) -> StoreSpec:
         return self._stores[name].spec
 
@@ -412,6 +464,7 @@ class Topology(TopologyStores):
         for sub in structure["subtopologies"]:
             for node in sub["nodes"]:
                 node.pop("extractor", None)
+                node.pop("external", None)
                 # Members compare hashes during an upgrade: these orders must not change.
                 node["predecessors"] = list(dict.fromkeys(parents_of(self._nodes[node["name"]])))
                 if "topics" in node:
@@ -433,6 +486,7 @@ class Topology(TopologyStores):
                 global_stores.append(self._global_spec(index, store_by_source[names[0]]))
                 continue
             nodes = tuple(self._nodes[name] for name in names)
+            check_external_sink(nodes)
             used = {
                 store for node in nodes if isinstance(node, ProcessorSpec) for store in node.stores
             }

@@ -20,6 +20,7 @@ from tidewheel.tasks.calls.call_watch import longest_ms
 from tidewheel.tasks.figures import EMISSIONS, Family, HistogramValues, Kind, Labels, LatencyValues
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.restore.state_updater import StateUpdater
+from tidewheel.tasks.task.sink_writer import SinkFigures
 from tidewheel.tasks.task.state_manager import StateManager
 
 #: Most samples of one family; further ones are counted in `client-left-out-samples`.
@@ -201,6 +202,7 @@ def _tasks(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
     for name, kind, text in _OF_TASK:
         values = {labels: of_task[name] for labels, of_task in figures.items()}
         yield Family(f"task-{name}", kind, text, ("slot", "task"), values)
+    yield from _sinks(workers)
     yield Family(
         "task-records-lag",
         "gauge",
@@ -223,6 +225,42 @@ def _tasks(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
             for copy in list(worker.copies.values())
         },
     )
+
+
+_OF_SINK: Final[tuple[tuple[str, Kind, str, Callable[[SinkFigures], Any]], ...]] = (
+    ("rows-total", "counter", "Rows flushed outside Kafka", lambda sink: sink.rows),
+    ("refused-rows-total", "counter", "Rows that the outside refused", lambda sink: sink.refused),
+    (
+        "retries-total",
+        "counter",
+        "Failed attempts to write outside Kafka",
+        lambda sink: sink.retries,
+    ),
+    (
+        "failing",
+        "gauge",
+        "1 while a sink fails and tries again",
+        lambda sink: int(bool(sink.problem)),
+    ),
+    (
+        "flush-latency-seconds",
+        "histogram",
+        "Duration of flushes outside Kafka",
+        lambda sink: sink.flush_latency.values,
+    ),
+)
+
+
+def _sinks(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
+    sinks = {
+        (slot, str(task_id)): task.figures.sink
+        for slot, worker in workers
+        for task_id, task in list(worker.tasks.items())
+        if task.figures.sink is not None
+    }
+    for name, kind, text, value_of in _OF_SINK:
+        values = {labels: value_of(sink) for labels, sink in sinks.items()}
+        yield Family(f"task-sink-{name}", kind, text, ("slot", "task"), values)
 
 
 #: Figure, text, and value of each latency.

@@ -211,6 +211,7 @@ class CommitRound:
             outputs
             or any(drained.values())
             or force
+            or any(task.awaits_commit for task in tasks)
             or (recommits and offsets)
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
             or any(self._progress.get(at, now) != now for at, now in progress.items())

@@ -89,6 +89,8 @@ class Keyedness(msgspec.Struct, frozen=True):
 def keyedness(subtopology: SubtopologySpec) -> Keyedness:
     """Return the reason against key ranges. Creates operators and processors, initialises none."""
     flows = _flows(subtopology)
+    if (sink := subtopology.external_sink) is not None:
+        return Keyedness(f"{sink.name} writes outside Kafka, in batches of the whole task")
     return Keyedness(next(_reasons(subtopology, flows), ""))
 
 

@@ -57,10 +57,9 @@ class RangeThreads:
             self._placement.start_task(task, owned)
 
     def check(self, running: Collection[Task]) -> None:
-        """Raise the error that has ended a key range."""
-        if self.pool is not None:
-            for task in parallel_tasks(running):
-                task.check()
+        """Raise the error that has ended a key range, or the thread of a sink."""
+        for task in running:
+            task.check()
 
     def pause_resting(
         self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]
@@ -78,7 +77,7 @@ class RangeThreads:
     def halt(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:
         """Wait for running calls of user code, before a clean stop."""
         until_s = time.monotonic() + self._settings.drain_timeout_ms / 1000
-        for task in parallel_tasks(running):
+        for task in running:
             task.halt(until_s, on_wait)
         self.check(running)
 

@@ -9,6 +9,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.kafka.ports import Clock, OnRecord
 from tidewheel.tasks.key_ranges.batch_size import BatchUnitSize
 from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.sink_task import SinkTask
 from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Slices:
         return False
 
     def _process_singly(self, task: Task, late: Callable[[], bool], report: OnRecord) -> int:
-        assert isinstance(task, ActiveTask), "key ranges have no careful mode"
+        assert isinstance(task, ActiveTask | SinkTask), "key ranges have no careful mode"
         done = 0
         # With several inputs, `pop` may decode other records, and a serde may crash in one. Report
         # no record before, or the previous one gets the blame.

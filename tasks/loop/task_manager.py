@@ -42,7 +42,6 @@ from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.restore.store_restore import ClosedTask, FailedTask, RefusedTask, RestoredTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.lifecycle import TaskState
-from tidewheel.tasks.task.parallel_task import parallel_tasks
 from tidewheel.tasks.task.range_status import blocking, busiest, long_running_records, range_count
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
@@ -55,6 +54,8 @@ _log = logging.getLogger(__name__)
 _IN_PROGRESS_S: Final = 0.1
 #: Time in which a group assigns the first tasks to a new worker.
 _FIRST_TASKS_S: Final = 2.0
+#: Characters of a sink's problem in a status.
+_PROBLEM_MAX: Final = 300
 
 
 class AssignedTasks(msgspec.Struct):
@@ -465,8 +466,8 @@ class TaskManager:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
         if running:
             until_s = time.monotonic() + _IN_PROGRESS_S
-            for parallel in parallel_tasks(map(self.running.__getitem__, running)):
-                parallel.halt(until_s, lambda: None)
+            for task_id in running:
+                self.running[task_id].halt(until_s, lambda: None)
             self._commit()
         for task_id, order in running.items():
             self._release_running(order, self.running[task_id])
@@ -610,6 +611,9 @@ class TaskManager:
                     busiest=busiest(task),
                     blocking=blocking(task),
                     waits=self._updater.waits.get(task_id, "") if is_restoring else "",
+                    sink=""
+                    if task.figures.sink is None
+                    else task.figures.sink.problem[:_PROBLEM_MAX],
                     dropped=task.figures.dropped,
                     drop=most_frequent(counters.drops),
                     skipped=task.figures.skipped,

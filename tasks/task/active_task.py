@@ -33,6 +33,7 @@ class ActiveTask:
     """A `Task` without key ranges."""
 
     ranges: Sequence[RangeWorker] = ()
+    awaits_commit = False
 
     def __init__(self, parts: TaskParts) -> None:
         self.task_id = parts.task_id
@@ -226,6 +227,10 @@ class ActiveTask:
     def erase(self, erasure: Erasure) -> None:
         with self.stores.trusted():
             self.processing.erase(erasure)
+
+    def check(self) -> None: ...
+
+    def halt(self, until_s: float, tick: Callable[[], None]) -> None: ...
 
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ _TICK_S: Final = 0.01
 class ParallelTask:
     """A `Task` with key ranges; call `set_ranges` before `start`."""
 
+    awaits_commit = False
+
     def __init__(self, parts: TaskParts, *, bounds: RangeBounds) -> None:
         self.task_id = parts.task_id
         self.plan = parts.plan

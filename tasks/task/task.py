@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Protocol of `ActiveTask` (the loop's thread processes) and `ParallelTask` (a pool does).
+    """Protocol of all tasks.
+
+    `ActiveTask`: the loop's thread processes. `ParallelTask`: a pool does. `SinkTask`: a thread of
+    its own writes outside Kafka.
 
     Attributes:
         next_offsets: Next offset to process per input partition; commits store it.
@@ -73,6 +76,15 @@ class Task(Protocol):
 
     def erase(self, erasure: Erasure) -> None: ...
 
+    def check(self) -> None:
+        """Raise the error that ended one of the task's threads; pass on what these found."""
+
+    def halt(self, until_s: float, tick: Callable[[], None]) -> None:
+        """Let the task's threads end work in progress, until `until_s` (monotonic) at the latest.
+
+        Calls `tick` every 10 ms.
+        """
+
     def answer(self, question: Question) -> None:
         """Answer a query of uncommitted rows; key ranges do so later, in their threads."""
 
@@ -88,6 +100,10 @@ class Task(Protocol):
 
     @commit_requested.setter
     def commit_requested(self, requested: bool) -> None: ...
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Return True if a commit must follow even if it changes nothing else."""
 
     @property
     def uncommitted_bytes(self) -> int:

@@ -7,6 +7,7 @@ from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.drops import Drop
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.tasks.task.sink_writer import SinkFigures
 from tidewheel.tasks.task.task_parts import TaskParts
 
 _EXPIRED_PUT_REASON: Final = "put with a time that its store does not keep any more"
@@ -26,6 +27,8 @@ class TaskCounts:
         self._policy = parts.policy
         self._group = group
         self._counters = counters
+        #: Figures of the task's sink outside Kafka; None without one.
+        self.sink: SinkFigures | None = None
         self._expired_puts = expired_puts
         #: Expired puts (too old for their store) at the last report: all, and those of processors.
         self._expired_reported = self._expired_of_processors = 0
@@ -66,7 +69,8 @@ class TaskCounts:
 
     def metrics(self) -> dict[str, float]:
         counters = self._counters()
-        return {
+        sink = self.sink
+        figures = {
             "process-total": float(counters.processed),
             "dropped-records-total": float(self.dropped),
             "skipped-records-total": float(self.skipped),
@@ -74,3 +78,10 @@ class TaskCounts:
             "buffered-records": float(self._group.records),
             "enforced-processing-total": float(self._group.enforced),
         }
+        if sink is not None:
+            figures |= {
+                "sink-rows-total": float(sink.rows),
+                "sink-refused-rows-total": float(sink.refused),
+                "sink-retries-total": float(sink.retries),
+            }
+        return figures

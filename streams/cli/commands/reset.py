@@ -122,6 +122,7 @@ def _print_plan(plan: ResetPlan, *, done: bool) -> None:
         for move in plan.offsets
     ]
     rows += [("topic", topic, "delete") for topic in plan.topics]
+    rows += [("sink", sink.target, "delete positions") for sink in plan.sinks]
     rows += [
         ("local state", str(slot.path), f"delete tasks {', '.join(slot.tasks)}")
         for slot in plan.slots
@@ -151,6 +152,7 @@ def _print_lines(plan: ResetPlan, *, done: bool) -> None:
         for move in plan.offsets
     ]
     lines += [{"action": "delete topic", "topic": topic} for topic in plan.topics]
+    lines += [{"action": "delete positions", "sink": sink.target} for sink in plan.sinks]
     lines += [
         {"action": "delete state", "path": str(slot.path), "tasks": slot.tasks}
         for slot in plan.slots

@@ -21,6 +21,7 @@ from tidewheel.tasks.processing.engine.traced_graph import BatchTracer
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.sink_task import SinkTask
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.task_parts import TaskParts
@@ -33,6 +34,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
         record_by_record: Process records singly; tests compare batches with it.
         tracer: Tracer of batches and operators; None for none.
         measures_latency: Measure the latency of records at sources and sinks.
+        inline_sinks: Sinks outside Kafka write in the caller's thread, for the test driver.
         factor: Most key ranges (parallel parts) per task.
     """
 
@@ -42,6 +44,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     open_database: Callable[[Path, list[str]], Database]
     now_ms: Callable[[], int]
     record_by_record: bool = False
+    inline_sinks: bool = False
     threads: int = 1
     factor: int = 1
     global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -97,7 +100,9 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
             max_task_idle_ms=self.config.max_task_idle_ms,
         )
         task: Task
-        if self.threads == 1:
+        if (sink := plan.spec.external_sink) is not None:
+            task = SinkTask(parts, sink, inline=self.inline_sinks)
+        elif self.threads == 1:
             task = ActiveTask(parts)
         else:
             task = ParallelTask(parts, bounds=self._bounds())

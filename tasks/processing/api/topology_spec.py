@@ -5,6 +5,7 @@ Names of internal topics get the application id when the topology runs.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.tasks.processing.api.record import ConsumedRecord, RecordContext
+from tidewheel.tasks.processing.api.sink import Sink, SinkOrSupplier
 
 #: (record, partition time in ms) -> timestamp in ms; a negative one drops the record.
 TimestampExtractor = Callable[[ConsumedRecord, int], int]
@@ -70,7 +72,21 @@ class SinkSpec:
     location: str = ""
 
 
-NodeSpec = SourceSpec | ProcessorSpec | SinkSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalSinkSpec:
+    """A node that writes outside Kafka; its sub-topology has only sources and stateless steps."""
+
+    name: str
+    sink: SinkOrSupplier
+    parents: tuple[str, ...]
+    location: str = ""
+
+    def make(self) -> Sink:
+        """Return the sink of one task."""
+        return copy(self.sink) if isinstance(self.sink, Sink) else self.sink()
+
+
+NodeSpec = SourceSpec | ProcessorSpec | SinkSpec | ExternalSinkSpec
 
 
 def node_locations(nodes: Iterable[NodeSpec]) -> dict[str, str]:
@@ -95,6 +111,10 @@ class SubtopologySpec:
     @property
     def sinks(self) -> tuple[SinkSpec, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SinkSpec))
+
+    @property
+    def external_sink(self) -> ExternalSinkSpec | None:
+        return next((node for node in self.nodes if isinstance(node, ExternalSinkSpec)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.figures import NodeCounts
 from tidewheel.tasks.processing.api.supplied import checked_processor
 from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
+    NodeSpec,
     ProcessorSpec,
     SinkSpec,
     SourceSpec,
@@ -53,7 +55,7 @@ class Node:
         self.emits = bool(self.counts.emission)
 
 
-SinkFactory = Callable[[SinkSpec], Operator]
+SinkFactory = Callable[[SinkSpec | ExternalSinkSpec], Operator]
 
 ContextFactory = Callable[[str], NodeContext]
 
@@ -105,7 +107,7 @@ class TaskGraph:
 
     def _add(
         self,
-        node_spec: SourceSpec | ProcessorSpec | SinkSpec,
+        node_spec: NodeSpec,
         make_sink: SinkFactory,
         host: ProcessorHost,
     ) -> None:
@@ -113,7 +115,7 @@ class TaskGraph:
         match node_spec:
             case SourceSpec():
                 operator = None
-            case SinkSpec():
+            case SinkSpec() | ExternalSinkSpec():
                 operator = make_sink(node_spec)
             case ProcessorSpec():
                 supplied = node_spec.supplier()

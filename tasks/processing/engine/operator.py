@@ -66,6 +66,8 @@ class Operator(ABC):
     expands: ClassVar[bool] = False
     #: Sends each record to exactly one child (split).
     exclusive: ClassVar[bool] = False
+    #: Keeps nothing from one batch to the next.
+    is_stateless: ClassVar[bool] = False
     #: Runs a user's object, which may use stores, schedule and commit.
     runs_users_object: ClassVar[bool] = False
     #: Reason not to split its task into key ranges. Empty if every row it uses belongs to its

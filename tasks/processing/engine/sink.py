@@ -1,4 +1,4 @@
-"""Sinks: serialisation, topic names and partitions of output records."""
+"""Sinks: serialisation, topic names and partitions of output records; ends of external sinks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -217,6 +217,23 @@ class Sink(Operator):
     def _named(self) -> str:
         location = f" ({self.spec.location})" if self.spec.location else ""
         return f"{self.spec.name}{location}"
+
+
+class ExternalSink(Operator):
+    """Collects the batches of one run; the task passes them to a sink outside Kafka."""
+
+    def __init__(self) -> None:
+        self._batches: list[RecordBatch] = []
+
+    def process(self, batch: RecordBatch) -> None:
+        self._batches.append(batch)
+
+    def pop(self) -> list[RecordBatch]:
+        batches, self._batches = self._batches, []
+        return batches
+
+    def blocks(self) -> bool:
+        return False
 
 
 def _input_of(source: JointRecords, rows: Sequence[int], index: int) -> RecordMetadata:

@@ -20,7 +20,11 @@ from tidewheel.tasks.processing.api.app_configs import AppConfigs
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.api.processor import PunctuationType
 from tidewheel.tasks.processing.api.record import RecordMetadata
-from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec
+from tidewheel.tasks.processing.api.topology_spec import (
+    ExternalSinkSpec,
+    SinkSpec,
+    SubtopologySpec,
+)
 from tidewheel.tasks.processing.engine.drops import Drop, Drops
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, node_failure
 from tidewheel.tasks.processing.engine.graph import TaskGraph
@@ -29,7 +33,7 @@ from tidewheel.tasks.processing.engine.operator_times import OperatorTimes, Time
 from tidewheel.tasks.processing.engine.processor_node import DownstreamError
 from tidewheel.tasks.processing.engine.punctuation import Punctuated, PunctuationQueue, Schedule
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
-from tidewheel.tasks.processing.engine.sink import Collector, Sink
+from tidewheel.tasks.processing.engine.sink import Collector, ExternalSink, Sink
 from tidewheel.tasks.processing.engine.traced_graph import BatchTracer, TracedGraph
 
 
@@ -128,7 +132,10 @@ class TaskProcessing:
             return TaskGraph
         return partial(TracedGraph, tracer=tracer, task_id=self.task_id)
 
-    def _make_sink(self, spec: SinkSpec, collector: Collector) -> Sink:
+    def _make_sink(self, spec: SinkSpec | ExternalSinkSpec, collector: Collector) -> Operator:
+        if isinstance(spec, ExternalSinkSpec):
+            return ExternalSink()
+
         def unserializable(node: str, batch: RecordBatch, index: int, error: Exception) -> None:
             self.failed(node, batch, index, error, stage="production", internal=spec.internal)
 

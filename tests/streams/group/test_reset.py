@@ -10,6 +10,7 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 from tidewheel import ConfigError, StreamsBuilder, StreamsError, Topology
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.sinks import InMemory
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.cli.commands.reset import parse_position
 from tidewheel.streams.group.reset import (
@@ -224,6 +225,36 @@ def test_a_reset_deletes_all_state_except_the_new_offsets(
     assert not list(tmp_path.rglob("data"))
     again = plan_reset(scope, gather_facts(scope, admin, tmp_path, position))
     assert (again.topics, again.slots) == ((), ())
+
+
+def test_positions_of_sinks_are_deleted_too(cluster: FakeBroker, tmp_path: Path) -> None:
+    resets: list[str] = []
+
+    class Outside(InMemory):
+        def reset(self, application_id: str) -> None:
+            resets.append(application_id)
+
+    builder = StreamsBuilder()
+    builder.stream("orders", key_serde=str, value_serde=str).to_sink(Outside())
+    admin, scope = _Admin(cluster), scope_of("shop", builder.build())
+    plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+    assert [sink.target for sink in plan.sinks] == ["Outside"]
+    assert resets == []
+    execute_reset(plan, admin, tmp_path)
+    assert resets == ["shop"]
+
+
+def test_sink_that_can_not_be_reset_is_named(cluster: FakeBroker, tmp_path: Path) -> None:
+    class Outside(InMemory):
+        def reset(self, application_id: str) -> None:
+            raise ConnectionError("away")
+
+    builder = StreamsBuilder()
+    builder.stream("orders", key_serde=str, value_serde=str).to_sink(Outside)
+    admin, scope = _Admin(cluster), scope_of("shop", builder.build())
+    plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+    with pytest.raises(StreamsError, match=r"Outside.*away"):
+        execute_reset(plan, admin, tmp_path)
 
 
 def test_a_plan_changes_nothing(cluster: FakeBroker, tmp_path: Path) -> None:

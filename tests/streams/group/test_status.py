@@ -489,6 +489,18 @@ def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
     assert "restore-waits" not in _names(status)
 
 
+def test_sink_that_fails_is_an_alarm_while_it_lasts() -> None:
+    book = _learning()
+    failing = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", sink="no flush: away")
+    former = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", sink="no flush: old")
+    status = _status(book, (300, LEADER), (200, beat("a", failing)), (200, beat("b", former)))
+    assert [each.text for each in status.alarms if each.name == "sink-fails"] == [
+        "0_0 at h-a (a): its sink has made no flush: away; its rows wait in Kafka"
+    ]
+    status = _status(book, (300, LEADER), (200, beat("a", replace(failing, sink=""))))
+    assert "sink-fails" not in _names(status)
+
+
 def test_B9_a_long_call_is_an_alarm_while_its_worker_sends_beats() -> None:
     book = _learning()
     call = RunningCall(text="enrich (app.py:3) at map (task 0_0), orders-0 offset 5", ms=151_000)

@@ -17,6 +17,7 @@ from tidewheel.streams.worker.process_view import RestoreTimes
 from tidewheel.tasks.figures import LATENCY_S, Histogram, NodeCounts
 from tidewheel.tasks.processing.engine.drops import Drop
 from tidewheel.tasks.restore.state_updater import RestoreEvent
+from tidewheel.tasks.task.sink_writer import SinkFigures
 
 PROCESS = ProcessFigures(
     state=KafkaStreamsState.RUNNING,
@@ -89,6 +90,20 @@ def test_nodes_have_counts_and_the_latency_of_the_last_minute() -> None:
     assert found[f"{latency}_min_seconds", "SINK", "1", "0_2"] == 1
     assert found[f"{latency}_max_seconds", "SINK", "1", "0_2"] == 2
     assert (f"{latency}_max_seconds", "OLD", "1", "0_2") not in found
+
+
+def test_sinks_outside_kafka_have_figures() -> None:
+    writing = task()
+    writing.figures.sink = sink = SinkFigures()
+    sink.rows, sink.refused, sink.retries, sink.problem = 5, 1, 2, "away"
+    sink.flush_latency.observe(0.2)
+    found = samples([thread(0, {TaskId(1, 0): writing, TaskId(0, 0): task()}, {})])
+    assert found["tidewheel_task_sink_rows_total", "0", "1_0"] == 5
+    assert found["tidewheel_task_sink_refused_rows_total", "0", "1_0"] == 1
+    assert found["tidewheel_task_sink_retries_total", "0", "1_0"] == 2
+    assert found["tidewheel_task_sink_failing", "0", "1_0"] == 1
+    assert found["tidewheel_task_sink_flush_latency_seconds_count", "0", "1_0"] == 1
+    assert ("tidewheel_task_sink_rows_total", "0", "0_0") not in found
 
 
 def test_one_state_is_set() -> None:
