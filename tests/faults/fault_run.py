@@ -59,6 +59,7 @@ class FaultRun:
         record: Receives figures for a report.
         forged: Values that the test itself wrote into the group's topics; its trace lacks them.
         lost_messages: Messages of an inbox that was deleted; its trace begins with them.
+        target: Sink of the job, if it is no topic.
         rate: Records per second of the feed.
         is_static: Workers are static members.
         within: Command that starts a worker on a host of its own, by name.
@@ -75,6 +76,7 @@ class FaultRun:
     job: str = "count_by_key"
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     record: Callable[[str, object], None] = lambda name, value: None
+    target: str = ""
     rate: int = RECORDS_PER_S
     is_static: bool = False
     within: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
@@ -140,7 +142,7 @@ class FaultRun:
         worker.go(
             job or self.job,
             self.source,
-            self.sink,
+            self.target or self.sink,
             config,
             fixed=False,
             failpoints=failpoints,

@@ -181,4 +181,48 @@ MUTANTS: Final = (
         test="tests/state_stores/bulk_restore/test_location.py"
         "::test_only_its_user_can_read_files_of_a_directory",
     ),
+    Mutant(
+        name="sink-skips-nothing",
+        rule="rows below the positions that a sink stores are not written again",
+        file="tasks/task/sink_writer.py",
+        old="            if offsets and offsets[0] < stored:\n",
+        new="            if False:\n",
+        test="tests/tasks/loop/test_sink_tasks.py::test_every_row_is_written_once_whatever_fails",
+    ),
+    Mutant(
+        name="sink-offsets-ahead",
+        rule="offsets are committed after the flush of a sink",
+        file="tasks/task/sink_task.py",
+        old="        return self.writer.flushed[partition]\n",
+        new="        return self.next_offsets[partition]\n",
+        test="tests/tasks/loop/test_sink_tasks.py"
+        "::test_offsets_are_committed_after_the_flush_and_others_do_not_wait",
+    ),
+    Mutant(
+        name="sink-letter-late",
+        rule="a refused row is passed after the commit of its dead letter",
+        file="tasks/task/sink_task.py",
+        old="            self._letters = _Letters.EMITTED\n",
+        new="            self._thread.resume()\n",
+        test="tests/tasks/loop/test_sink_tasks.py"
+        "::test_letter_of_a_refused_row_is_durable_before_the_flush_that_passes_it",
+    ),
+    Mutant(
+        name="sink-owner",
+        rule="a flush of an earlier owner is refused, also before the later owner's first flush",
+        file="streams/sinks/postgres_upsert.py",
+        old='and next_offset = %s and owner = %s"',
+        new='and next_offset = %s and %s is not null"',
+        test="tests/streams/sinks/test_postgres_upsert.py"
+        "::test_earlier_owner_without_a_later_flush_is_fenced_too",
+    ),
+    Mutant(
+        name="parquet-overwrites",
+        rule="of two owners of a position one commits its file",
+        file="streams/sinks/parquet_files.py",
+        old="            os.link(part, path)\n",
+        new="            Path(path).write_bytes(data)\n",
+        test="tests/streams/sinks/test_parquet_files.py"
+        "::test_later_owner_wins_and_the_earlier_one_adds_no_file",
+    ),
 )

@@ -16,6 +16,7 @@ from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.sink_task import SinkTask
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.task_life import TaskLife
 
@@ -35,7 +36,7 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     those that change state; `clock_ms` is the wall clock at the last one. `restored:P` and
     `restore-from:P` describe changelogs.
     """
-    process = ActiveTask.process
+    process = {kind: kind.process for kind in (ActiveTask, SinkTask)}
 
     def counting_start(start: Callable[..., None], self: Task, offsets: Any, *times: Any) -> None:
         for partition, offset in offsets.items():
@@ -50,8 +51,8 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
             board[f"owns:{partition}"] = 0
         retire(self)
 
-    def counting_process(self: ActiveTask, *arguments: Any) -> int:
-        done = process(self, *arguments)
+    def counting_process(self: Any, *arguments: Any) -> int:
+        done: int = process[type(self)](self, *arguments)
         for partition, offset in self.next_offsets.items():
             board[f"position:{partition}"] = offset
         return done
@@ -61,11 +62,12 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
         board[f"restore-from:{where}"] = event.start
         board[f"restored:{where}"] = event.restored
 
-    for kind in (ActiveTask, ParallelTask):
+    for kind in (ActiveTask, ParallelTask, SinkTask):
         wrapped: Any = kind
         wrapped.start = _wrapped(counting_start, kind.start)
     TaskLife.retire = _wrapped(counting_retire, TaskLife.retire)  # type: ignore[method-assign]
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
+    SinkTask.process = counting_process  # type: ignore[assignment,method-assign]
     _count_commits(board)
     return on_restore
 
