@@ -118,6 +118,8 @@ class ParquetFiles(Sink):
         self._application, self._task_id = task.application_id, task.task_id
         self._owner = secrets.token_hex(8)
         self._batches = []
+        if not self._is_local:
+            self._check_exclusive()
         self._start = dict(task.start)
         self._stored = {}
         for at in sorted(task.start):
@@ -235,6 +237,21 @@ class ParquetFiles(Sink):
             os.link(part, path)
         finally:
             Path(part).unlink()
+
+    def _check_exclusive(self) -> None:
+        """Raise `StreamsError` if the location replaces a file that must not exist."""
+        path = f"{self._root}/{_HIDDEN}/{self._application}/check-{self._owner}"
+        self._create(path, b"1")
+        try:
+            self._create(path, b"2")
+        except FileExistsError:
+            return
+        finally:
+            self._files.rm_file(path)
+        raise StreamsError(
+            f"{self.target}: the store has replaced a file that was to be created only if missing, so two workers could "
+            "write the same rows; use a store that honours If-None-Match for PUT"
+        )
 
     def _rename(self, at: TopicPartition, commit: _Commit) -> None:
         """Make a committed file visible; a file that is gone was renamed before."""

@@ -153,6 +153,21 @@ def test_memory_is_an_object_store(tmp_path: Path) -> None:
     assert len(fsspec.filesystem("memory").glob(f"{tmp_path}/*.parquet")) == 1
 
 
+def test_store_that_replaces_existing_files_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = fsspec.filesystem("memory")
+    replacing = type(memory).pipe_file
+
+    def pipe_file(self: Any, path: str, value: bytes, mode: str = "overwrite") -> None:
+        replacing(self, path, value)
+
+    monkeypatch.setattr(type(memory), "pipe_file", pipe_file)
+    with pytest.raises(StreamsError, match="If-None-Match"):
+        ParquetFiles(f"memory:/{tmp_path}").open(info())
+    assert not memory.find(str(tmp_path))
+
+
 def test_reset_deletes_positions_and_no_rows(tmp_path: Path) -> None:
     sink = ParquetFiles(str(tmp_path), schema=SCHEMA)
     sink.open(info())
