@@ -142,16 +142,16 @@ class KStreamProcessors(ABC, Generic[K, V]):
         Needs the extra `[arrow]`. The table has a column for each field of the values (dicts,
         Structs, dataclasses, pydantic models), or one column `value` for other values; besides
         `_key`, `_timestamp` and `_headers`. The new values are dicts of the result's other columns,
-        or plain values if its only one is `value`. A value None is a row of nulls. Batches, calls
-        and failures are those of `map_values_batch`.
+        or plain values if its only one is `value`. Values None are in no table and stay
+        None. Batches, calls and failures are those of `map_values_batch`.
 
         Args:
             mapper: Function or coroutine function. Its result may be a pyarrow Table or RecordBatch,
                 a pandas or a polars DataFrame, in the order of the argument's rows.
             frame: Kind of its argument. "polars" and "pandas" use the table's memory, without a
                 copy; pandas gets columns with Arrow's types.
-            schema: A `pyarrow.Schema` of the values' fields. Without it Arrow infers the types of
-                each batch. With it a record that does not fit goes to the processing handler alone.
+            schema: A `pyarrow.Schema` of the values' fields. Without it, records of a batch share a
+                table only if they have the same fields and types.
             name: Name of the node.
 
         Raises:

@@ -1,11 +1,12 @@
 """`map_batch`: replaces the values of a batch by those of an Arrow table, pandas or polars frame."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from importlib import import_module
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -30,6 +31,9 @@ VALUE: Final = "value"
 #: Types that Arrow reads itself; others become plain values first.
 _KEPT: Final = (bytes, bytearray, date, datetime, time, timedelta, Decimal)
 
+#: Types whose values all have the same Arrow type.
+_SIMPLE: Final = frozenset({int, float, str, bool, bytes, date, type(None)})
+
 _KINDS: Final[Mapping[str, str]] = {
     "arrow": "a pyarrow Table",
     "pandas": "a pandas DataFrame",
@@ -42,11 +46,24 @@ class Tables(msgspec.Struct, frozen=True):
 
     Attributes:
         frame: Kind of the tables.
-        schema: Fields of the values; None: those that each batch has.
+        schema: Fields of the values; None: those that each group of a batch has.
     """
 
     frame: Frame
     schema: Any = None
+
+    def groups_of(self, batch: RecordBatch) -> list[list[int]]:
+        """Return the indices of records that may share a table, by group.
+
+        Alone, each record's table would have the same columns and types, so no result depends on a
+        record's neighbours. Records without a value are in no group: theirs stays None.
+        """
+        groups: dict[Any, list[int]] = {}
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            if value is not None:
+                shape = None if self.schema is not None else _shape(_plain(value))
+                groups.setdefault((_shape(_plain(key)), shape), []).append(index)
+        return list(groups.values())
 
     def table_of(self, batch: RecordBatch) -> Any:
         """Return the batch as a table; raise for a value that fits no column."""
@@ -108,8 +125,11 @@ class Tables(msgspec.Struct, frozen=True):
         kind = type(result)
         if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
             return pa.Table.from_pandas(result, preserve_index=False)
-        if isinstance(result, pa.RecordBatch) or hasattr(result, "__arrow_c_stream__"):
+        if isinstance(result, pa.RecordBatch):
             return pa.table(result)
+        if hasattr(result, "__arrow_c_stream__"):
+            with suppress(pa.ArrowInvalid):  # a column alone, such as a Series
+                return pa.table(result)
         raise TypeError(
             f"{function} returned no table but {kind.__name__}; return {_KINDS[self.frame]} with a row for each record"
         )
@@ -119,44 +139,74 @@ class MapBatch(MapValuesBatch):
     def __init__(self, function: UserFunction, tables: Tables) -> None:
         super().__init__(function)
         self._tables = tables
-        #: Table of the batch in progress.
-        self._table: Any = None
 
     def process(self, batch: RecordBatch) -> Output:
-        fitting = self._fitting(batch)
-        return None if fitting is None else super().process(fitting)
+        results = _Results(batch)
+        for indices, part, table in self._parts(batch):
+            try:
+                result = self._function.call(self._tables.frame_of(table))
+                results.add(indices, self._values_of(result, table, part))
+            except FAILURES as error:
+                self._failed(part, error)
+        return results.batch()
 
     def steps(self, batch: RecordBatch) -> Steps[Output]:
-        fitting = self._fitting(batch)
-        return None if fitting is None else (yield from super().steps(fitting))
+        awaiting = self._function.awaiting
+        assert awaiting is not None, "steps are those of a coroutine function"
+        results = _Results(batch)
+        for indices, part, table in self._parts(batch):
+            try:
+                result = yield awaiting.begin(self._tables.frame_of(table))
+                results.add(indices, self._values_of(result, table, part))
+            except FAILURES as error:
+                self._failed(part, error)
+        return results.batch()
 
-    def _fitting(self, batch: RecordBatch) -> RecordBatch | None:
-        """Return the records that fit the schema; the others go to the processing handler."""
-        try:
-            self._table = self._tables.table_of(batch)
-        except FAILURES as error:
-            if self._tables.schema is None or len(batch) == 1:
-                self._failed(batch, _unfit(error, batch))
-                return None
-        else:
-            return batch
-        kept: list[int] = []
-        for index in range(len(batch)):
+    def _values_of(self, result: Any, table: Any, part: RecordBatch) -> list[Any]:
+        return self._tables.values_of(result, table, part, self._function.shown)
+
+    def _parts(self, batch: RecordBatch) -> Iterator[tuple[list[int], RecordBatch, Any]]:
+        """Yield indices, records and table of each group; others go to the processing handler."""
+        for group in self._tables.groups_of(batch):
+            part = batch if len(group) == len(batch) else batch.take(group)
+            table: Any = None
+            with suppress(*FAILURES):
+                table = self._tables.table_of(part)
+            if table is not None:
+                yield group, part, table
+            elif fitting := list(self._fitting(batch, group)):
+                part = batch.take(fitting)
+                yield fitting, part, self._tables.table_of(part)
+
+    def _fitting(self, batch: RecordBatch, indices: list[int]) -> Iterator[int]:
+        for index in indices:
             single = batch.take([index])
             try:
                 self._tables.table_of(single)
             except FAILURES as error:
                 self.context.failed(batch, index, _unfit(error, single))
             else:
-                kept.append(index)
-        return self._fitting(batch.take(kept)) if 0 < len(kept) < len(batch) else None
+                yield index
 
-    def argument(self, batch: RecordBatch) -> Any:  # noqa: ARG002 - `_fitting` has its table
-        return self._tables.frame_of(self._table)
 
-    def values_of(self, result: Any, batch: RecordBatch) -> list[Any]:
-        table, self._table = self._table, None
-        return self._tables.values_of(result, table, batch, self._function.shown)
+class _Results:
+    """New values of a batch, by index."""
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self._batch = batch
+        self._values: dict[int, Any] = {
+            index: None for index, value in enumerate(batch.values) if value is None
+        }
+
+    def add(self, indices: Iterable[int], values: Iterable[Any]) -> None:
+        self._values.update(zip(indices, values, strict=True))
+
+    def batch(self) -> RecordBatch | None:
+        kept = sorted(self._values)
+        if not kept:
+            return None
+        batch = self._batch if len(kept) == len(self._batch) else self._batch.take(kept)
+        return batch.with_values([self._values[index] for index in kept])
 
 
 def tables_of(frame: object, schema: object, context: str) -> Tables:
@@ -219,6 +269,25 @@ def _plain(value: Any) -> Any:
     return dump() if callable(dump) else value
 
 
+def _shape(value: Any) -> Any:
+    """Return a hashable that is equal for values of the same Arrow type."""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return kind
+    if isinstance(value, Mapping):
+        kinds = tuple(map(type, value.values()))
+        is_flat = _SIMPLE.issuperset(kinds)
+        return tuple(value), kinds if is_flat else tuple(map(_shape, value.values()))
+    if isinstance(value, list | tuple):
+        return kind, tuple(dict.fromkeys(map(_shape, cast("Sequence[Any]", value))))
+    if isinstance(value, Decimal):
+        _, digits, exponent = value.as_tuple()
+        return kind, len(digits), exponent
+    if isinstance(value, datetime):
+        return kind, str(value.tzinfo)
+    return kind
+
+
 def _fields(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise TypeError(
@@ -258,9 +327,11 @@ def _check_unchanged(table: Any, given: Any, batch: RecordBatch, function: str) 
 def _array(pa: Any, name: str, values: list[Any], kind: Any) -> Any:
     try:
         return pa.array(values, kind)
-    except FAILURES:  # its text quotes the value
+    except FAILURES as error:  # its text quotes the value
         found = ", ".join(sorted({type(value).__name__ for value in values if value is not None}))
         wanted = "" if kind is None else f", but the schema has {kind}"
+        if kind is None and isinstance(error, OverflowError):
+            wanted = ", and a number does not fit int64"
         raise TypeError(f"the column {name!r} has values of type {found}{wanted}") from None
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.streams.operators.run import JSON, driver_of, outputs, run
@@ -30,11 +32,15 @@ pc: Any = import_module("pyarrow.compute")
 pd: Any = import_module("pandas")
 pl: Any = import_module("polars")
 
-ORDERS = [("a", {"price": 3, "count": 2}, 10), (None, {"price": 5}, 11), ("c", None, 12)]
+ORDERS = [
+    ("a", {"price": 3, "count": 2}, 10),
+    (None, {"price": 5, "count": None}, 11),
+    ("c", None, 12),
+]
 TOTALS = [
     ("a", {"price": 3, "count": 2, "total": 6}, 10),
     (None, {"price": 5, "count": None, "total": None}, 11),
-    ("c", {"price": None, "count": None, "total": None}, 12),
+    ("c", None, 12),
 ]
 
 
@@ -86,7 +92,7 @@ def test_record_by_record_each_table_has_one_row() -> None:
     use = lambda s: s.map_batch(total, schema=schema)  # noqa: E731 - used twice
     assert run(use, ORDERS, record_by_record=True) == TOTALS
     assert run(use, ORDERS) == TOTALS
-    assert sizes == [1, 1, 1, 3]
+    assert sizes == [1, 1, 1, 1], "a key None has another type"
 
 
 def test_values_without_fields_are_the_column_value() -> None:
@@ -166,7 +172,8 @@ def test_frames_use_the_table_s_memory_and_keep_integers_next_to_nulls(frame: An
         return given
 
     rows = [("a", {"n": 2**53 + 1}, 10), ("b", {"n": None}, 11)]
-    assert run(lambda s: s.map_batch(see, frame=frame), rows) == rows
+    schema = pa.schema([("n", pa.int64())])
+    assert run(lambda s: s.map_batch(see, frame=frame, schema=schema), rows) == rows
     assert isinstance(frames[0], pd.DataFrame if frame == "pandas" else pl.DataFrame)
 
 
@@ -180,6 +187,10 @@ def _with_twice(table: Any) -> Any:
         (lambda table: table.slice(1), r"mapper.* returned 1 rows for 2 \(in-0 offsets 0 to 1\)"),
         (lambda table: None, "mapper.* returned no table but NoneType"),
         (lambda table: [1, 2], "mapper.* returned no table but list"),
+        (lambda table: table["price"], "mapper.* returned no table but ChunkedArray"),
+        (lambda table: table["price"].chunk(0), "mapper.* returned no table but Int64Array"),
+        (lambda table: table["price"].to_pandas(), "mapper.* returned no table but Series"),
+        (lambda table: pl.from_arrow(table)["price"], "mapper.* returned no table but Series"),
         (lambda table: table.select(["_key"]), "mapper.* returned no column of the value"),
         (_with_twice, "mapper.* returned a column name twice"),
         (
@@ -223,10 +234,65 @@ def test_with_a_schema_a_record_that_does_not_fit_fails_alone() -> None:
     assert "secret" not in told[0][1], "errors quote no data"
 
 
-def test_without_a_schema_mixed_types_fail_the_batch() -> None:
-    rows = [("a", {"price": 1}, 10), ("b", {"price": "x"}, 11)]
-    with pytest.raises(RecordFailedError, match=r"int, str.*schema="):
-        run(lambda s: s.map_batch(_arrow_total), rows)
+def test_without_a_schema_a_value_that_fits_no_column_fails_alone() -> None:
+    rows = [("a", {"n": 1}, 10), ("b", {"n": 2**70}, 11), ("c", {"n": [1, "x"]}, 12)]
+    use = lambda s: s.map_batch(lambda table: table)  # noqa: E731 - used twice
+    with pytest.raises(RecordFailedError, match=r"offset 1.*does not fit int64.*schema="):
+        run(use, rows)
+    assert run(use, rows, processing_exception_handler="continue") == rows[:1]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=2),
+)
+FIELDS = st.one_of(
+    SCALARS,
+    st.lists(st.integers(0, 9), max_size=2),
+    st.dictionaries(st.sampled_from("xy"), SCALARS),
+)
+VALUES = st.one_of(SCALARS, st.dictionaries(st.sampled_from("pqr"), FIELDS, min_size=1))
+KEYS = st.one_of(st.none(), st.text(max_size=1), st.integers(0, 3))
+
+
+@given(rows=st.lists(st.tuples(KEYS, VALUES), max_size=8))
+def test_no_result_depends_on_the_neighbours_of_its_record(rows: list[tuple[Any, Any]]) -> None:
+    """The result has the types of the columns, as the function sees them."""
+
+    def types(table: Any) -> Any:
+        kept = [name for name in table.column_names if name not in ("_timestamp", "_headers")]
+        text = [f"{kept} {table.select(kept).schema.types}"] * table.num_rows
+        return table.append_column("types", pa.array(text))
+
+    def outcome(*, record_by_record: bool) -> list[Any]:
+        return run(
+            lambda s: s.map_batch(types),
+            [(key, value, 10 + place) for place, (key, value) in enumerate(rows)],
+            record_by_record=record_by_record,
+            processing_exception_handler="continue",
+        )
+
+    batched = outcome(record_by_record=False)
+    assert repr(batched) == repr(outcome(record_by_record=True))
+    assert [row for row in batched if row[1] is None] == [
+        (key, None, 10 + place) for place, (key, value) in enumerate(rows) if value is None
+    ]
+
+
+def test_records_of_the_same_columns_share_a_table() -> None:
+    sizes: list[int] = []
+
+    def keep(table: Any) -> Any:
+        sizes.append(table.num_rows)
+        return table
+
+    values = [{"p": 1}, {"p": 2}, {"q": 3}, None, {"p": 4}, {"p": 5.5}, 6, 7]
+    rows = [("k", value, place) for place, value in enumerate(values)]
+    assert run(lambda s: s.map_batch(keep), rows) == rows
+    assert sizes == [3, 1, 1, 2]
 
 
 def test_a_field_named_as_a_column_of_the_record_fails() -> None:
