@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, Final, cast
 
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
@@ -169,15 +169,25 @@ def stopped_in(function: Callable[..., Any]) -> StopIteration:
     )
     if not isinstance(code, CodeType):
         return error
-    source = "\n" * (_stopping_line(code) - 1) + "raise error"
-    frame = compile(source, code.co_filename, "exec").replace(
-        co_name=code.co_name, co_qualname=code.co_qualname
+    line = _stopping_line(code)
+    named = _raise.__code__.replace(
+        co_filename=code.co_filename,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_firstlineno=line,
     )
     try:
-        exec(frame, {"error": error})  # noqa: S102 - the line above
+        FunctionType(named, {})(error)
     except StopIteration:
         trace = error.__traceback__
-    return error.with_traceback(None if trace is None else trace.tb_next)
+    if trace is not None and trace.tb_next is not None:
+        # At the first instruction: the others' columns are those of `_raise`.
+        return error.with_traceback(TracebackType(None, trace.tb_next.tb_frame, 0, line))
+    return error
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _stopping_line(code: CodeType) -> int:

@@ -218,7 +218,11 @@ _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
 class TextFormatter(logging.Formatter):
-    """Hides passwords of URLs in tracebacks."""
+    """Indents further lines of a message, and hides passwords of URLs in tracebacks."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """Return the message's line; an error's text may have more, which are indented."""
+        return "\n    ".join(super().formatMessage(record).splitlines())
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
         """Return the traceback without passwords, and without what UTF-8 can't encode."""

@@ -407,6 +407,19 @@ class StreamsConfig(BaseModel, frozen=True):
         }
         return type(self)(Settings(values, unchanged | changed.origins))
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the config itself, which is immutable."""
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Settings]]:
+        """Return the pickled form. It contains passwords, because a copy needs them."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        plain = {
+            name: dict(value) if isinstance(value, MappingProxyType) else value  # pyright: ignore[reportUnknownArgumentType] - its types are the field's
+            for name, value in values.items()
+        }
+        return type(self), (Settings(plain, dict(self._origins)),)
+
     def describe(self) -> list[OptionRow]:
         """Return a row per option (and table key): value with secrets hidden, source, description.
 

@@ -5,7 +5,7 @@ subtrees come first, then names decide. Neighbours, topics and stores are in Kaf
 which depends on Java hash codes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -231,12 +231,19 @@ class TopologyDescription:
         ]
         return parts
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
+    def _repr_mimebundle_(
+        self, include: Container[str] | None = None, exclude: Container[str] | None = None
+    ) -> dict[str, str]:
         """Return the text, the Mermaid chart and the drawing, of which a notebook shows one."""
+        forms = {
+            "text/plain": self.__str__,
+            "text/vnd.mermaid": self.to_mermaid,
+            "image/svg+xml": self.to_svg,
+        }
         return {
-            "text/plain": str(self),
-            "text/vnd.mermaid": self.to_mermaid(),
-            "image/svg+xml": self.to_svg(),
+            mime: form()
+            for mime, form in forms.items()
+            if (include is None or mime in include) and (exclude is None or mime not in exclude)
         }
 
 

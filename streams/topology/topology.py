@@ -7,7 +7,7 @@ for the tasks.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -412,7 +412,9 @@ class Topology(TopologyStores):
         """
         return tuple(sorted(self._stores))
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(
+        self, include: Container[str] | None = None, exclude: Container[str] | None = None
+    ) -> dict[str, str]:
         """Return the forms of `describe()` that a notebook shows."""
         return self.describe()._repr_mimebundle_(include, exclude)
 

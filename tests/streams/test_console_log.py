@@ -266,3 +266,12 @@ def test_a_trace_shows_no_password_of_a_url(log_format: LogFormat) -> None:
     assert "canary" not in out.getvalue()
     assert "http://***@registry:8081/x" in out.getvalue()
     assert "test_console_log.py" in out.getvalue()
+
+
+def test_further_lines_of_a_message_are_indented() -> None:
+    out = io.StringIO()
+    configure_logging("info", "text", stream=out)
+    logging.getLogger("tidewheel.x").error("failed: %s", "one\ntwo\r\n\nthree")
+    lines = out.getvalue().splitlines()
+    assert lines[0].endswith("failed: one")
+    assert lines[1:] == ["    two", "    ", "    three"]

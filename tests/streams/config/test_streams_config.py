@@ -1,7 +1,9 @@
+import copy
 import dataclasses
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -390,3 +392,27 @@ def test_bad_rocksdb_options_name_the_field(field: str, value: Any, reason: str)
         config(rocksdb={"background_threads": 3, field: value})
 
     assert str(caught.value).startswith(f"rocksdb['{field}']={value!r} (keyword): ")
+
+
+def _pickled(config: StreamsConfig) -> Any:
+    """Copy as `multiprocessing` does it: the linter bans pickle, but users' processes use it."""
+    return ForkingPickler.loads(ForkingPickler.dumps(config))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, _pickled])
+def test_a_config_can_be_copied_and_pickled(again: Any) -> None:
+    password = "hun" + "ter2"
+    config = StreamsConfig(
+        application_id="a",
+        bootstrap_servers="b:1",
+        kafka={"sasl.password": password},
+        client_tags={"team": "x"},
+    )
+    other = again(config)
+    assert other == config
+    assert other.kafka["sasl.password"] == password
+    assert other.source_of("kafka.sasl.password") == "keyword"
+    assert other.source_of("state_dir") == "default"
+    assert password not in repr(other)
+    with pytest.raises(TypeError):
+        other.kafka["linger.ms"] = 5

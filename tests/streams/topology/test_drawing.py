@@ -141,6 +141,8 @@ def test_a_notebook_gets_text_mermaid_and_drawing() -> None:
     assert bundle["text/vnd.mermaid"] == topology.describe().to_mermaid()
     assert bundle["image/svg+xml"] == topology.describe().to_svg()
     assert topology.describe()._repr_mimebundle_() == bundle
+    assert list(topology._repr_mimebundle_(include={"image/svg+xml"})) == ["image/svg+xml"]
+    assert "image/svg+xml" not in topology._repr_mimebundle_(exclude=["image/svg+xml"])
 
 
 def test_an_empty_topology_can_be_drawn() -> None:
