@@ -1,7 +1,7 @@
 """Spans of batches, operators, commits and restores."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -57,7 +57,13 @@ class Tracing:
         self._ender.close()
 
     def batch(
-        self, task_id: str, source: str, batches: Sequence[RecordBatch], *, attaches: bool = True
+        self,
+        task_id: str,
+        source: str,
+        batches: Sequence[RecordBatch],
+        *,
+        skipped: Callable[[], int],
+        attaches: bool = True,
     ) -> "_Traced":
         """See `BatchTracer.batch`."""
         try:
@@ -86,17 +92,17 @@ class Tracing:
             )
         except Exception as error:  # noqa: BLE001 - logged; the worker continues
             self._guard.failed(error)
-            return _Traced(None, self._ender, self._guard)
-        return _Traced(span, self._ender, self._guard, parent, attaches=attaches)
+            return _Traced(None, self._ender, self._guard, skipped)
+        return _Traced(span, self._ender, self._guard, skipped, parent, attaches=attaches)
 
-    def operator(self, name: str, records: int) -> "_Traced":
+    def operator(self, name: str, records: int, *, skipped: Callable[[], int]) -> "_Traced":
         """See `BatchTracer.operator`."""
         try:
             span = self._tracer.start_span(name, attributes={"tidewheel.records": records})
         except Exception as error:  # noqa: BLE001 - logged; the worker continues
             self._guard.failed(error)
-            return _Traced(None, self._ender, self._guard)
-        return _Traced(span, self._ender, self._guard)
+            return _Traced(None, self._ender, self._guard, skipped)
+        return _Traced(span, self._ender, self._guard, skipped)
 
     def committed(self, slot: int, took_s: float) -> None:
         """Report a commit that has just ended."""
@@ -130,13 +136,23 @@ class Tracing:
 class _Traced:
     """A span while a block runs; it is the current one for users' functions."""
 
-    __slots__ = ("_attaches", "_ender", "_guard", "_parent", "_span", "_token")
+    __slots__ = (
+        "_attaches",
+        "_ender",
+        "_guard",
+        "_parent",
+        "_skipped",
+        "_skipped_before",
+        "_span",
+        "_token",
+    )
 
     def __init__(
         self,
         span: Span | None,
         ender: SpanEnder,
         guard: Guard,
+        skipped: Callable[[], int],
         parent: Context | None = None,
         *,
         attaches: bool = True,
@@ -147,6 +163,8 @@ class _Traced:
         self._parent = parent
         self._attaches = attaches
         self._token: Any = None
+        self._skipped = skipped
+        self._skipped_before = skipped()
 
     def __enter__(self) -> bool:
         span = self._span
@@ -175,6 +193,8 @@ class _Traced:
             if kind is not None and kind is not GeneratorExit:
                 # The error's text may quote a record.
                 span.set_status(Status(StatusCode.ERROR, kind.__name__))
+            elif (count := self._skipped() - self._skipped_before) > 0:
+                span.set_status(Status(StatusCode.ERROR, f"{count} records were skipped"))
         except Exception as failure:  # noqa: BLE001 - logged; the worker continues
             self._guard.failed(failure)
         self._ender.end(span, time.time_ns())

@@ -94,7 +94,12 @@ def _client(threads: Sequence[StreamThread], process: ProcessFigures) -> Iterato
 #: Name, kind, text, and value of each figure of a worker.
 _OF_WORKER: Final[tuple[tuple[str, Kind, str, Callable[[StreamWorker], Any]], ...]] = (
     ("poll-records-total", "counter", "Records read", lambda worker: worker.metrics.consumed),
-    ("process-total", "counter", "Records processed", lambda worker: worker.metrics.processed),
+    (
+        "process-total",
+        "counter",
+        "Records processed",
+        lambda worker: worker.metrics.finished(list(worker.tasks.values())),
+    ),
     ("commit-total", "counter", "Commits", lambda worker: worker.metrics.commits),
     (
         "commit-latency-seconds",
@@ -189,7 +194,7 @@ _OF_TASK: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("skipped-records-total", "counter", "Records that exception handlers skipped"),
     ("punctuate-total", "counter", "Punctuations"),
     ("enforced-processing-total", "counter", "Records processed without waiting for other inputs"),
-    ("buffered-records", "gauge", "Records fetched and not processed"),
+    ("buffered-records", "gauge", "Records fetched and not processed, also by key ranges"),
 )
 
 
@@ -335,32 +340,34 @@ _SHARED: Final = {"block-cache-capacity", "block-cache-usage"}
 
 
 def _stores(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
-    """Yield RocksDB's figures: sums over the tasks and copies of each store."""
+    """Yield RocksDB's figures: sums over the tasks, or the copies of a role, of each store."""
     totals: dict[str, dict[Labels, int]] = {name: {} for name in FIGURES}
     for slot, worker in workers:
-        stores = [task.stores for task in list(worker.tasks.values())]
-        stores += [copy.task.stores for copy in list(worker.copies.values())]
-        for store, figures in _databases(stores):
+        stores = [("active", task.stores) for task in list(worker.tasks.values())]
+        stores += [(copy.role, copy.task.stores) for copy in list(worker.copies.values())]
+        for role, store, figures in _databases(stores):
             for name, value in figures.items():
-                labels = () if name in _SHARED else (slot, store)
+                labels = () if name in _SHARED else (slot, role, store)
                 values = totals[name]
                 values[labels] = value if name in _SHARED else values.get(labels, 0) + value
     for name in FIGURES:
         unit = "-bytes" if name in _BYTES else ""
         level = "client" if name in _SHARED else "store"
-        labels = () if name in _SHARED else ("slot", "store")
+        labels = () if name in _SHARED else ("slot", "role", "store")
         text = f"RocksDB's rocksdb.{name}"
         yield Family(f"{level}-{name}{unit}", "gauge", text, labels, totals[name])
 
 
-def _databases(stores: Iterable[StateManager]) -> Iterator[tuple[str, dict[str, int]]]:
-    for manager in stores:
+def _databases(
+    stores: Iterable[tuple[str, StateManager]],
+) -> Iterator[tuple[str, str, dict[str, int]]]:
+    for role, manager in stores:
         for store in manager.specs:
             # A task that closes meanwhile has no figures.
             with suppress(KeyError, StreamsError):
                 database = manager.database(store)
                 if isinstance(database, TaskDatabase):
-                    yield store, database.figures(store)
+                    yield role, store, database.figures(store)
 
 
 def _global_stores(threads: Sequence[StreamThread]) -> Iterator[Family]:

@@ -105,7 +105,7 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
     lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
     # `list` copies in one step: the workers' loops add and remove tasks concurrently.
     tasks = {task_id: task for worker in workers for task_id, task in list(worker.tasks.items())}
-    processed = sum(counter.processed for counter in counters)
+    processed = sum(worker.metrics.finished(list(worker.tasks.values())) for worker in workers)
     times = [counter.commit_times for counter in counters]
     commits = sum(time.number for time in times)
     commit_s = sum(time.total_s for time in times)

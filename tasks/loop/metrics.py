@@ -1,6 +1,7 @@
 """Metrics of a worker's own work."""
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
@@ -22,6 +23,7 @@ class WorkerMetrics:
     """Counters of one worker. The loop's thread writes them, any thread reads them.
 
     Attributes:
+        processed: Records that tasks took from their buffers; key ranges may not have finished them.
         rounds: Rounds of the loop; the call watch detects a blocked loop by them.
         lags: Unprocessed offsets of each input partition at the last commit.
         committed: Committed offset of each input partition; its rows are in the stores.
@@ -43,6 +45,17 @@ class WorkerMetrics:
         self.produced = 0
         self.changelog_records = 0
         self.on_commit: Callable[[float], None] | None = None
+        self._finished = 0
+        self._lock = threading.Lock()
+
+    def finished(self, tasks: Iterable[Task]) -> int:
+        """Return the number of records that the worker's tasks have finished; it never falls."""
+        with self._lock:
+            # The count first: what is taken meanwhile is in hand.
+            taken = self.processed
+            in_hand = sum(task.figures.in_hand() for task in tasks)
+            self._finished = max(self._finished, taken - in_hand)
+            return self._finished
 
     @property
     def commits(self) -> int:

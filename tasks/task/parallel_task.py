@@ -102,6 +102,7 @@ class ParallelTask:
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
         self.figures = self.life.figures
+        self.figures.in_hand = lambda: sum(self._queued_rows())
         self.bounds = bounds
         self.ranges: list[RangeWorker] = []
         self._ledgers: list[Ledger] = []
@@ -355,7 +356,7 @@ class ParallelTask:
         return not full and self._fits_into_metadata()
 
     def _queued_rows(self) -> list[int]:
-        pairs = zip(self._ledgers, self.ranges, strict=True)
+        pairs = zip(self._ledgers, self.ranges, strict=False)  # another thread may see new ranges
         return [
             ledger.waiting(key_range.rows_done, key_range.passes_done)
             for ledger, key_range in pairs

@@ -13,8 +13,16 @@ from tidewheel.tasks.task.task_parts import TaskParts
 _EXPIRED_PUT_REASON: Final = "put with a time that its store does not keep any more"
 
 
+def _none() -> int:
+    return 0
+
+
 class TaskCounts:
-    """Counts of one task; `counters` and `expired_puts` return totals of all its key ranges."""
+    """Counts of one task; `counters` and `expired_puts` return totals of all its key ranges.
+
+    Attributes:
+        in_hand: Returns the records that key ranges have and have not finished.
+    """
 
     def __init__(
         self,
@@ -32,6 +40,7 @@ class TaskCounts:
         self._expired_puts = expired_puts
         #: Expired puts (too old for their store) at the last report: all, and those of processors.
         self._expired_reported = self._expired_of_processors = 0
+        self.in_hand: Callable[[], int] = _none
 
     @property
     def dropped(self) -> int:
@@ -75,7 +84,7 @@ class TaskCounts:
             "dropped-records-total": float(self.dropped),
             "skipped-records-total": float(self.skipped),
             "punctuate-total": float(counters.punctuations),
-            "buffered-records": float(self._group.records),
+            "buffered-records": float(self._group.records + self.in_hand()),
             "enforced-processing-total": float(self._group.enforced),
         }
         if sink is not None:

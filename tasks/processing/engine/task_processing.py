@@ -130,7 +130,12 @@ class TaskProcessing:
         tracer = self.setting.tracer
         if tracer is None:
             return TaskGraph
-        return partial(TracedGraph, tracer=tracer, task_id=self.task_id)
+        return partial(
+            TracedGraph,
+            tracer=tracer,
+            task_id=self.task_id,
+            skipped=lambda: self.counters.skipped,
+        )
 
     def _make_sink(self, spec: SinkSpec | ExternalSinkSpec, collector: Collector) -> Operator:
         if isinstance(spec, ExternalSinkSpec):

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.streams.web.processes import until
+from tests.tasks.loop.bench import Bench
 from tidewheel import StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.telemetry.guard import Guard, SpanEnder
 from tidewheel.streams.telemetry.metering import Metering
 from tidewheel.streams.telemetry.telemetry import OpenTelemetry
+from tidewheel.streams.worker.application.task_factory import TaskFactory
 from tidewheel.tasks.figures import Family
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
@@ -74,7 +77,13 @@ def _graph(telemetry: OpenTelemetry | None, function: Any, *, singly: bool = Fal
     }
     if telemetry is None:
         return TaskGraph(spec, **options)
-    return TracedGraph(spec, tracer=telemetry.tracer, task_id=str(TaskId(0, 3)), **options)
+    return TracedGraph(
+        spec, tracer=telemetry.tracer, task_id=str(TaskId(0, 3)), skipped=_none, **options
+    )
+
+
+def _none() -> int:
+    return 0
 
 
 def _batch(values: Sequence[str], *parents: str | None) -> RecordBatch:
@@ -144,13 +153,44 @@ def test_a_failing_function_marks_its_spans_without_its_text(
     def fail(value: str) -> str:
         raise KeyError(value)
 
-    with telemetry.tracer.batch("0_0", "source", [_batch(["secret"])]) as traces:
+    with telemetry.tracer.batch("0_0", "source", [_batch(["secret"])], skipped=_none) as traces:
         assert traces
-        with pytest.raises(KeyError), telemetry.tracer.operator("map", 1):
+        with pytest.raises(KeyError), telemetry.tracer.operator("map", 1, skipped=_none):
             fail("secret")
     operator = _finished(spans, 2)["map"]
     assert operator.status.status_code is StatusCode.ERROR
     assert "secret" not in operator.to_json()
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_skipped_records_mark_their_spans(
+    spans: InMemorySpanExporter,
+    telemetry: OpenTelemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_coroutine: bool,
+) -> None:
+    def fail(value: str) -> str:
+        raise KeyError(value)
+
+    async def fail_later(value: str) -> str:
+        raise KeyError(value)
+
+    builder = StreamsBuilder()
+    values = builder.stream("in", key_serde=str, value_serde=str)
+    values.map_values(fail_later if is_coroutine else fail, name="double").to(
+        "out", value_serde=str
+    )
+    monkeypatch.setattr(
+        "tests.tasks.loop.bench.TaskFactory", partial(TaskFactory, tracer=telemetry.tracer)
+    )
+    topics = {"in": 1, "out": 1}
+    bench = Bench(builder.build(), topics, processing_exception_handler="continue")
+    bench.send("in", "a", "secret")
+    assert bench.live()
+    for span in _finished(spans, 2).values():
+        assert span.status.status_code is StatusCode.ERROR
+        assert "secret" not in span.to_json()
 
 
 def test_commits_and_restores_are_spans_that_began_before(

@@ -25,7 +25,9 @@ def task(**figures: float) -> Any:
     names = [name for name, _, _ in _OF_TASK]
     values = dict.fromkeys(names, 0.0) | {name.replace("_", "-"): n for name, n in figures.items()}
     return SimpleNamespace(
-        figures=SimpleNamespace(metrics=lambda: values, dropped=0, skipped=0, sink=None),
+        figures=SimpleNamespace(
+            metrics=lambda: values, dropped=0, skipped=0, sink=None, in_hand=lambda: 0
+        ),
         counters=SimpleNamespace(drops={}, nodes={}),
         stores=SimpleNamespace(specs={}),
     )

@@ -2,8 +2,12 @@
 
 import json
 import re
+import shutil
+import subprocess
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from checks.repository_files import ROOT
 from tests.streams.web.processes import thread
@@ -14,6 +18,7 @@ from tidewheel.streams.worker.figures import families
 _FOLDER = ROOT / "deploy" / "grafana"
 _DASHBOARD: dict[str, Any] = json.loads((_FOLDER / "tidewheel.json").read_text(encoding="utf-8"))
 _ALERTS = (_FOLDER / "alerts.yml").read_text(encoding="utf-8")
+_PROMTOOL = shutil.which("promtool")
 #: Labels that Prometheus adds.
 _ADDED = {"instance", "job", "le"}
 
@@ -85,6 +90,27 @@ def test_panels_have_their_own_place_and_explain_themselves() -> None:
         assert not place & places, panel["title"]
         places |= place
         assert panel["type"] == "row" or panel["description"]
+
+
+def test_rules_of_a_worker_tell_hosts_apart() -> None:
+    """Each host has a worker in slot 0."""
+    grouped = re.findall(r"by \(([^)]*)\)", _ALERTS)
+    assert all("instance" in labels for labels in grouped if "slot" in labels)
+    assert sum("slot" in labels for labels in grouped) > 4
+
+
+@pytest.mark.skipif(_PROMTOOL is None, reason="needs promtool of Prometheus")
+@pytest.mark.parametrize("arguments", [("check", "alerts.yml"), ("test", "alerts_test.yml")])
+def test_prometheus_accepts_the_rules_and_they_fire(arguments: tuple[str, str]) -> None:
+    verb, file = arguments
+    done = subprocess.run(
+        [str(_PROMTOOL), verb, "rules", file],
+        cwd=_FOLDER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_alert_has_a_next_step() -> None:

@@ -12,7 +12,9 @@ from tidewheel.tasks.loop.metrics import WorkerMetrics
 def test_tasks_added_during_a_report_cause_no_error() -> None:
     tasks: dict[Any, Any] = {}
     task = SimpleNamespace(
-        figures=SimpleNamespace(metrics=lambda: {"process-total": 1.0}, dropped=0, skipped=0),
+        figures=SimpleNamespace(
+            metrics=lambda: {"process-total": 1.0}, dropped=0, skipped=0, in_hand=lambda: 0
+        ),
         counters=SimpleNamespace(drops={}),
     )
 
