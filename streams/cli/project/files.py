@@ -3,7 +3,8 @@
 import keyword
 import re
 import sys
-from importlib import resources
+from importlib import metadata, resources
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,44 @@ def package_of(name: str) -> str:
             f"{name!r} is no name of a project: write small letters, digits and dashes, at most "
             f"{_NAME_MAX}, such as order-totals"
         )
-    if keyword.iskeyword(package) or package in _TAKEN:
-        raise ConfigError(f"{name!r} is the name of another Python module; choose another one")
+    owner = _owner_of(name, package)
+    if owner is not None:
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another one")
     return package
+
+
+def _owner_of(name: str, package: str) -> str | None:
+    """Return what has the name of a project or its package already, None if nothing has."""
+    if keyword.iskeyword(package):
+        return "a keyword of Python"
+    if package in _TAKEN:
+        return "another Python module"
+    if name in {canonical_name(wanted) for wanted in _requirements()}:
+        return "a package that Tidewheel needs"
+    # Not the working directory: a folder of that name there is the project itself.
+    places = [place for place in sys.path if place and Path(place) != Path.cwd()]
+    spec = PathFinder.find_spec(package, places)
+    if spec is not None:
+        return f"another Python module, {spec.origin or package}"
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return "a package that is installed here"
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("tidewheel") or []
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return []
+
+
+def canonical_name(requirement: str) -> str:
+    """Return the package of a requirement, as package indexes write it.
+
+    >>> canonical_name("Typing_Extensions>=4; extra == 'x'")
+    'typing-extensions'
+    """
+    name = re.match(r"[A-Za-z0-9._-]*", requirement)
+    return re.sub(r"[-_.]+", "-", "" if name is None else name[0]).lower()

@@ -188,7 +188,21 @@ def test_an_existing_folder_stays_as_it_is(
 
 
 @pytest.mark.parametrize(
-    "name", ["Shop", "2shop", "shop_1", "shop-", "json", "class", "../shop", ""]
+    "name",
+    [
+        *("Shop", "2shop", "shop_1", "shop-", "../shop", ""),
+        *(
+            "json",
+            "class",
+            "test",
+            "pytest",
+            "msgspec",
+            "typing-extensions",
+            "rocksdict",
+            "starlette",
+        ),
+        *("confluent-kafka", "yaml", "pyyaml", "tests", "wheels", "tidewheel"),
+    ],
 )
 def test_an_unusable_name_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +210,19 @@ def test_an_unusable_name_is_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["new", name]) == ExitCode.USAGE
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_in_the_working_directory_is_free_and_one_on_the_path_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").touch()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "order_totals.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    assert main(["new", "shop"]) == ExitCode.OK
+    assert main(["new", "order-totals"]) == ExitCode.USAGE
+    assert "order_totals.py" in capsys.readouterr().err.replace("\n", "")
 
 
 @pytest.mark.broker
