@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from cyclopts import App, CycloptsError
 
+from tidewheel.streams.cli.completion import install_completion
 from tidewheel.streams.cli.output import OutputError, prepare_streams, print_error, text_console
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
@@ -206,26 +207,8 @@ def build_app(*, lists: bool = False, whole: bool = False, called: str = "") -> 
         if name in _DEFAULTS and (whole or called == name):
             family.default(_function(_DEFAULTS[name]))
         app.command(family)
-    app.command(partial(_install_completion, app), name=_INSTALL_COMPLETION, help_epilogue="")
+    app.command(partial(install_completion, app), name=_INSTALL_COMPLETION, help_epilogue="")
     return app
-
-
-def _install_completion(app: App, *, shell: Literal["bash", "zsh", "fish"] | None = None) -> int:
-    """Install the completion of commands and options for your shell.
-
-    Args:
-        shell: The shell; default: the one that runs this command.
-    """
-    from cyclopts.completion.detect import ShellDetectionError  # noqa: PLC0415 - rarely needed
-
-    try:
-        path = app.install_completion(shell=shell)
-    except ShellDetectionError as error:
-        raise ConfigError(
-            f"the shell is unknown ({error}); add --shell bash, zsh or fish"
-        ) from error
-    sys.stdout.write(f"installed {path}; it is used by new shells\n")
-    return ExitCode.OK
 
 
 def _add(
@@ -250,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             whole=_INSTALL_COMPLETION in argv,
             called=argv[0] if argv else "",
         )
+        if not argv or _ASK_FOR_HELP.intersection(argv):
+            app.console = text_console(folds=True)
         result = app(argv, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:

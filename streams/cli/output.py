@@ -62,13 +62,18 @@ def prepare_streams() -> None:
     )
 
 
-def text_console(*, stderr: bool = False) -> "Console":
-    """Return a console for text, also in a pipe."""
+def text_console(*, stderr: bool = False, folds: bool = False) -> "Console":
+    """Return a console for text, also in a pipe, where it folds no cells unless `folds`."""
     from rich.console import Console  # noqa: PLC0415 - costs 40 ms, and JSON needs none
 
+    class TextConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Raise the `BrokenPipeError` that ends a command normally, instead of exit code 1."""
+            raise  # noqa: PLE0704 - rich calls it where it has caught the error
+
     out = sys.stderr if stderr else sys.stdout
-    is_wide = not out.isatty() and not os.environ.get("COLUMNS")
-    return Console(stderr=stderr, width=_PIPE_COLUMNS if is_wide else None)
+    is_wide = not folds and not out.isatty() and not os.environ.get("COLUMNS")
+    return TextConsole(stderr=stderr, width=_PIPE_COLUMNS if is_wide else None)
 
 
 def print_json(value: object) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tidewheel.streams.cli.output import text_console
 from tidewheel.streams.console_log import LogLevel, configure_logging
 from tidewheel.streams.demo.run import DemoOptions, run_demo
 from tidewheel.streams.demo.view import JsonView, TerminalView
@@ -36,6 +37,6 @@ def demo(
     configure_logging(log_level)
     # SIGTERM ends the demo as Ctrl-C does, with all clean-up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    view = JsonView() if json else TerminalView()
+    view = JsonView() if json else TerminalView(text_console())
     good = run_demo(DemoOptions(bootstrap_servers=bootstrap_servers), view)
     return ExitCode.OK if good else ExitCode.FAILED

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -294,6 +295,47 @@ def test_completion_is_installed_for_commands_and_options(
     text = script.read_text()
     assert "log-level" in text
     assert "history" in text
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "autoload -Uz compinit && compinit",
+        "autoload -Uz compinit\ncompinit\nalias x=y # no end",
+    ],
+)
+def test_zsh_completes_with_each_start_up_file(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("ZSH", "ZSH_CUSTOM", "ZDOTDIR"):
+        monkeypatch.delenv(variable, raising=False)
+    start = tmp_path / ".zshrc"
+    start.write_text(before)
+    for _ in range(2):
+        assert main(["--install-completion", "--shell", "zsh"]) == ExitCode.OK
+    message = capsys.readouterr().out
+    assert "zsh" in message
+    assert str(start) in message
+    assert start.read_text().startswith(before)
+    assert start.read_text().count("compdef _") == 1, "the second time adds nothing"
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("needs zsh")
+    shown = subprocess.run(
+        [zsh, "-i", "-c", "print $_comps[tidewheel]; whence -w $_comps[tidewheel]"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert shown.stdout.split() == [
+        "_cyclopts_tidewheel",
+        "_cyclopts_tidewheel:",
+        "function",
+    ], shown.stderr
 
 
 def test_an_unknown_shell_is_an_error_of_usage(

@@ -41,6 +41,7 @@ def consume(
     offset: int | None = None,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     registry: Annotated[Sequence[str], Parameter(negative=(), show_default=False)] = (),
+    json: _Flag = False,  # noqa: ARG001 - scripts give it to all commands that print
     settings: SettingsOptions | None = None,
 ) -> int:
     """Print the records of a topic until Ctrl-C, one JSON object a line.
@@ -67,6 +68,7 @@ def consume(
             record there, and end.
         isolation: read_uncommitted also prints records of open and aborted transactions.
         registry: URL of a schema registry, or a property of its client as name=value. Repeatable.
+        json: Print JSON lines, as always.
         settings: Settings.
     """
     check_count(count)
