@@ -1,6 +1,6 @@
 """Values of a command line: settings, tasks, timeouts. Imports no user program."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -14,6 +14,8 @@ from tidewheel.streams.errors import ConfigError
 from tidewheel.tasks.durations import parse_ms
 
 _WORKERS_MAX: Final = 1_000
+_PORT_MAX: Final = 65_535
+_DIGITS_MAX: Final = 10
 
 
 def _check_log_levels(_type: object, value: object) -> None:
@@ -114,10 +116,25 @@ def parse_http(text: str) -> dict[str, Any]:
     ({'http_port': 8080}, {'http_port': 0, 'http_host': '::1'})
     """
     host, _, port = text.rpartition(":")
-    if not port.isdecimal():
+    if not (port.isascii() and port.isdecimal()):
         raise ConfigError(f"--http {text!r}: give PORT or HOST:PORT, such as 8080 or 0.0.0.0:8080")
     host = host.removeprefix("[").removesuffix("]")
     return {"http_port": int(port)} | ({"http_host": host} if host else {})
+
+
+def check_http_port(settings: Mapping[str, Any], workers: int) -> None:
+    """Raise `ConfigError` if the last worker's port does not exist; others are checked by workers.
+
+    >>> check_http_port({"http_port": "65535"}, 1)
+    """
+    text = str(settings.get("http_port", 0))
+    port = int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else 0
+    last = port + workers - 1
+    if port and last > _PORT_MAX:
+        raise ConfigError(
+            f"http_port={port}: worker {workers - 1} would listen on port {last}, which does not exist; give "
+            f"{_PORT_MAX - workers + 1} or lower"
+        )
 
 
 def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:

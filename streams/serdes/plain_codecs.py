@@ -6,7 +6,7 @@ Avro bytes omit the schema: reader and writer need the same one.
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import urljoin
 
 from tidewheel.streams.serdes.avro_json import AvroJson
@@ -61,6 +61,10 @@ class PlainProtobuf:
         return data
 
 
+#: Most characters of the reason why a schema is none; it quotes the schema.
+_REASON_MAX: Final = 200
+
+
 class PlainJsonSchema:
     """JSON validated on writing and reading; `$ref` never fetches a schema from a network.
 
@@ -73,7 +77,10 @@ class PlainJsonSchema:
         jsonschema = import_module("jsonschema")
         parsed = json.loads(schema)
         validator_class = jsonschema.validators.validator_for(parsed)
-        validator_class.check_schema(parsed)
+        try:
+            validator_class.check_schema(parsed)
+        except jsonschema.SchemaError as error:  # its text has the metaschema, over many lines
+            raise CodecError(f"{error.json_path}: {error.message[:_REASON_MAX]}") from None
         self._names = frozenset(
             name
             for text in (parsed, *map(json.loads, (named or {}).values()))

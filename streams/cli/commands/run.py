@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from tidewheel.streams.cli.arguments import (
     LogLevels,
     SettingsOptions,
+    check_http_port,
     check_workers,
     parse_http,
     parse_tasks,
@@ -77,6 +78,7 @@ def run(
     program = target or _configured_target(settings)
     accepted: dict[str, Any] = {"accept_offsets": True} if accept_offsets else {}
     served = {} if http is None else parse_http(http)
+    check_http_port(settings.overrides() | served, workers)
     is_grouped = not fixed_assignment and chosen is None
     process_id = secrets.token_hex(8)
     starts = [

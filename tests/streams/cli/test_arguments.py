@@ -4,7 +4,7 @@ import pytest
 
 from tidewheel import ConfigError
 from tidewheel.rebalance.model import TaskId
-from tidewheel.streams.cli.arguments import parse_assignments, parse_tasks
+from tidewheel.streams.cli.arguments import check_http_port, parse_assignments, parse_tasks
 
 
 def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:
@@ -22,3 +22,11 @@ def test_tasks_are_named_once_each() -> None:
     for text in ("", "0_1,0_1", "first", "0-1"):
         with pytest.raises(ConfigError, match="--tasks"):
             parse_tasks(text)
+
+
+@pytest.mark.parametrize("given", [65_534, "65534"])
+def test_the_port_of_each_worker_exists(given: object) -> None:
+    for settings, workers in (({"http_port": given}, 2), ({"http_port": 0}, 9), ({}, 9)):
+        check_http_port(settings, workers)
+    with pytest.raises(ConfigError, match="65533 or lower"):
+        check_http_port({"http_port": given}, 3)

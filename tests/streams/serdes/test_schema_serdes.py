@@ -213,3 +213,9 @@ except TopologyError as error:
 
     assert f"pip install 'tidewheel[{extra}]'" in done.stdout, done.stdout + done.stderr
     assert done.stdout.startswith(call.partition("(")[0] + " needs ")
+
+
+def test_the_fault_of_a_json_schema_is_one_line() -> None:
+    with pytest.raises(TopologyError, match=r"\$\.properties\.a\.type: 5 ") as caught:
+        Serdes.json_schema('{"properties": {"a": {"type": 5}}}')
+    assert "\n" not in str(caught.value)

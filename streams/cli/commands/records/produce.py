@@ -47,10 +47,10 @@ def produce(
     A line is a JSON object with value and, if wanted, key, timestamp (ms) and headers, as `consume`
     prints them; its topic, partition and offset are ignored. A null value deletes its key. The
     partition follows from the key, as with Kafka's own clients. The first bad line ends the
-    command; the records before it are written.
+    command; the records before it are written. So are those before a Ctrl-C.
 
     Exit codes: 0 all are written; 1 a line is no record, or the brokers refuse one; 7 Kafka could
-    not be reached; 10 no such topic.
+    not be reached; 10 no such topic; 130 a Ctrl-C ended it.
 
     Args:
         topic: The topic.
@@ -91,7 +91,7 @@ def produce(
         text_console().print(
             f"{written:,} records written to {topic}", highlight=False, markup=False
         )
-    return ExitCode.OK
+    return ExitCode.INTERRUPTED if writer.is_interrupted else ExitCode.OK
 
 
 def _records(
@@ -117,20 +117,34 @@ def _decoded(lines: TextIO) -> Iterator[str]:
 
 
 class _Writer:
+    """Writer of records.
+
+    Attributes:
+        is_interrupted: True after a Ctrl-C, which ends the records.
+    """
+
     def __init__(self, producer: SinkProducer, topic: str, partition: int, *, batch: int) -> None:
         self._producer = producer
         self._topic = topic
         self._partition = partition
         self._batch = batch
         self._sent = 0
+        self.is_interrupted = False
 
     def write(self, records: Iterator[NewRecord]) -> int:
-        """Write all records and return their number; raise `StreamsError` naming the first bad one."""
+        """Write the records, until a Ctrl-C; return their number.
+
+        Raises:
+            StreamsError: A line is no record, which it names, or records were not written.
+        """
         try:
             for record in records:
                 self._send(record)
                 if self._sent % self._batch == 0:
                     self._flush()
+            self._flush()
+        except KeyboardInterrupt:
+            self.is_interrupted = True
             self._flush()
         except LineError as error:
             self._flush()

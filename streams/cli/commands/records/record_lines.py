@@ -172,8 +172,14 @@ def _fields(line: str) -> dict[str, Any]:
 def _timestamp(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _TIMESTAMP_MAX:
-        raise ValueError("its timestamp is no number of milliseconds since the epoch")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(  # noqa: TRY004 - reported with the line's number
+            "its timestamp is no number of milliseconds since the epoch"
+        )
+    if not 0 <= value <= _TIMESTAMP_MAX:
+        raise ValueError(
+            f"its timestamp {value} must be from 0 (1970) to {_TIMESTAMP_MAX}, in milliseconds since the epoch"
+        )
     return value
 
 

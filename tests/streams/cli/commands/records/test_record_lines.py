@@ -65,7 +65,7 @@ def test_a_plain_line_is_a_value() -> None:
         ('{"value": 1, "vaule": 2}', "'vaule'"),
         ('{"value": "two"}', "value does not fit --value"),
         ('{"key": 1, "value": 1}', "key does not fit --key"),
-        ('{"value": 1, "timestamp": -1}', "timestamp"),
+        ('{"value": 1, "timestamp": -5}', "timestamp -5 must be from 0"),
         ('{"value": 1, "timestamp": "now"}', "timestamp"),
         ('{"value": 1, "headers": "a"}', "headers"),
         ('{"value": 1, "headers": {"a": 1}}', "no bytes"),
