@@ -341,6 +341,13 @@ _SHARED: Final = {"block-cache-capacity", "block-cache-usage"}
 
 def _stores(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
     """Yield RocksDB's figures: sums over the tasks, or the copies of a role, of each store."""
+    puts: dict[Labels, int] = {
+        (slot, store): count
+        for slot, worker in workers
+        for store, count in list(worker.metrics.puts.items())
+    }
+    text = "Rows that commits wrote, the last one of each key"
+    yield Family("store-put-total", "counter", text, ("slot", "store"), puts)
     totals: dict[str, dict[Labels, int]] = {name: {} for name in FIGURES}
     for slot, worker in workers:
         stores = [("active", task.stores) for task in list(worker.tasks.values())]

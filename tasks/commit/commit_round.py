@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -91,6 +92,7 @@ class CommitRound:
         offsets: Position in each input partition when work was last collected.
         reached: Position of each changelog after the last commit.
         written: Number of records in the last commit, for each changelog.
+        puts: Number of rows that the last commit wrote to each store.
         unknown: Changelogs whose position the cluster has not reported.
         forwarded: In the last commit that was extended, number of keys of cached stores.
         twice: Number of these keys that changed both before and after the extension.
@@ -115,6 +117,7 @@ class CommitRound:
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
         self.written: dict[TopicPartition, int] = {}
+        self.puts = Counter[str]()
         self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
@@ -326,6 +329,7 @@ class CommitRound:
             changelog: sum(len(part.keys) for part in parts)
             for changelog, parts in commit.changelogs.items()
         }
+        self.puts = Counter[str]()
         self.unknown = (self.unknown | commit.changelogs.keys()) - positions.keys()
         self.committed = dict(commit.offsets)
         self._progress = work.progress
@@ -336,6 +340,8 @@ class CommitRound:
             stored_positions |= {
                 at: commit.offsets[at].offset for at in stores.sources if at in commit.offsets
             }
+            for store, drained in work.drained[task.task_id].items():
+                self.puts[store] += len(drained.keys)
             with stores.trusted():
                 stores.apply(work.drained[task.task_id], stored_positions, now_ms=now_ms)
             task.applied()

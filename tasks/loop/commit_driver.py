@@ -122,6 +122,7 @@ class CommitDriver:
         self._metrics.committed = self.round.committed
         self._metrics.produced = self.round.collector.produced
         self._metrics.changelog_records += sum(self.round.written.values())
+        self._metrics.puts.update(self.round.puts)
         if self._metrics.on_commit is not None:
             self._metrics.on_commit(took_s)
         self.schedule.record_complete(

@@ -1,6 +1,7 @@
 """Metrics of a worker's own work."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class WorkerMetrics:
         committed: Committed offset of each input partition; its rows are in the stores.
         produced: Output records since the tasks' last start, also those of repartition topics.
         changelog_records: Committed changelog records.
+        puts: Rows that commits wrote to each store.
         on_commit: Called with the seconds that a commit took.
     """
 
@@ -44,6 +46,7 @@ class WorkerMetrics:
         self.errors = ErrorCounts()
         self.produced = 0
         self.changelog_records = 0
+        self.puts = Counter[str]()
         self.on_commit: Callable[[float], None] | None = None
         self._finished = 0
         self._lock = threading.Lock()

@@ -55,6 +55,15 @@ def test_a_worker_is_labelled_by_its_slot_and_its_tasks() -> None:
     assert found["tidewheel_task_records_lag", "1", "2", "in"] == 3
 
 
+def test_rows_are_counted_by_store() -> None:
+    worker = thread(1, {}, {})
+    worker.worker.metrics.puts.update(counts=3)
+    worker.worker.metrics.puts.update(counts=2, rows=1)
+    found = samples([worker])
+    assert found["tidewheel_store_put_total", "1", "counts"] == 5
+    assert found["tidewheel_store_put_total", "1", "rows"] == 1
+
+
 def test_commit_durations_are_a_histogram() -> None:
     worker = thread(0, {}, {})
     for seconds in (0.004, 0.2, 100.0):

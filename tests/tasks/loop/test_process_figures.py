@@ -1,4 +1,4 @@
-"""Figures of processed records: those that key ranges have and have not finished are not processed."""
+"""Figures of processed records and of rows."""
 
 import asyncio
 from typing import Any
@@ -44,3 +44,14 @@ def test_records_in_calls_are_in_hand_and_not_processed() -> None:
     assert bench.live(threads=8)
     assert waiting[-1] == (0, RECORDS, 0, RECORDS)
     assert ended[-1] == (RECORDS, RECORDS, 0)
+
+
+def test_rows_of_commits_are_counted_by_store() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).group_by_key().count(store="counts")
+    bench = Bench(builder.build(), {"in": 1}, commit_interval_ms=3_600_000)
+    for key in "aab":
+        bench.send("in", key, "v")
+    assert bench.live()
+    assert bench.worker is not None
+    assert bench.worker.metrics.puts == {"counts": 2}, "the commit has the last row of each key"
