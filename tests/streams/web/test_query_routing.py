@@ -79,7 +79,10 @@ def _view(tmp_path: Path, **members: str | None) -> ProcessView:
     book.grant("0_0", owner)
     _rename_hosts(book)
     plan = SimpleNamespace(
-        subtopologies={0: SimpleNamespace(tasks=("0_0",), topic_partitions={"in": 1})}
+        subtopologies={
+            0: SimpleNamespace(tasks=("0_0",), topic_partitions={"in": 1}),
+            1: SimpleNamespace(tasks=("1_0",), topic_partitions={"upstream": 1}),
+        }
     )
     worker = SimpleNamespace(tasks={}, copies={}, plan=plan, metrics=WorkerMetrics())
     thread: Any = SimpleNamespace(worker=worker)
@@ -214,12 +217,19 @@ def test_the_owners_reason_is_given_if_it_waits_in_vain(
         _ask(_view(tmp_path, a=peer.endpoint), timeout_ms=str(timeout_ms))
 
 
-@pytest.mark.parametrize("place", ["nope-0", "in-1"])
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("nope-0", r"do not read a topic nope; give offsets of in$"),
+        ("upstream-0", r"upstream only by way of other topics; give offsets of in$"),
+        ("in-1", "in has the partitions 0 to 0"),
+    ],
+)
 def test_a_position_that_no_task_of_the_store_has_is_refused(
-    place: str, tmp_path: Path, peer: Peer
+    place: str, reason: str, tmp_path: Path, peer: Peer
 ) -> None:
     view = _view(tmp_path, a=peer.endpoint)
-    with pytest.raises(BadQueryError, match=r"nope.*; give offsets of in$|in has the partitions"):
+    with pytest.raises(BadQueryError, match=reason):
         _ask(view, min_position=f"{place}:1")
     assert not peer.asked
     assert _ask(view, min_position="in-0:1") == [ROW]
