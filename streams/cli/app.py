@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from cyclopts import App, CycloptsError
 
 from tidewheel.streams.cli.completion import install_completion
+from tidewheel.streams.cli.help_imports import leave_out_work
 from tidewheel.streams.cli.output import OutputError, prepare_streams, print_error, text_console
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
@@ -226,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         os.umask(0o077)  # RocksDB's files are readable by all
         prepare_streams()
+        if argv[-1:] in (["--help"], ["-h"]) and " ".join(argv[:-1]) in command_names():
+            leave_out_work()
     try:
         _check_encoding(argv)
         app = build_app(
@@ -275,11 +278,12 @@ def _function(path: str) -> Callable[..., int]:
 
 
 def _asks_for_list(argv: Sequence[str]) -> bool:
-    """Return True if a command line asks for a list of commands, of all or of one group."""
+    """Return True for a list of commands, of all or of one group, or a command that is none."""
     if argv and argv[0] in _DEFAULTS:
         return False  # its help has options besides the list
-    rest = argv[1:] if argv and argv[0] in _FAMILIES else argv
-    return not rest or rest[0] in _ASK_FOR_HELP
+    family = _FAMILIES.get(argv[0]) if argv else None
+    commands, rest = (_COMMANDS, argv) if family is None else (family[1], argv[1:])
+    return not rest or rest[0] in _ASK_FOR_HELP or not (rest[0] in commands or rest[0][:1] == "-")
 
 
 def _exit_codes() -> str:

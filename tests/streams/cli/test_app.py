@@ -19,6 +19,7 @@ from tidewheel.streams.cli.app import (
     _asks_for_list,
     _Command,
     build_app,
+    command_names,
     main,
 )
 from tidewheel.streams.cli.output import print_error
@@ -248,7 +249,9 @@ _HEAVY = (
 )
 
 
-@pytest.mark.parametrize("line", ["--help", "state --help", "", "--version"])
+@pytest.mark.parametrize(
+    "line", ["--help", "state --help", "", "--version", "statsu", "state lsit"]
+)
 def test_lists_of_commands_import_no_heavy_modules(line: str) -> None:
     code = (
         "import sys; from tidewheel.streams.cli.app import main; "
@@ -263,9 +266,36 @@ def test_lists_of_commands_import_no_heavy_modules(line: str) -> None:
         check=True,
     )
     code, *modules = result.stdout.splitlines()[-1].split()
-    assert code == "0"
+    assert code == ("2" if line.endswith(("statsu", "lsit")) else "0")
     assert "cyclopts" in modules
     assert [name for name in _HEAVY if name in modules] == []
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_the_help_of_a_command_imports_no_heavy_modules(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is that of a process with all modules."""
+    words = [*name.split(), "--help"]
+    monkeypatch.setenv("COLUMNS", "80")
+    code = (
+        "import sys; from tidewheel.streams.cli.app import main; "
+        "code = main(); print(code, *sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    shown, _, modules = result.stdout.rstrip("\n").rpartition("\n")
+    third_party = [module for module in _HEAVY if "tidewheel" not in module]
+    needed = {"asyncio", "markdown_it", "rich.markdown"}  # the text itself, and `run`'s annotations
+    assert [m for m in third_party if m in modules.split() and m not in needed] == []
+    assert main(words) == ExitCode.OK
+    assert shown.split() == capsys.readouterr().out.split()
 
 
 def _commands() -> Iterator[tuple[str, _Command]]:
