@@ -66,8 +66,6 @@ UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
 #: Seconds between two looks at the number of processed records.
 _COUNT_S: Final = 0.1
-#: Least time to ask for the ends of the output topics.
-_LOOK_UP_S: Final = 1.0
 #: Time for the group to let a drained worker leave.
 _RELEASE_S: Final = 3.0
 #: Time to close after the drain, slightly less than the supervisor waits before it kills.
@@ -383,22 +381,18 @@ class KafkaStreams:
         """
         if count is not None and (type(count) is not int or count < 1):
             raise StreamsError(f"run: count={count!r}; give a number of input records, 1 or more")
-        until_s = math.inf
+        limit_s = math.inf
         if timeout is not None:
-            timeout_s = to_ms(timeout, "run: timeout", error=StreamsError) / 1000
-            until_s = self._application.clock.monotonic_s() + timeout_s
+            limit_s = to_ms(timeout, "run: timeout", error=StreamsError) / 1000
+        until_s = self._application.clock.monotonic_s() + limit_s
         check_flag(collect, "collect", "run", error=StreamsError)
         if not collect:
             self._run(count, until_s)
             return None
         clients = make_clients(self._config)
-        outputs = WrittenOutputs(
-            self._application.spec,
-            make_admin=lambda timeout_s: clients.admin(timeout_s=timeout_s),
-            make_source=clients.source,
-        )
-        left_s = until_s - self._application.clock.monotonic_s()
-        outputs.begin(max(left_s, _LOOK_UP_S))
+        spec, make_admin = self._application.spec, clients.admin
+        outputs = WrittenOutputs(spec, make_admin=make_admin, make_source=clients.source)
+        outputs.begin(limit_s)
         self._run(count, until_s)
         return outputs.read()
 

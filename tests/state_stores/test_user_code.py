@@ -94,7 +94,9 @@ def test_a_program_that_is_installed_as_a_package_is_user_code(
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
 def test_each_folder_of_installed_libraries_is_no_user_code(folder: str) -> None:
-    inner = compiled(f"/home/a/lib/{folder}/http9.py", "def inner():\n    raise OSError\n")["inner"]
+    inner = compiled(f"/opt/python/lib/{folder}/http9.py", "def inner():\n    raise OSError\n")[
+        "inner"
+    ]
     error = raised_by(caller("/app/shop.py", inner, "ask"))
     assert user_code.place_of(error) == "in ask() (/app/shop.py:2)"
 

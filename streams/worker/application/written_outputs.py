@@ -22,6 +22,8 @@ _POLL_RECORDS: Final = 10_000
 _POLL_S: Final = 0.1
 #: Seconds without an answer, or without progress, after which reading fails.
 _PATIENCE_S: Final = 30.0
+#: Least time to ask for the ends of the output topics.
+_LOOK_UP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class WrittenOutputs:
         self,
         spec: TopologySpec,
         *,
-        make_admin: Callable[[float], Admin],
+        make_admin: Callable[..., Admin],
         make_source: Callable[[], RecordSource],
     ) -> None:
         sinks = [
@@ -69,13 +71,13 @@ class WrittenOutputs:
                     "outputs of %s are not collected: a function chooses their topics", sink.name
                 )
         self._make_source = make_source
-        #: Opens an admin client with a timeout in seconds.
+        #: Opens an admin client with `timeout_s`.
         self._make_admin = make_admin
         self._starts: Mapping[TopicPartition, int] = {}
 
     def begin(self, timeout_s: float = _PATIENCE_S) -> None:
         """Store the ends of the topics; raise `UnansweredError` if no broker sends them in time."""
-        self._starts = self._ends(min(timeout_s, _PATIENCE_S))
+        self._starts = self._ends(min(max(timeout_s, _LOOK_UP_S), _PATIENCE_S))
 
     def read(self) -> RecordTable[OutputRecord]:
         """Return the committed records since `begin`, by topic, partition and offset.
@@ -139,7 +141,7 @@ class WrittenOutputs:
             )
 
     def _ends(self, timeout_s: float) -> dict[TopicPartition, int]:
-        with closing(self._make_admin(timeout_s)) as admin:
+        with closing(self._make_admin(timeout_s=timeout_s)) as admin:
             topics = admin.list_topics()
             partitions = [
                 TopicPartition(topic, number)
