@@ -9,7 +9,7 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time
-.PHONY: help env demo test faults soak simulate mutants check lint format types imports duplicates docs repository bench map lock clean
+.PHONY: help env demo test faults soak simulate mutants check lint format types imports duplicates docs repository dist matrix bench map lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +34,7 @@ simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and
 mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## break guarded places in copies of the code, and see a test fail for each
 	$(PYTHON) -m tests.faults.mutants $(ARGS)
 
-check: lint types imports duplicates docs repository ## all checks that need no Kafka
+check: lint types imports duplicates docs repository dist ## all checks that need no Kafka
 
 lint: $(VENV)/.check ## check style and format of the code
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -56,6 +56,12 @@ docs: $(VENV)/.check $(VENV)/.spark ## run every example in docstrings, README a
 
 repository: $(VENV)/.check ## check requirements, forbidden texts and installed packages
 	$(PYTHON) -m checks.requirements_table && $(PYTHON) -m checks.forbidden_text && $(PYTHON) -m pip check
+
+dist: $(VENV)/.check ## build the wheel and the sdist into dist/, and check both
+	$(PYTHON) -m checks.release.distribution
+
+matrix: $(VENV)/.check ## try the built wheel in a clean environment of each Python that is here (make matrix ARGS="--only 3.12")
+	$(PYTHON) -m checks.release.matrix $(ARGS)
 
 bench: $(VENV)/.test $(VENV)/.broker ## measure throughput in ten minutes (make bench ARGS="latency --quick")
 	$(PYTHON) -m benchmarks $(or $(ARGS),throughput --quick)
@@ -84,7 +90,7 @@ $(VENV)/.test: constraints.txt | $(VENV)/.run
 	$(PYTHON) -m checks.install test arrow avro files http iceberg jsonschema opentelemetry postgres protobuf web && touch $@
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
-	$(PYTHON) -m checks.install check && touch $@
+	$(PYTHON) -m checks.install check release && touch $@
 
 $(VENV)/.spark: constraints.txt | $(VENV)/.run
 	$(PYTHON) -m checks.install spark && touch $@

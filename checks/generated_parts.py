@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from checks.release.address import report_addresses
 from checks.reliability_page import faults_table, figures_table, soaks_table
 from checks.repository_files import ROOT
 from tidewheel import RocksDBOptions, StreamsConfig
@@ -145,6 +146,7 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "exit-codes": ("docs/running.md", markdown_table),
     "faults": ("docs/reliability.md", faults_table),
     "figures": ("docs/reliability.md", figures_table),
+    "report-addresses": ("SECURITY.md", report_addresses),
     "soaks": ("docs/reliability.md", soaks_table),
 }
 

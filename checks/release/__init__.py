@@ -1,0 +1,1 @@
+"""Checks of the built wheel and source archive."""
