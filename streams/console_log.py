@@ -180,6 +180,14 @@ def configured_format() -> LogFormat | None:
     return None
 
 
+def forward_logs(level: LogLevel, handler: logging.Handler, levels: Mapping[str, LogLevel]) -> None:
+    """Send all log records to a handler; the levels are those of `configure_logging`."""
+    logging.basicConfig(level=max(logging.WARNING, _number(level)), handlers=[handler], force=True)
+    logging.getLogger(_OURS).setLevel(_number(level))
+    for name, other in levels.items():
+        logging.getLogger(name).setLevel(_number(other))
+
+
 def show_slot(slot: int) -> None:
     """Show another slot on the lines of this process."""
     for handler in logging.getLogger().handlers:

@@ -5,7 +5,6 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tidewheel.streams.config import StreamsConfig
@@ -22,6 +21,7 @@ from tidewheel.streams.group.key_metadata import (
 )
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.topology import Topology, checked_topology
+from tidewheel.streams.worker.application import departing
 from tidewheel.streams.worker.application.application import Application, SystemClock, Telemetry
 from tidewheel.streams.worker.application.application_state import (
     ENDED,
@@ -66,8 +66,6 @@ UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
 #: Seconds between two looks at the number of processed records.
 _COUNT_S: Final = 0.1
-#: Time for the group to let a drained worker leave.
-_RELEASE_S: Final = 3.0
 #: Time to close after the drain, slightly less than the supervisor waits before it kills.
 _CLOSE_MS: Final = 4_500
 
@@ -137,6 +135,8 @@ class KafkaStreams:
         self._ended: StreamThread | None = None
         self._started = 0
         self._error: BaseException | None = None
+        #: Time at which a close without a broker gives up its last commit; None: brokers answer.
+        self._gives_up_s: float | None = None
         self._closer: threading.Thread | None = None
         self._group_directory: GroupDirectory | None = None
         telemetry = self._application.telemetry
@@ -255,8 +255,10 @@ class KafkaStreams:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
             if self.state in ENDED:
                 raise StreamsError("KafkaStreams was closed before; make a new one to run")
-            self._start_http_server()  # its address is part of the worker's entry in the group
             thread = self._new_thread(self._options.slot)
+            self._start_http_server(
+                thread
+            )  # its address is part of the worker's entry in the group
         enable_loggers()
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
@@ -267,10 +269,12 @@ class KafkaStreams:
             goes_on = self._hooks.start(self._state.stopping.is_set)
         except BaseException as error:
             thread.error = error
+            thread.release_slot()
             self.on_end(thread)
             self.close()
             raise
         if not goes_on:
+            thread.release_slot()
             self.on_end(thread)
             return
         self._freed_memory.start()
@@ -283,12 +287,18 @@ class KafkaStreams:
 
         return make_telemetry(self._config.application_id)
 
-    def _start_http_server(self) -> None:
+    def _start_http_server(self, thread: StreamThread) -> None:
         if self._config.http_port is None:
             return
         from tidewheel.streams.web.serving import serve_view  # noqa: PLC0415 - needs the extra
 
-        self._http_server = serve_view(self.view)
+        # A restarted worker takes its slot again, and so its port.
+        slot = thread.claim_slot().slot
+        try:
+            self._http_server = serve_view(self.view, slot)
+        except BaseException:
+            thread.release_slot()
+            raise
 
     @property
     def http_url(self) -> str | None:
@@ -398,7 +408,7 @@ class KafkaStreams:
 
     def _run(self, count: int | None, until_s: float) -> None:
         self._is_in_run = True
-        previous = self._install_signal_handlers()
+        previous = departing.handle_first_signal(self._state.ask_to_stop)
         try:
             self.start()
             self._wait(count, until_s)
@@ -639,7 +649,7 @@ class KafkaStreams:
             thread = staying[-1]
             thread.depart(Departure(drain_ms=drain_ms))
             inside = any(thread.is_current for thread in self._threads)
-        waits = (drain_ms / 1000 + _RELEASE_S, _CLOSE_MS / 1000)
+        waits = (drain_ms / 1000 + departing.RELEASE_S, _CLOSE_MS / 1000)
         if inside:
             threading.Thread(target=thread.wait_for_end, args=waits, daemon=True).start()
         elif not thread.wait_for_end(*waits):
@@ -666,6 +676,7 @@ class KafkaStreams:
 
     def on_running(self) -> None:
         """Set state RUNNING if all worker threads run, else REBALANCING."""
+        enable_loggers()  # the program may have called `dictConfig` since the start
         while True:
             running = self._all_run()
             self._state.move_to(
@@ -734,6 +745,8 @@ class KafkaStreams:
         until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
         while closer.is_alive() and (left_s := until_s - clock.monotonic_s()) > 0:
             closer.join(min(left_s, SIGNALS_S))
+            if self._gives_up_s is not None:
+                until_s = min(until_s, self._gives_up_s)
         return not closer.is_alive()
 
     def _start_closing(self, departure: Departure) -> threading.Thread:
@@ -750,11 +763,8 @@ class KafkaStreams:
             threads = list(self._threads)
         for thread in threads:
             thread.depart(departure)
-        clock = self._application.clock
-        deadline_s = clock.monotonic_s() + departure.drain_ms / 1000 + _RELEASE_S
-        for thread in threads:
-            if not thread.join(max(deadline_s - clock.monotonic_s(), 0.0)):
-                thread.stop()
+        if not departing.stop_workers(threads, departure.drain_ms, self._config):
+            self._gives_up_s = self._application.clock.monotonic_s() + _CLOSE_MS / 1000
         for thread in threads:
             thread.join(None)
         self._hooks.stop()
@@ -782,18 +792,3 @@ class KafkaStreams:
     def _standby_updated(self, event: StandbyUpdateEvent) -> None:
         if self._standby_listener is not None:
             self._standby_listener(event)
-
-    def _install_signal_handlers(self) -> dict[int, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-        previous: dict[int, Any] = {}
-
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            self._state.ask_to_stop()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-        previous.update(
-            {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        )
-        return previous

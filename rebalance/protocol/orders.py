@@ -89,6 +89,19 @@ class EndApplication(Order, frozen=True, kw_only=True, tag="shutdown"):
     reason: str
 
 
+class LogLine(Order, frozen=True, kw_only=True, tag="log"):
+    """A log line of the watchdog, for the logging of the worker's program.
+
+    Attributes:
+        name: The logger's.
+        level: A number of `logging`.
+    """
+
+    name: str
+    level: int
+    text: str
+
+
 AnyOrder = (
     Welcome
     | RunTask
@@ -100,6 +113,7 @@ AnyOrder = (
     | EndIncarnation
     | MayClose
     | EndApplication
+    | LogLine
 )
 
 

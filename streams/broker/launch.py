@@ -33,6 +33,8 @@ HOST = "127.0.0.1"
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20
+#: Characters of a log line in a report of a slow start.
+_SHOWN_MAX = 120
 #: Seconds between two log lines about a broker that starts slowly.
 _REPORT_SECONDS = 15.0
 _ACTIVE = "Performing controller activation"
@@ -274,7 +276,7 @@ class Launch:
                 raise self._died(process.exit_code, address, files)
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
-                last = "".join(files.last_log_lines(1)) or "it has logged nothing yet"
+                last = "".join(files.last_log_lines(1))[:_SHOWN_MAX] or "it has logged nothing yet"
                 _logger.warning("waiting for %.0f s until Kafka answers: %s", now - began, last)
             yield now
             time.sleep(_POLL_SECONDS)

@@ -3,21 +3,30 @@
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.processes.user_program import Program, effective_config, load_program, named
+from tidewheel.streams.processes.user_program import (
+    Program,
+    effective_config,
+    load_program,
+    named,
+    topology_setting,
+)
 
 
 def application_of(
-    target: str | None, settings: SettingsOptions
+    target: str | None, settings: SettingsOptions, *, whole: bool = False
 ) -> tuple[StreamsConfig, Program | None]:
     """Return an application's settings, and its program if `target` names one.
 
     Args:
         target: MODULE:TOPOLOGY, an application's id, or None: the settings must name it.
+        whole: Without a target, load the program that the setting `topology` names, if there is one.
 
     Raises:
         ConfigError: No application is named, or two different ones.
     """
     overrides, file = settings.overrides(), settings.config_file()
+    if target is None and whole:
+        target = topology_setting(overrides, file)
     if target is None:
         if not named({}, overrides, file):
             raise ConfigError(

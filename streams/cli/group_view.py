@@ -20,25 +20,31 @@ _UNKNOWN: Final = "-"
 _STALE: Final = "dim"
 _BAR: Final = 10
 _LEADER_WIDTH: Final = 40
+_SHORTEST_ID: Final = 8
+
+
+def _number(task: MemberTask) -> tuple[int, ...]:
+    return tuple(map(int, task.task.split("_")))
 
 
 def _urgency(task: MemberTask) -> tuple[Any, ...]:
-    return task.phase == TaskPhase.RUNNING.value and not task.target, -(task.lag or 0), task.task
+    is_settled = task.phase == TaskPhase.RUNNING.value and not task.target
+    return is_settled, -(task.lag or 0), _number(task)
 
 
 #: Orders of tasks, by name; the first puts moving tasks first, then those with most lag.
 SORTS: Final[Mapping[str, Callable[[MemberTask], tuple[Any, ...]]]] = {
     "urgency": _urgency,
-    "task": lambda task: tuple(map(int, task.task.split("_"))),
-    "lag": lambda task: (-(task.lag or 0), task.task),
-    "records/s": lambda task: (-(task.rate or 0.0), task.task),
-    "owner": lambda task: (task.member_name or task.member, task.task),
+    "task": _number,
+    "lag": lambda task: (-(task.lag or 0), _number(task)),
+    "records/s": lambda task: (-(task.rate or 0.0), _number(task)),
+    "owner": lambda task: (task.member_name or task.member, _number(task)),
 }
 
 
 def head_lines(status: GroupStatus, width: int) -> list[Text]:
     """Return the group's phase and leader."""
-    lines = [_headline(status), *_leader_lines(status)]
+    lines = [_headline(status, width), *_leader_lines(status)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -132,15 +138,16 @@ def _live(status: GroupStatus) -> list[MemberStatus]:
     return [member for member in status.members if member.phase != MemberPhase.GONE]
 
 
-def _headline(status: GroupStatus) -> Text:
+def _headline(status: GroupStatus, width: int) -> Text:
     alarms = len(status.alarms)
-    return Text.assemble(
-        (status.application_id, "bold"),
+    facts = Text.assemble(
         "  ",
         (status.phase, _PHASE_STYLES.get(status.phase, "bold yellow")),
         f"  {_counted(len(_live(status)), 'member')}, {_counted(len(status.tasks), 'task')}",
         (f", {_counted(alarms, 'alarm')}", "red") if alarms else "",
     )
+    name = shortened(status.application_id, max(width - facts.cell_len, _SHORTEST_ID))
+    return Text.assemble((name, "bold"), facts)
 
 
 def _leader_lines(status: GroupStatus) -> list[Text]:

@@ -45,10 +45,14 @@ def shortened(text: str, width: int) -> str:
 
     >>> shortened("order-totals-7d9c6b5f4-abcde/0 (7e65c5)", 24)
     'order-total…e/0 (7e65c5)'
+    >>> shortened("order-totals-7d9c6b5f4-abcde/0 (7e65c5) *", 18)
+    'orde…/0 (7e65c5) *'
     """
     if cell_len(text) <= width:
         return text
-    tail = width // 2
+    # A member's slot and id stay whole: host names of one kind differ little.
+    slot = len(text) - text.rfind("/") if "/" in text else 0
+    tail = min(max(width // 2, slot), max(width - _SHORTEST // 2, width // 2))
     return f"{text[: width - tail - 1]}{_CUT}{text[-tail:]}"
 
 

@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure_logging(
         start.log_level,
         start.log_format,
-        slot=start.slot if start.workers > 1 else None,
+        slot=start.slot if start.workers > 1 and not start.next_free else None,
         levels=start.log_levels,
     )
     try:
@@ -159,8 +159,9 @@ def main(arguments: list[str] | None = None) -> int:
         # A schema registry's error needs no traceback: its message names the cause.
         is_registry = isinstance(error, SchemaRegistryError)
         is_unexpected = exit_code_of(error) is ExitCode.FAILED and not is_registry
-        if error.__cause__ is not None or is_unexpected:
-            _log.error("the program could not be loaded", exc_info=log_trace(error))
+        trace = log_trace(error)
+        if is_unexpected or (error.__cause__ is not None and trace):
+            _log.error("the program could not be loaded", exc_info=trace)
         return _crashed(link, error)
     starting = _Starting(app, link)
     _serve(app, link, start, drain_timeout_ms, starting)
@@ -215,6 +216,7 @@ def _prepare(
         slot=start.slot,
         next_free=start.next_free,
         on_slot=partial(_report_slot, link, start),
+        known_error=start.known_error,
         workers=start.workers,
         fixed=start.fixed,
         tasks=None if start.tasks is None else tuple(map(TaskId.parse, start.tasks)),
@@ -278,7 +280,10 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
 
 def _late(link: SupervisorLink) -> int:
     code = ExitCode.NOT_STOPPED_IN_TIME
-    late = "the worker did not stop within drain_timeout_ms; committed work is safe"
+    late = (
+        "the worker did not stop within drain_timeout_ms, or no broker answered its last commit; committed work is safe, "
+        "and the next owners process later records again"
+    )
     link.queue(WorkerCrashed(message=late, exit_code=code))
     link.flush()
     return code

@@ -327,7 +327,7 @@ class StreamsConfig(BaseModel, frozen=True):
 
     http_port: types.OptionalPort = None
     """Port of the HTTP server with metrics, health, state and interactive queries; 0 selects a free
-    one, and worker n of `tidewheel run --workers N` adds n. None: no server. It needs
+    one, and the worker of slot n adds n. None: no server. It needs
     `tidewheel[web]`."""
 
     http_host: types.Host = "127.0.0.1"

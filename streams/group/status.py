@@ -229,7 +229,7 @@ def group_status(
             for task, copies in sorted(group.step.standbys.items())
             for copy in copies
         ),
-        waiting=tuple(map(str, sorted(group.step.parked))),
+        waiting=tuple(map(str, sorted(group.step.parked))) if group.live() else (),
         key_ranges=(
             None
             if around.progress is None
@@ -285,7 +285,8 @@ class _StatusView:
     def active(self, task: TaskId) -> MemberTask:
         state = self.group.states.get(task)
         since = self.log.task_since.get(task)
-        target = self.group.target.owners.get(task)
+        # Nothing moves while no member lives; the last target has no meaning for readers then.
+        target = self.group.target.owners.get(task) if self.group.live() else None
         member = "" if state is None else state.member or ""
         incarnation = "" if state is None else state.owner or ""
         at_ms, status = self._status(task, TaskRole.ACTIVE, incarnation)

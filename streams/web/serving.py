@@ -30,10 +30,10 @@ def check_extra(what: str) -> None:
         raise ConfigError(f"{what} needs {', '.join(missing)}: pip install 'tidewheel[web]'")
 
 
-def serve_view(view: ProcessView) -> "HttpServer":
+def serve_view(view: ProcessView, slot: int = 0) -> "HttpServer":
     """Listen on `http_host` and `http_port`, announce the address, and serve.
 
-    Worker n of `tidewheel run --workers N` adds n to the port.
+    The worker of slot n adds n to the port.
 
     Raises:
         ConfigError: A package, the address or the token is missing, or the port is taken.
@@ -44,11 +44,10 @@ def serve_view(view: ProcessView) -> "HttpServer":
 
     config = view.config
     token = http_token(config)
-    offset = view.application.options.slot or 0
-    address = _address(config, offset, with_token=token is not None)
+    address = _address(config, slot, with_token=token is not None)
     listening = _listen(address)
     port: int = listening.getsockname()[1]
-    view.application.announced.endpoint = str(_announced(config, address, port, offset))
+    view.application.announced.endpoint = str(_announced(config, address, port, slot))
     names = (config.http_host, *_own_names(config))
     server = HttpServer(
         worker_app(view, token=token, names=names, is_announced=True),

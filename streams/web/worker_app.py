@@ -20,6 +20,7 @@ from tidewheel.streams.worker.process_view import ProcessView
 
 #: Paths without a token: they show nothing but the state.
 _OPEN: Final = ("/healthz", "/readyz")
+_PATHS: Final = ("/metrics", "/healthz", "/readyz", "/state", "/stores", "/openapi.json")
 #: States in which a restart of the process is no help.
 _ALIVE: Final = frozenset(KafkaStreamsState) - {
     KafkaStreamsState.PENDING_ERROR,
@@ -54,6 +55,7 @@ def worker_app(
 
     app = Starlette(
         routes=[
+            Route("/", answers.index),
             Route("/metrics", answers.metrics),
             Route("/healthz", answers.health),
             Route("/readyz", answers.ready),
@@ -79,6 +81,10 @@ def worker_app(
 class _Answers:
     def __init__(self, view: ProcessView) -> None:
         self._view = view
+
+    async def index(self, _: Request) -> Response:
+        """Name the other paths."""
+        return json_response({"paths": _PATHS})
 
     async def metrics(self, _: Request) -> Response:
         """Return the figures; in a thread, because RocksDB's take some ms with many tasks."""

@@ -349,13 +349,8 @@ class WorkerLife:
             self.membership.send(WorkerClosed())
         else:
             join = hello.join
-            _log.info(
-                "%s, process %d: member %s, incarnation %s",
-                display_name(join),
-                join.pid,
-                join.member,
-                join.incarnation,
-            )
+            _log.info("%s, process %d: joined the group", display_name(join), join.pid)
+            _log.debug("member %s, incarnation %s", join.member, join.incarnation)
         return transactional_id
 
     def _opener(

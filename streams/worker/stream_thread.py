@@ -5,11 +5,13 @@ In a group each life is a new incarnation of the same member. A fenced one rejoi
 
 import logging
 import threading
+from textwrap import shorten
 from typing import Final, Literal, Protocol
 
 from tidewheel.state_stores.errors import DiskFullError
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.state_stores.user_code import cause_text, located, log_trace
+from tidewheel.streams.console_log import enable_loggers
 from tidewheel.streams.errors import ApplicationShutdownError, FencedError
 from tidewheel.streams.gc_tuning import collect_by_batches
 from tidewheel.streams.worker.application.application import Application
@@ -31,6 +33,9 @@ _REJOIN_HEALTHY_S: Final = 60.0
 
 #: Global stores damaged again within this time after a rebuild end the worker.
 _WIPE_AGAIN_S: Final = 60.0
+
+#: Characters of an error that is logged again.
+_KNOWN_MAX: Final = 160
 
 Answer = Literal["replace_thread", "shutdown_client", "shutdown_application"]
 
@@ -154,11 +159,14 @@ class StreamThread:
             if self.error is not None or not life.outdated or self._ending.is_set():
                 break
         self.running = False
-        if self._slot is not None:
-            self._slot.close()
+        self.release_slot()
         self._listener.on_end(self)
 
-    def _claim_slot(self) -> StateDirectory:
+    def release_slot(self) -> None:
+        if self._slot is not None:
+            self._slot.close()
+
+    def claim_slot(self) -> StateDirectory:
         """Return the slot of all lives: between two of them another process could take it."""
         if self._slot is None:
             options = self._application.options
@@ -174,7 +182,7 @@ class StreamThread:
             self.life = life = WorkerLife(
                 self._application,
                 self._watchdog,
-                claim_slot=self._claim_slot,
+                claim_slot=self.claim_slot,
                 alone=self._alone,
                 wipe_globals=self._wipe_globals,
                 paused=self._paused,
@@ -196,6 +204,7 @@ class StreamThread:
 
     def _continues(self, error: BaseException, *, lived_s: float) -> bool:
         """Log the error that ended a life, and wait; return True if another life follows."""
+        enable_loggers()  # the program may have called `dictConfig` since the start
         if isinstance(error, FencedError) and not (self._application.is_fixed or error.final):
             return self._rejoins(error, lived_s)
         if isinstance(error, DiskFullError) and not self._ending.is_set():
@@ -203,7 +212,14 @@ class StreamThread:
             _log.warning("%s; the worker starts again in %.2f s", error, wait_s)
             self._report_running(False)
             return not self._ending.wait(wait_s)
-        _log.error("the worker ended: %s", cause_text(error), exc_info=log_trace(error))
+        known = self._application.options.known_error
+        if known is not None and located(error).startswith(known):
+            _log.error(
+                "the same error ended the worker again: %s",
+                shorten(known, _KNOWN_MAX, placeholder=" …"),
+            )
+        else:
+            _log.error("the worker ended: %s", cause_text(error), exc_info=log_trace(error))
         if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
             _log.warning("wiping the global stores and restoring them from their topics")
             self._wipe_globals = True

@@ -19,6 +19,7 @@ from tidewheel.tasks.kafka.internal_topics import (
     configure_command,
     internal_prefix,
     limits_too_low,
+    missing_output_topics,
     missing_source_topics,
     plan_application,
     with_message_bytes,
@@ -91,7 +92,26 @@ def prepare_topics(
     topics = _source_topics(spec, admin, options, stopped, clock)
     if topics is None:
         return None
+    _find_outputs(spec, admin, options, topics)
     return plan_with_topics(spec, config, admin, topics, topology_hash, options.tasks or ())
+
+
+def _find_outputs(
+    spec: TopologySpec, admin: Admin, options: RunOptions, topics: Mapping[str, int]
+) -> None:
+    """Create missing output topics with `create_topics`, else warn: one may be created later."""
+    missing = sorted(missing_output_topics(spec, topics))
+    if missing and options.create_topics:
+        _log.info("creating output topics: %s", ", ".join(missing))
+        admin.create_topics([NewTopic(name=name, partitions=-1) for name in missing])
+        return
+    for name in missing:
+        _log.warning(
+            "output topic %s does not exist, and the first record for it would end the application; create it: "
+            "tidewheel topics create %s --partitions N, or start with --create-topics",
+            name,
+            name,
+        )
 
 
 def plan_with_topics(

@@ -20,6 +20,7 @@ from tidewheel.tasks.errors import CopartitioningError, InternalTopicError, Miss
 from tidewheel.tasks.kafka.ports import NewTopic
 from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
+    SinkSpec,
     SubtopologySpec,
     TopologySpec,
     node_locations,
@@ -194,6 +195,17 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
         for topic in source.topics
     }
     return (wanted | {store.topic for store in spec.global_stores}).difference(topics)
+
+
+def missing_output_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:
+    """Return output topics that don't exist; those that a function chooses are not known."""
+    wanted = {
+        node.topic
+        for subtopology in spec.subtopologies
+        for node in subtopology.nodes
+        if isinstance(node, SinkSpec) and not node.internal and isinstance(node.topic, str)
+    }
+    return wanted.difference(topics)
 
 
 def is_matched(plan: ApplicationPlan, topic: str) -> bool:

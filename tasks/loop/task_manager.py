@@ -131,6 +131,8 @@ class TaskManager:
         self.tasks: dict[TaskId, Task] = {}
         self.running = running
         self.copies: dict[TaskId, LearnerTask] = {}
+        #: The last error of each task that can't run here, until it runs.
+        self._broken: dict[TaskId, str] = {}
         #: Closed tasks; the updater closes their databases.
         self._leaving: dict[Task, None] = {}
         self._erasures = Erasures(
@@ -296,14 +298,11 @@ class TaskManager:
         )
         grant = self._assigned.owned[task.task_id]
         self.running[task.task_id] = task
+        self._broken.pop(task.task_id, None)
         self._has_run = True
         self._commits.add_task(task, grant.task_epoch, starts, result.topic_ids)
         self._work.add(task, offsets)
-        _log.info(
-            "task %s RUNNING at %s",
-            task.task_id,
-            ", ".join(f"{p}@{o}" for p, o in sorted(offsets.items())),
-        )
+        _log.info("task %s RUNNING at %s", task.task_id, _positions_text(offsets))
         self._report(
             TaskRunning(
                 task=str(task.task_id),
@@ -366,8 +365,17 @@ class TaskManager:
         self._send_broken(task_id, grant.task_epoch, "active", error)
 
     def _send_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
-        _log.error("task %s (%s) can't be had here: %s", task_id, role, error)
         detail = located(error)
+        # The leader tries again and again; the group's alarm shows the error meanwhile.
+        is_known = self._broken.get(task_id) == detail
+        self._broken[task_id] = detail
+        _log.log(
+            logging.DEBUG if is_known else logging.ERROR,
+            "task %s (%s) can't run here: %s",
+            task_id,
+            role,
+            error,
+        )
         self._report(TaskBroken(task=str(task_id), epoch=epoch, role=role, detail=detail))
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -534,6 +542,7 @@ class TaskManager:
         self._assigned.owned.pop(task_id)
         self._assigned.releasing.pop(task_id, None)
         self._assigned.released[task_id] = answer
+        _log.info("task %s released at %s", task_id, _positions_text(input_))
         self._report(answer)
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -643,3 +652,7 @@ def _keyed(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
 
 def _partitions(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
     return {parse_position_key(text): offset for text, offset in offsets.items()}
+
+
+def _positions_text(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{partition}@{offset}" for partition, offset in sorted(offsets.items()))

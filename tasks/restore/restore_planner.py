@@ -275,7 +275,14 @@ class RestorePlanner:
                 follows=grant is None,
                 open_before=complete,
             )
-            _log.info("task %s store %s: restoring from %s: %s", task.task_id, store, start, reason)
+            _log.log(
+                logging.INFO if max(end, about.end) > start else logging.DEBUG,
+                "task %s store %s: restoring from %s: %s",
+                task.task_id,
+                store,
+                start,
+                reason,
+            )
             restores.append(
                 StoreRestore(
                     task=task,

@@ -127,6 +127,26 @@ def test_close_returns_after_its_timeout(stage: Stage, monkeypatch: pytest.Monke
     assert app.close(timeout=30_000)
 
 
+def test_a_drain_without_a_broker_does_not_wait_for_the_group(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
+    monkeypatch.setattr(WorkerLife, "stop", lambda _life: stage.free.set())
+    app = started(stage.app())
+    assert app.drain(timeout=3_600_000)
+    assert app.state is S.NOT_RUNNING
+
+
+def test_a_close_without_a_broker_gives_up_its_last_commit(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
+    monkeypatch.setattr(WorkerLife, "stop", lambda _life: None)
+    app = started(stage.app())
+    assert not app.drain(timeout=3_600_000)
+    assert app.state is S.PENDING_SHUTDOWN
+
+
 def test_L4_the_first_signal_drains_and_the_second_ends_immediately(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

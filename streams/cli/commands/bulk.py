@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import FrameType
 from typing import Annotated, Any, Final
 
@@ -30,17 +30,35 @@ _LINE_S: Final = 2.0
 
 
 def program_of(
-    target: str, settings: SettingsOptions | None, **overrides: Any
+    target: str | None, settings: SettingsOptions | None, **overrides: Any
 ) -> tuple[Topology, StreamsConfig]:
     """Return an application's topology and settings; `overrides` of None are ignored."""
-    config, program = application_of(target, settings or SettingsOptions())
+    config, program = application_of(target, settings or SettingsOptions(), whole=True)
     if program is None:
         raise ConfigError(
-            f"{target!r} names no program; write MODULE:TOPOLOGY, which declares the application's stores"
+            f"{target or config.application_id!r} names no program; write MODULE:TOPOLOGY, which declares the application's stores"
         )
     options = {option: value for option, value in overrides.items() if value is not None}
     config = config.replace(**options) if options else config
     return program.topology(config), config
+
+
+def target_and(names: Sequence[str], *wanted: str) -> tuple[Any, ...]:
+    """Return a program or None, and the other positional words of a command.
+
+    >>> target_and(("app.py:topology", "counts", "oak"), "STORE", "KEY")
+    ('app.py:topology', 'counts', 'oak')
+    >>> target_and(("counts", "oak"), "STORE", "KEY")
+    (None, 'counts', 'oak')
+
+    Raises:
+        ConfigError: There are too few or too many words.
+    """
+    if len(names) not in (len(wanted), len(wanted) + 1):
+        raise ConfigError(
+            f"{len(names)} words are given; write [MODULE:TOPOLOGY] {' '.join(wanted)}"
+        )
+    return (*[None] * (len(wanted) + 1 - len(names)), *names)
 
 
 def names_of(stores: str | None) -> list[str] | None:

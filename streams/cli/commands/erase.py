@@ -15,7 +15,7 @@ from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.bulk.store_view import key_bytes, partition_of_key
 from tidewheel.streams.bulk.stores import BulkStore
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
-from tidewheel.streams.cli.commands.bulk import Flag, program_of
+from tidewheel.streams.cli.commands.bulk import Flag, program_of, target_and
 from tidewheel.streams.cli.group_access import GroupAccess, access_to
 from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.config import StreamsConfig
@@ -32,11 +32,7 @@ _REPEAT_S: Final = 1.0
 
 
 def delete(
-    target: str,
-    store: str,
-    key: str,
-    /,
-    *,
+    *names: str,
     partition: int | None = None,
     everywhere: Flag = False,
     execute: Flag = False,
@@ -54,9 +50,8 @@ def delete(
     store, it can't delete keys, or KEY does not fit its serde.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
-        store: The store.
-        key: The key: text, or JSON such as 7 or {"id": 7}.
+        names: [MODULE:TOPOLOGY] STORE KEY. The key is text, or JSON such as 7 or {"id": 7}; without
+            a program, the setting topology names it.
         partition: The key's partition, for keys that your own partitioner has placed.
         everywhere: Delete it in all partitions, one after the other: for stores of processors whose
             keys are not the records' keys.
@@ -68,6 +63,7 @@ def delete(
     timeout_ms = parse_timeout_ms(timeout, 1, ": give how long to wait, such as 30s")
     if everywhere and partition is not None:
         raise ConfigError("--everywhere and --partition contradict each other; give one of them")
+    target, store, key = target_and(names, "STORE", "KEY")
     topology, config = program_of(target, settings)
     as_json = json
     with access_to(config) as access:

@@ -63,7 +63,7 @@ def history(
 
 
 def recover(
-    target: str,
+    target: str | None = None,
     /,
     *,
     execute: _Flag = False,
@@ -84,16 +84,16 @@ def recover(
     Exit codes: 0 done, or nothing to do; 9 refused, because live members send messages.
 
     Args:
-        target: The application's MODULE:TOPOLOGY, the source of its tasks; the group waits for
-            members of this program.
+        target: The application's MODULE:TOPOLOGY, the source of its tasks (default: the setting
+            topology); the group waits for members of this program.
         execute: Execute the plan.
         json: Print one JSON object instead of text.
         settings: Settings.
     """
-    config, program = application_of(target, settings or SettingsOptions())
+    config, program = application_of(target, settings or SettingsOptions(), whole=True)
     if program is None:
         raise ConfigError(
-            f"{target!r} names no program; recovery needs MODULE:TOPOLOGY, such as app.py:topology, to know the tasks"
+            f"{target or config.application_id!r} names no program; recovery needs MODULE:TOPOLOGY, such as app.py:topology, to know the tasks"
         )
     topology = program.topology(config)
     with access_to(config) as access:

@@ -29,7 +29,7 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def reset(
-    target: str,
+    target: str | None = None,
     /,
     *,
     execute: _Flag = False,
@@ -44,7 +44,8 @@ def reset(
     topics are not changed. Local state on other machines must be reset there.
 
     Args:
-        target: The application's id, or its MODULE:TOPOLOGY, which names its topics exactly.
+        target: The application's id, or its MODULE:TOPOLOGY, which names its topics exactly;
+            default: the setting topology.
         execute: Execute the plan.
         force: Reset even while workers with a fixed assignment (run --tasks, --fixed-assignment)
             are alive; they end with FencedError.
@@ -98,8 +99,8 @@ def _moment_ms(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig, ResetScope]:
-    config, program = application_of(target, settings)
+def _application(target: str | None, settings: SettingsOptions) -> tuple[StreamsConfig, ResetScope]:
+    config, program = application_of(target, settings, whole=True)
     if program is None:
         return config, scope_of(config.application_id)
     return config, scope_of(config.application_id, program.topology(config), config)

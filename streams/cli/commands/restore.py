@@ -9,7 +9,7 @@ from tidewheel.streams.exit_codes import ExitCode
 
 
 def restore(
-    target: str,
+    target: str | None = None,
     /,
     *,
     stores: str | None = None,
@@ -26,7 +26,7 @@ def restore(
     themselves.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
+        target: MODULE:TOPOLOGY, such as app.py:topology; default: the setting topology.
         stores: Only these stores, with commas between; default: all on disk with a changelog.
         workers: Number of workers that will run here; tasks are distributed among them.
         master: Spark master; default: this machine.

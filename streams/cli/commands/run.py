@@ -54,13 +54,14 @@ def run(
             no other host runs the application.
         tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
-        create_topics: Create missing source topics.
+        create_topics: Create missing source and output topics, with the cluster's default number
+            of partitions.
         accept_offsets: Start even if another tool has changed the committed offsets, or they are
             gone.
         restart: Restart crashed workers, and wait for brokers without a limit. Otherwise the first crash ends the command with the exit
             code of its cause.
-        http: [HOST:]PORT for metrics, health, state and queries (`http_host`, `http_port`); worker
-            n adds n to the port. Needs the extra `web`; a host that others reach needs `http_token`.
+        http: [HOST:]PORT for metrics, health, state and queries (`http_host`, `http_port`); the
+            worker of slot n adds n to the port. Needs the extra `web`; a host that others reach needs `http_token`.
         log_level: Lowest level to log, of Tidewheel and of the program: debug, info, warning or
             error. Other loggers stay at warning; NAME=LEVEL sets the level of one. Repeatable.
         log_format: text or json; default: text on a terminal, JSON lines elsewhere.

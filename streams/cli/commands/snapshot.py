@@ -9,7 +9,7 @@ from tidewheel.streams.exit_codes import ExitCode
 
 
 def snapshot(
-    target: str,
+    target: str | None = None,
     /,
     *,
     stores: str | None = None,
@@ -26,7 +26,7 @@ def snapshot(
     again: workers ignore an incomplete snapshot.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
+        target: MODULE:TOPOLOGY, such as app.py:topology; default: the setting topology.
         stores: Only these stores, with commas between; default: all with a changelog.
         to: A directory, or a URL for fsspec; default: the setting snapshot_location.
         full: Read the changelogs from their start and ignore earlier snapshots.

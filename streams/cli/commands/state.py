@@ -9,19 +9,25 @@ from tidewheel.streams.bulk.store_view import StoreSummary, key_bytes, partition
 from tidewheel.streams.bulk.verify import VerifyReport
 from tidewheel.streams.bulk.verify import verify as verify_state
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.commands.bulk import (
+    Flag,
+    names_of,
+    program_of,
+    shown_progress,
+    target_and,
+)
 from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
 
 def list_stores(
-    target: str, /, *, json: Flag = False, settings: SettingsOptions | None = None
+    target: str | None = None, /, *, json: Flag = False, settings: SettingsOptions | None = None
 ) -> int:
     """List an application's stores: kind, changelog, newest snapshot.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
+        target: MODULE:TOPOLOGY, such as app.py:topology; default: the setting topology.
         json: Print JSON lines instead of text.
         settings: Settings.
     """
@@ -59,11 +65,7 @@ def _summary(summary: StoreSummary) -> dict[str, Any]:
 
 
 def get(
-    target: str,
-    store: str,
-    key: str,
-    /,
-    *,
+    *names: str,
     partition: int | None = None,
     json: Flag = False,
     settings: SettingsOptions | None = None,
@@ -74,13 +76,13 @@ def get(
     asked.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
-        store: The store.
-        key: The key: text, or JSON such as 7 or {"id": 7}.
+        names: [MODULE:TOPOLOGY] STORE KEY. The key is text, or JSON such as 7 or {"id": 7}; without
+            a program, the setting topology names it.
         partition: The key's partition, for keys that your own partitioner has placed.
         json: Print JSON lines instead of text.
         settings: Settings.
     """
+    target, store, key = target_and(names, "STORE", "KEY")
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
         bulk_store = view.store(store)
@@ -95,10 +97,7 @@ def get(
 
 
 def scan(
-    target: str,
-    store: str,
-    /,
-    *,
+    *names: str,
     partition: int | None = None,
     limit: int = 20,
     json: Flag = False,
@@ -107,8 +106,7 @@ def scan(
     """Show rows of a store, ordered by key within each partition.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
-        store: The store.
+        names: [MODULE:TOPOLOGY] STORE; without a program, the setting topology names it.
         partition: Only this partition; default: one after the other.
         limit: Maximum number of rows.
         json: Print JSON lines instead of text.
@@ -116,6 +114,7 @@ def scan(
     """
     if limit < 1:
         raise ConfigError(f"--limit {limit}: give 1 or more")
+    target, store = target_and(names, "STORE")
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
         bulk_store = view.store(store)
@@ -159,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def verify(
-    target: str,
+    target: str | None = None,
     /,
     *,
     stores: str | None = None,
@@ -172,7 +171,7 @@ def verify(
     Exit code 1: a difference, or a broken snapshot. Databases of running workers are skipped.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology.
+        target: MODULE:TOPOLOGY, such as app.py:topology; default: the setting topology.
         stores: Only these stores, with commas between; default: all with a changelog.
         master: Spark master; default: this machine.
         json: Print JSON lines instead of text.

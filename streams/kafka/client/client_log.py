@@ -32,6 +32,15 @@ _AWAY_LINE: Final = re.compile(
     r"(?:^|[ /])(?P<address>[^\s/]+:\d+)(?:/(?P<node>\w+))?: (?:Connect to \S+ failed: )?(?P<reason>.*)$"
 )
 
+#: Kinds of log lines about a coordinator or leader not known yet: the client asks again.
+_ASKS_AGAIN: Final = frozenset({"GETPID", "METADATAUPDATE"})
+
+#: Kinds of log lines about a transaction's requests: the client repeats them, or a call raises.
+_TRANSACTION: Final = frozenset({"ADDOFFSETS", "ADDPARTS", "ENDTXN", "TXNERR", "TXNOFFSETS"})
+
+#: The first four bytes of an answer that is not Kafka's, read as its size.
+_FOREIGN_SIZE: Final = re.compile(r"Invalid response size (-?\d+)")
+
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
 _ENDED_BY_US: Final = "_DESTROY"
 
@@ -79,10 +88,14 @@ class ClientLog:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
             return
         facility = str(parts[0]) if parts else template
-        if facility == "GETPID":  # the coordinator is not known yet; the client asks again
+        if facility in _ASKS_AGAIN:
             level = logging.DEBUG
-        if facility in _CONNECTION and _report_away(str(parts[-1])):
-            return
+        elif facility in _TRANSACTION:
+            level = min(level, logging.WARNING)
+        if facility in _CONNECTION:
+            self.unreachable = _foreign(str(parts[-1])) or self.unreachable
+            if _report_away(str(parts[-1])):
+                return
         self.forward(level, facility, template % parts)
 
     def on_error(self, error: KafkaError) -> None:
@@ -93,6 +106,8 @@ class ClientLog:
             self.unreachable = error.str().partition(" (after ")[0]
         if error.code() == ALL_BROKERS_DOWN or (error.code() in AWAY and _report_away(error.str())):
             return  # each broker has its line
+        if _foreign(error.str()):
+            return  # the same line came before, with the reason
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
         self.forward(level, error.name(), f"{error.str()}{_advice(error)}")
 
@@ -141,11 +156,26 @@ def _report_away(text: str) -> bool:
     address, reason = found["address"], found["reason"].removesuffix(".")
     if _ENDED_BY_US in text:
         return True
+    reason = _foreign(text) or reason
     unreachable.see()
     if away.is_due(address):
         advice = f"; {AWAY_ADVICE}" if found["node"] == "bootstrap" else ""
         _BROKERS.warning("broker %s can't be reached: %s%s", address, reason, advice)
     return True
+
+
+def _foreign(text: str) -> str:
+    """Return the reason if a line tells of an answer that is not Kafka's, else "".
+
+    >>> _foreign("Receive failed: Invalid response size 1213486160 (0..100000000)")
+    'what answers there is not Kafka: it begins with "HTTP"'
+    """
+    found = _FOREIGN_SIZE.search(text)
+    if found is None:
+        return ""
+    begins = (int(found[1]) & 0xFFFF_FFFF).to_bytes(4, "big")
+    shown = begins.decode() if begins.isalnum() else begins.hex()
+    return f'what answers there is not Kafka: it begins with "{shown}"'
 
 
 class TransactionLog(ClientLog):

@@ -80,11 +80,18 @@ class _Slot:
         self.last_report: WorkerStopped | WorkerCrashed | None = None
         self.next_record: NextRecord | None = None
         self.pipe_ended_s: float | None = None
+        #: True once a worker of this place has loaded the program.
+        self.is_ready = False
         self.metrics: Mapping[str, Any] = {}
 
     @property
     def number(self) -> int:
         return self.start.slot
+
+    @property
+    def label(self) -> str:
+        """Return the worker's name in messages: without a number until its slot is known."""
+        return "the worker" if self.start.next_free else f"worker {self.number}"
 
     def leave_running(self, now_s: float) -> None:
         if self.running_since_s is not None:
@@ -171,7 +178,7 @@ class Supervisor:
         self._selector.register(process.reports_fd, selectors.EVENT_READ, slot)
         if process.pid_fd is not None:
             self._selector.register(process.pid_fd, selectors.EVENT_READ, slot)
-        _log.info("worker %d started (process %d)", slot.number, process.pid)
+        _log.info("%s started (process %d)", slot.label, process.pid)
 
     def _watchdog_fd(self) -> int | None:
         """Return the socket by which a new worker reaches the watchdog; replace a dead watchdog."""
@@ -214,6 +221,7 @@ class Supervisor:
         now_s = time.monotonic()
         match report:
             case WorkerReady():
+                slot.is_ready = True
                 if self._drain_ms_override is None:
                     self._drain_timeout_ms = report.drain_timeout_ms
             case SlotTaken():
@@ -254,7 +262,7 @@ class Supervisor:
         self._close(process)
         slot.pipe_ended_s = None
         if code == 0 and (isinstance(slot.last_report, WorkerStopped) or self._is_stopping):
-            _log.info("worker %d stopped", slot.number)
+            _log.info("%s stopped", slot.label)
             return
         crash = _crash_of(slot, code)
         if self._is_stopping:
@@ -262,15 +270,20 @@ class Supervisor:
             return
         slot.history, decision = judge(slot.history, crash, self._restart)
         if isinstance(decision, StopRestarting):
-            self._log_error(f"worker {slot.number} ended for good: {decision.message}")
+            # A program that can't start is no crash of a worker.
+            began = f"{slot.label} ended for good: " if slot.is_ready else ""
+            self._log_error(began + decision.message)
             self._stop(decision.exit_code)
             return
-        slot.start = msgspec.structs.replace(slot.start, careful=crash.silent)
+        known_error = None if crash.silent else crash.message
+        slot.start = msgspec.structs.replace(
+            slot.start, careful=crash.silent, known_error=known_error
+        )
         slot.due_s = time.monotonic() + decision.delay_ms / 1000
         _log.warning(
-            "worker %d ended: %s; starting it again in %.1f s",
-            slot.number,
-            crash.message,
+            "%s ended%s; starting it again in %.1f s",
+            slot.label,
+            f": {crash.message}" if crash.silent else " by the error above",
             decision.delay_ms / 1000,
         )
 
@@ -282,13 +295,13 @@ class Supervisor:
 
     def _fail_while_stopping(self, slot: _Slot, crash: Crash) -> None:
         if crash.message not in self._logged_errors and self._exit_code is not ExitCode.INTERRUPTED:
-            self._log_error(f"worker {slot.number} ended while stopping: {crash.message}")
+            self._log_error(f"{slot.label} ended while stopping: {crash.message}")
         if self._exit_code is ExitCode.OK:
             self._exit_code = crash.exit_code
 
     def _log_error(self, message: str) -> None:
         """Log an error. While stopping, other workers' errors with its text are not logged."""
-        self._logged_errors.add(message.partition(": ")[2])
+        self._logged_errors |= {message, message.partition(": ")[2]}
         _log.error("%s", message)
 
     # -- stopping ----------------------------------------------------------------------------------
@@ -301,7 +314,8 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if not self._is_stopping:
-                _log.info("%s: stopping", signal.Signals(number).name)
+                again = "; Ctrl-C again kills all workers" if number == signal.SIGINT else ""
+                _log.info("%s: stopping%s", signal.Signals(number).name, again)
                 self._stop(ExitCode.OK)
             elif number == signal.SIGINT:
                 _log.warning("SIGINT while stopping: killing all workers; committed work is safe")
@@ -319,10 +333,9 @@ class Supervisor:
     def _enforce_deadline(self) -> None:
         if self._deadline_s is None or time.monotonic() < self._deadline_s or self._is_done():
             return
-        late = [str(slot.number) for slot in self._slots if slot.process is not None]
+        late = [slot.label for slot in self._slots if slot.process is not None]
         _log.error(
-            "worker %s did not stop within %d ms (drain_timeout_ms) and is killed; committed work "
-            "is safe",
+            "%s did not stop within %d ms (drain_timeout_ms) and is killed; committed work is safe",
             ", ".join(late),
             self._drain_timeout_ms,
         )

@@ -25,6 +25,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
         log_levels: Levels of other loggers by name.
         wait_for_brokers: Wait without a limit while no broker can be reached at the start.
         next_free: Take the next free slot if another program holds `slot`, and report `SlotTaken`.
+        known_error: The text of the error that ended the previous process, which has logged it.
     """
 
     target: str
@@ -43,6 +44,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     report_interval_ms: int = 1_000
     careful: bool = False
     next_free: bool = False
+    known_error: str | None = None
     wait_for_brokers: bool = False
 
 

@@ -26,6 +26,7 @@ from tidewheel.rebalance.protocol.orders import (
     LASTING,
     AnyOrder,
     AnyReport,
+    LogLine,
     Welcome,
     decode_order,
     encode_line,
@@ -238,6 +239,9 @@ class WatchdogLink:
                 order = decode_order(line)
             except UNREADABLE as error:
                 _log.error("a message of the watchdog is not an order and is skipped: %s", error)
+                continue
+            if isinstance(order, LogLine):
+                logging.getLogger(order.name).log(order.level, "%s", order.text)
                 continue
             if isinstance(order, Welcome):
                 self._hello = msgspec.structs.replace(self._hello, welcomed=True)

@@ -12,15 +12,22 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
 
 from tidewheel.rebalance.protocol.naming import display_name
+from tidewheel.rebalance.protocol.orders import LogLine
 from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
 from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
-from tidewheel.streams.console_log import UNREACHABLE_LOGGER, LogLevel, configure_logging
+from tidewheel.streams.console_log import (
+    UNREACHABLE_LOGGER,
+    LogLevel,
+    configure_logging,
+    forward_logs,
+)
 from tidewheel.streams.kafka.admin.group_log import KafkaGroupAdmin, KafkaGroupLog
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.processes.child import WakePipe
@@ -125,7 +132,7 @@ class Watchdog:
             if worker.hello is not None and self._runtime is not None and not worker.closed:
                 reason = "its process has ended" if is_dead else "its connection has ended"
                 join = worker.hello.join
-                _log.warning("%s, process %d: %s", display_name(join), join.pid, reason)
+                _log.info("%s, process %d: %s", display_name(join), join.pid, reason)
                 self._runtime.died(worker.incarnation, reason)
             self._close(worker)
 
@@ -133,7 +140,11 @@ class Watchdog:
         if self._runtime is None:
             # The workers report unreachable brokers.
             levels: dict[str, LogLevel] = {UNREACHABLE_LOGGER: "error", **hello.log_levels}
-            configure_logging(hello.log_level, hello.log_format, levels=levels)
+            if hello.log_format is None:
+                # The program has its own logging, with its own handlers.
+                forward_logs(hello.log_level, _ToWorkers(self._workers), levels)
+            else:
+                configure_logging(hello.log_level, hello.log_format, levels=levels)
             # Callbacks of clients (`oauth_cb`) are imported by name.
             sys.path += [path for path in hello.import_path if path not in sys.path]
             self._runtime = make_runtime(hello)
@@ -218,3 +229,17 @@ def make_runtime(hello: Hello) -> GroupRuntime:
         clock=SystemMonotonicClock(),
         was_used=admin.was_used,
     )
+
+
+class _ToWorkers(logging.Handler):
+    """Sends log lines to the first worker that is there; drops them when all are gone."""
+
+    def __init__(self, workers: Sequence[WorkerSocket]) -> None:
+        super().__init__()
+        self._workers = workers
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for worker in list(self._workers)[:1]:
+            worker.order(
+                [LogLine(name=record.name, level=record.levelno, text=self.format(record))]
+            )

@@ -64,6 +64,9 @@ def legal(state: KafkaStreamsState, to: KafkaStreamsState) -> bool:
     return to in _MOVES[state]
 
 
+_MOVING: Final = frozenset({KafkaStreamsState.REBALANCING, KafkaStreamsState.RUNNING})
+
+
 class ApplicationState:
     """State of an application; thread-safe."""
 
@@ -74,6 +77,7 @@ class ApplicationState:
         self.stopping = threading.Event()
         self._unreported: deque[tuple[KafkaStreamsState, KafkaStreamsState]] = deque()
         self._reporting = threading.Lock()
+        self._has_run = False
 
     @property
     def current(self) -> KafkaStreamsState:
@@ -96,7 +100,16 @@ class ApplicationState:
                 self._reporting.release()
 
     def _report(self, state: KafkaStreamsState, old: KafkaStreamsState) -> None:
-        _log.info("state %s -> %s", old.value, state.value, extra={"state": state.value})
+        # After the first start, lines of the tasks tell what moves; the state changes with each.
+        is_move = self._has_run and {old, state} <= _MOVING
+        self._has_run = self._has_run or state is KafkaStreamsState.RUNNING
+        _log.log(
+            logging.DEBUG if is_move else logging.INFO,
+            "state %s -> %s",
+            old.value,
+            state.value,
+            extra={"state": state.value},
+        )
         if self.listener is not None:
             try:
                 self.listener(state, old)

@@ -14,6 +14,7 @@ class RunOptions:
         slot: Numbered part of the state directory; None takes the lowest free one.
         next_free: Take the next free slot if another process holds `slot`.
         on_slot: Called with the number of the slot that the first worker takes.
+        known_error: Text of an error that this worker's last process has logged with its trace.
         workers: Workers of this program. With fixed assignment, slot n runs every task whose index
             modulo this is n.
         fixed: Use no group (as `task_assignor="fixed"`).
@@ -21,7 +22,8 @@ class RunOptions:
         watchdog_fd: Inherited watchdog socket; None starts a watchdog on demand.
         process_id: Name of the host program in its group.
         wait_for_brokers: Wait without a limit while no broker can be reached at the start.
-        create_topics: Create missing source topics with the cluster's default partition count.
+        create_topics: Create missing source and output topics with the cluster's default partition
+            count.
         patience_s: Seconds for each request to a slow cluster; a supervisor starts a worker again
             after the default.
         on_record: Called with (partition, offset) before each record, and (None, -1) after the last;
@@ -34,6 +36,7 @@ class RunOptions:
     slot: int | None = None
     next_free: bool = False
     on_slot: Callable[[int], None] | None = None
+    known_error: str | None = None
     workers: int = 1
     fixed: bool = False
     tasks: tuple[TaskId, ...] | None = None

@@ -61,5 +61,5 @@ class KafkaTopics:
 
 def _missing(topic: str) -> MissingOutputTopicError:
     return MissingOutputTopicError(
-        f"output topic {topic} does not exist; create it (output topics are not created automatically)"
+        f"output topic {topic} does not exist; create it: tidewheel topics create {topic} --partitions N"
     )

@@ -187,7 +187,7 @@ def test_top_scrolls_to_every_line() -> None:
         ("task", lambda one: tuple(map(int, one.task.split("_")))),
         ("lag", lambda one: -(one.lag or 0)),
         ("records/s", lambda one: -(one.rate or 0)),
-        ("owner", lambda one: (one.member_name, one.task)),
+        ("owner", lambda one: (one.member_name, tuple(map(int, one.task.split("_"))))),
     ],
 )
 def test_top_sorts_by_a_key_and_back(sort: str, key: Callable[[MemberTask], object]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from contextlib import closing
 from http.client import HTTPConnection
 from importlib import util
 from pathlib import Path
@@ -43,6 +44,19 @@ def test_a_taken_port_is_an_error_with_the_next_step(tmp_path: Path) -> None:
     assert app.http_url is None
 
 
+def test_two_programs_of_a_machine_share_one_setting(tmp_path: Path) -> None:
+    port = _free_ports(2)
+    first, second = streams(tmp_path, http_port=port), streams(tmp_path, http_port=port)
+    with closing(first), closing(second):
+        first.start()
+        second.start()
+        assert [first.http_url, second.http_url] == [
+            f"http://127.0.0.1:{port}",
+            f"http://127.0.0.1:{port + 1}",
+        ]
+        assert _get(f"http://127.0.0.1:{port}", "/") == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -59,7 +73,7 @@ def test_wrong_settings_are_named(
     monkeypatch.setenv("TIDEWHEEL_TEST_SHORT_TOKEN", "short")
     app = _worker(tmp_path, 1, **{"http_port": 0, **settings})
     with pytest.raises(ConfigError, match=message):
-        serve_view(app.view)
+        serve_view(app.view, 1)
 
 
 @pytest.mark.parametrize("value", ["short", "0123456789 abcdef", 5, "ä" * 20])
@@ -94,7 +108,7 @@ def test_each_worker_has_its_own_port_and_announces_it(
 ) -> None:
     free = _free_ports(3)
     app = _worker(tmp_path, slot, http_port=free, **settings)
-    server = serve_view(app.view)
+    server = serve_view(app.view, slot)
     server.close()
     port = free + port_added
     assert server.url == f"http://127.0.0.1:{port}"

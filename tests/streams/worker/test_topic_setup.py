@@ -68,7 +68,9 @@ class Stage:
         grouped = builder.stream("in", key_serde=STRING, value_serde=STRING).group_by(
             lambda v: v, key_serde=STRING, name="by-value"
         )
-        grouped.count(store=Materialized("counts"))
+        counts = grouped.count(store=Materialized("counts"))
+        if (output := options.pop("output", None)) is not None:
+            counts.to_stream().to(output)
         replication = options.pop("replication_factor", None)
         config = StreamsConfig(
             application_id="app",
@@ -99,6 +101,21 @@ def test_internal_topics_are_created_with_their_partitions_and_configs() -> None
         "app-counts-changelog": (4, -1),
     }
     assert stage.broker.topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
+
+
+def test_a_missing_output_topic_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(**{"in": 2})
+    assert stage.prepare(output="totals") is not None
+    (told,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "tidewheel topics create totals " in told.getMessage()
+    assert "totals" not in stage.broker.topics
+
+
+def test_missing_topics_of_users_are_created_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    assert stage.prepare(output="totals", create_topics=True) is not None
+    assert {"in", "totals"} <= stage.broker.topics.keys()
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
 def test_tasks_that_do_not_exist_are_refused_before_any_topic_is_created() -> None:

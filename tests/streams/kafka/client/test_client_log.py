@@ -55,6 +55,31 @@ def test_doubt_and_failure_are_those_of_the_open_transaction() -> None:
     assert log.doubt == LOST_BROKER
 
 
+@pytest.mark.parametrize("level", [logging.ERROR, logging.WARNING, logging.INFO])
+def test_lines_of_a_transaction_are_no_errors(level: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
+    _write(TransactionLog("t"), level, "ADDOFFSETS", "Failed to add offsets: Local: Timed out")
+    assert [each.levelno for each in caplog.records] == [min(level, logging.WARNING)]
+
+
+@pytest.mark.parametrize(
+    ("begins", "shown"), [(b"HTTP", '"HTTP"'), (bytes([0x15, 3, 1, 0]), '"15030100"')]
+)
+def test_a_port_that_is_not_kafkas_is_unreachable(
+    begins: bytes, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    away.clear()
+    size = int.from_bytes(begins, "big", signed=True)
+    line = f"[thrd:h:80/bootstrap]: h:80/bootstrap: Receive failed: Invalid response size {size} (0..100): increase receive.message.max.bytes"
+    log = ClientLog("admin")
+    _write(log, logging.ERROR, "FAIL", line)
+    log.on_error(KafkaError(KafkaError._BAD_MSG, line))
+    assert shown in log.unreachable
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert "h:80" in told
+    assert shown in told
+
+
 def test_a_repeated_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     log = ClientLog("app-source")

@@ -50,6 +50,14 @@ def test_a_restarted_worker_gets_the_slot_that_it_took(tmp_path: Path) -> None:
     assert (start["slot"], start["next_free"]) == (7, False)
 
 
+def test_a_restarted_worker_knows_the_error_that_was_logged(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    orders = [StartWorker(target=f"echo={seen},record=3")]
+    assert Supervisor(orders, restart=IMPATIENT, command=FAKE_WORKER).run() is not ExitCode.OK
+    start = json.loads(seen.with_suffix(".0").read_text())
+    assert start["known_error"] == "RecordFailedError: bad record"
+
+
 def test_every_worker_gets_its_slot_and_the_settings_through_its_pipe(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     orders = [

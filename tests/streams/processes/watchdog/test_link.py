@@ -1,5 +1,6 @@
 """Worker's end of the connection: orders, reports, replacement of a dead watchdog."""
 
+import logging
 import math
 import os
 import signal
@@ -19,6 +20,7 @@ from tidewheel.rebalance.protocol.orders import (
     CopyReady,
     DropCopy,
     KeepCopy,
+    LogLine,
     TasksSeen,
     WantShutdown,
     Welcome,
@@ -155,6 +157,17 @@ def test_orders_wake_the_worker_and_are_drained_in_order(
     _until(lambda: len(taken.__iadd__(link.receive_orders())) >= 3)
     assert taken == orders
     assert link.receive_orders() == []
+
+
+def test_log_lines_of_the_watchdog_go_to_the_logging_of_the_program(
+    link: WatchdogLink, watchdogs: _Watchdogs, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = LogLine(name="tidewheel.group", level=logging.WARNING, text="100% of a leader")
+    watchdogs.wait_for(1).order(line, DropCopy(task="0_1"))
+    _until(lambda: link.receive_orders() == [DropCopy(task="0_1")])
+    assert [(each.name, each.levelno, each.getMessage()) for each in caplog.records] == [
+        ("tidewheel.group", logging.WARNING, "100% of a leader")
+    ]
 
 
 def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
