@@ -9,7 +9,7 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time
-.PHONY: help env demo test faults soak simulate mutants check lint format types imports duplicates docs repository dist matrix bench map lock clean
+.PHONY: help env demo test faults soak simulate mutants check lint format types imports duplicates docs site repository dist matrix bench map lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ env: $(VENV)/.check $(VENV)/.broker ## install this project, all tools and a Kaf
 demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
 	$(VENV)/bin/tidewheel demo
 
-test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## run all tests, also those with a real Kafka (make test ARGS="-k word")
+test: $(VENV)/.check $(VENV)/.docs $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## run all tests, also those with a real Kafka (make test ARGS="-k word")
 	$(PYTHON) -m checks.run_tests $(ARGS)
 
 faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.postgres ## nightly: survive every fault, and write docs/reliability.md (make faults ARGS="-k disk")
@@ -34,7 +34,7 @@ simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and
 mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## break guarded places in copies of the code, and see a test fail for each
 	$(PYTHON) -m tests.faults.mutants $(ARGS)
 
-check: lint types imports duplicates docs repository dist ## all checks that need no Kafka
+check: lint types imports duplicates docs site repository dist ## all checks that need no Kafka
 
 lint: $(VENV)/.check ## check style and format of the code
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -42,7 +42,7 @@ lint: $(VENV)/.check ## check style and format of the code
 format: $(VENV)/.check ## format the code
 	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .
 
-types: $(VENV)/.check $(VENV)/.spark ## check types: mypy strict and pyright strict
+types: $(VENV)/.check $(VENV)/.docs $(VENV)/.spark ## check types: mypy strict and pyright strict
 	$(VENV)/bin/mypy && for p in . checks/pyright-basic.json; do $(VENV)/bin/pyright --pythonpath $(PYTHON) -p $$p || exit 1; done
 
 imports: $(VENV)/.check ## check the import contracts
@@ -53,6 +53,9 @@ duplicates: $(VENV)/.check ## check for duplicated code
 
 docs: $(VENV)/.check $(VENV)/.spark ## run every example in docstrings, README and docs
 	$(PYTHON) -m pytest --quiet --doctest-modules tidewheel && $(PYTHON) -m checks.markdown_examples
+
+site: $(VENV)/.check $(VENV)/.docs $(VENV)/.spark ## build the documentation site strictly, into build/site
+	$(PYTHON) -m checks.site
 
 repository: $(VENV)/.check ## check requirements, forbidden texts and installed packages
 	$(PYTHON) -m checks.requirements_table && $(PYTHON) -m checks.forbidden_text && $(PYTHON) -m pip check
@@ -91,6 +94,9 @@ $(VENV)/.test: constraints.txt | $(VENV)/.run
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
 	$(PYTHON) -m checks.install check release && touch $@
+
+$(VENV)/.docs: constraints.txt | $(VENV)/.run
+	$(PYTHON) -m checks.install docs && touch $@
 
 $(VENV)/.spark: constraints.txt | $(VENV)/.run
 	$(PYTHON) -m checks.install spark && touch $@

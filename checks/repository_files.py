@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _GENERATED = frozenset({".git", ".venv", "__pycache__", "build", "dist"})
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)$")
-_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+LINK = re.compile(r"(?<!!)\[(?:[^\]\n]|\n(?!\n))*\]\((?P<target>[^)\s]+)\)")
 _COMMENT = re.compile(r"^\s*<!--\s*(?P<text>.*?)\s*-->\s*$")
 
 
@@ -74,7 +74,7 @@ def links(markdown: str) -> list[str]:
             inside = not inside
         elif not inside:
             prose.append(re.sub(r"`[^`]*`", "", line))
-    return [match["target"] for match in _LINK.finditer("\n".join(prose))]
+    return [match["target"] for match in LINK.finditer("\n".join(prose))]
 
 
 def headings(markdown: str) -> set[str]:

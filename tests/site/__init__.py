@@ -1,0 +1,1 @@
+"""The documentation site: its sources, its pages in Chromium, its search."""

@@ -1,0 +1,112 @@
+"""Pages in a real Chromium: widths, colours, requests; the search; links and navigation."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize
+
+from checks.repository_files import ROOT
+from checks.site.building import broken_links
+from tests.streams.dashboard.browser import PATIENCE_S, OpenPage
+
+_VIEWS: Final = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+_PAGES: Final = (
+    "", "getting-started/", "tutorial/", "dsl/", "configuration/", "guides/http/", "guides/sinks/", "performance/",
+    "errors/", "api/streams-and-tables/", "api/stores/", "repository/ARCHITECTURE/",
+)  # fmt: skip
+
+#: Questions of a new user, in words that they would type, and the page that answers each.
+QUESTIONS: Final = {
+    "install tidewheel": "getting-started/",
+    "exactly once": "guarantees/",
+    "exit codes": "running/",
+    "session windows": "dsl/",
+    "dead letter": "errors/",
+    "test without a broker": "testing/",
+    "prometheus metrics": "guides/http/",
+    "write to postgres": "guides/sinks/",
+    "commit_interval_ms": "configuration/",
+    "upgrade": "guides/upgrading/",
+    "delete a person's data": "guides/erasure/",
+    "full disk": "operations/",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), _VIEWS)
+def test_pages_fit_their_width_and_load_nothing_from_elsewhere(
+    chromium: Browser, address: str, width: int, scheme: str
+) -> None:
+    page = _page(chromium, width, scheme)
+    shown = OpenPage(page)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    backgrounds: set[str] = set()
+    for name in _PAGES:
+        page.goto(f"{address}{name}")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert shown.complaints == []
+    assert [url for url in requested if not url.startswith((address, "data:", "blob:"))] == []
+    (background,) = backgrounds
+    light = sum(map(float, re.findall(r"[\d.]+", background)[:3])) / 3
+    assert (light > 200) == (scheme == "light")
+    page.context.close()
+
+
+@pytest.mark.parametrize(("words", "wanted"), QUESTIONS.items(), ids=lambda value: value)
+def test_the_search_finds_answers_to_questions_of_a_new_user(
+    chromium: Browser, address: str, words: str, wanted: str
+) -> None:
+    page = _page(chromium, 1280, "light")
+    page.goto(address)
+    found = _found(page, address, words)
+    assert wanted in found[:3], found
+    page.context.close()
+
+
+def test_a_broken_link_and_a_foreign_script_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<h1 id="here"><a href="b.html#there">b</a><a href="c.html">c</a><a href="#here">a</a>'
+        '<script src="https://example.org/x.js"></script>'
+    )
+    (tmp_path / "b.html").write_text('<a href="a.html#here">a</a>')
+    assert list(broken_links(tmp_path, sorted(tmp_path.glob("*.html")))) == [
+        "a.html: loads https://example.org/x.js from elsewhere",
+        "a.html: b.html#there: no such anchor",
+        "a.html: c.html: no such page",
+    ]
+
+
+def test_every_document_is_in_the_navigation_once() -> None:
+    named = re.findall(r"[\w/.-]+\.md\b", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
+    documents = {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert len(named) == len(set(named))
+    assert documents == {name for name in named if not name.startswith(("api/", "repository/"))}
+
+
+def _page(chromium: Browser, width: int, scheme: str) -> Page:
+    context = chromium.new_context(
+        viewport=ViewportSize(width=width, height=900),
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = context.new_page()
+    page.set_default_timeout(1_000 * PATIENCE_S)
+    return page
+
+
+def _found(page: Page, address: str, words: str) -> list[str]:
+    """Return the pages of the results, best first, each once."""
+    field = page.locator("input[role=combobox]")
+    field.wait_for(state="attached")  # the page's script has run
+    page.keyboard.press("Control+k")
+    field.fill(words)
+    results = page.locator("a[role=option]")
+    results.first.wait_for()
+    addresses = results.evaluate_all("(all) => all.map((result) => result.href)")
+    pages = [each.removeprefix(address).partition("?")[0].partition("#")[0] for each in addresses]
+    return list(dict.fromkeys(pages))
