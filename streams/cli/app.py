@@ -11,7 +11,13 @@ from cyclopts import App, CycloptsError
 
 from tidewheel.streams.cli.completion import install_completion
 from tidewheel.streams.cli.help_imports import leave_out_work
-from tidewheel.streams.cli.output import OutputError, prepare_streams, print_error, text_console
+from tidewheel.streams.cli.output import (
+    OutputError,
+    discard_output,
+    prepare_streams,
+    print_error,
+    text_console,
+)
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 
@@ -246,14 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StreamsError as error:
         print_error(str(error))
         if isinstance(error, OutputError):
-            sys.stdout = None  # flushing it at exit would raise again
+            discard_output()
         return exit_code_of(error)
     except KeyboardInterrupt:
         text_console(stderr=True).print("interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # `tidewheel ... | head` closed the pipe; flushing stdout at exit would raise again.
-        sys.stdout = None
+        discard_output()  # `tidewheel ... | head` closed the pipe
         return ExitCode.OK
     return result if isinstance(result, int) else ExitCode.OK
 

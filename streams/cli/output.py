@@ -62,6 +62,14 @@ def prepare_streams() -> None:
     )
 
 
+def discard_output() -> None:
+    """Discard the buffered rest of standard output, which can't be written.
+
+    Flushing it at exit would raise again, and from Python 3.13 on, dropping the stream prints that.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def text_console(*, stderr: bool = False, folds: bool = False) -> "Console":
     """Return a console for text, also in a pipe, where it folds no cells unless `folds`."""
     from rich.console import Console  # noqa: PLC0415 - costs 40 ms, and JSON needs none
