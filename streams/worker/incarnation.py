@@ -349,8 +349,12 @@ class WorkerLife:
             self.membership.send(WorkerClosed())
         else:
             join = hello.join
-            _log.info("%s, process %d: joined the group", display_name(join), join.pid)
-            _log.debug("member %s, incarnation %s", join.member, join.incarnation)
+            _log.info(
+                "%s, process %d: joined the group as incarnation %s",
+                display_name(join),
+                join.pid,
+                join.incarnation,
+            )
         return transactional_id
 
     def _opener(

@@ -46,7 +46,7 @@ PATIENT: Final = {"session_timeout_ms": 12_000, "heartbeat_interval_ms": 2_000}
 #: Age and error of a clock that a worker has read; the smallest jump is an hour.
 _CLOCK_MS: Final = 60_000
 #: A worker logs this at each join.
-_INCARNATION: Final = re.compile(r"member \S+, incarnation ([0-9a-f]+)")
+_INCARNATION: Final = re.compile(r"joined the group as incarnation ([0-9a-f]+)")
 
 
 @dataclass(slots=True, kw_only=True)

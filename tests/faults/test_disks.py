@@ -171,7 +171,7 @@ def test_disk_fills_while_a_store_is_restored(
     disk = make_disk("b")
     disk.fill(leaving_bytes=2 * _MEBIBYTE)
     full = run.start("b", runs_from=runs_from)
-    until(lambda: "can't be had here" in full.log and _FULL_TEXT in full.log, "b has no space")
+    until(lambda: "can't run here" in full.log and _FULL_TEXT in full.log, "b has no space")
     if runs_from is not None:
         assert "no runs of" in full.log
     disk.fill()  # nothing more can be deleted to make room

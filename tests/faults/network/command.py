@@ -15,7 +15,7 @@ from tests.integration.cluster import PATIENCE_S
 
 _ROOT: Final = Path(__file__).resolve().parents[3]
 #: Lines of the supervisor.
-STARTED: Final = "worker 0 started"
+STARTED: Final = "worker started"
 ENDED: Final = "worker 0 ended"
 
 
