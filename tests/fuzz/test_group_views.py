@@ -15,7 +15,7 @@ from tests.fuzz.extremes import extreme, is_plain, texts_in
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP
 from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group
-from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.rebalance.inspect.history import Chronicle
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
@@ -38,6 +38,7 @@ from tidewheel.streams.cli.group_view import (
 )
 from tidewheel.streams.dashboard.metrics import metrics_text
 from tidewheel.streams.dashboard.poller import PolledGroup, PollResult
+from tidewheel.streams.dashboard.timeline import HistoryEpisode, HistoryTexts
 from tidewheel.streams.dashboard.web import event
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import GroupStatus, group_status
@@ -74,7 +75,7 @@ def _messages(draw: st.DrawFn, kind: type[Message]) -> bytes:
     return json.dumps(row).encode()
 
 
-def _check_views(status: GroupStatus, history: tuple[str, ...] = ()) -> None:
+def _check_views(status: GroupStatus, history: tuple[HistoryEpisode, ...] = ()) -> None:
     row = orjson.loads(orjson.dumps(status.to_dict()))
     assert all(map(is_plain, texts_in(row)))
     poll = PollResult(number=1, at_s=0.0, polled=PolledGroup(status=status, history=history))
@@ -125,9 +126,9 @@ def test_each_accepted_record_can_be_shown(kind: Any, data: st.DataObject) -> No
         log.add(entry)
         chronicle.add(entry)
     episodes = chronicle.episodes()
-    history = tuple(episode_text(episode, str) for episode in episodes)
+    history = HistoryTexts(str).read(episodes)
     orjson.dumps([asdict(episode) for episode in episodes])
-    assert all(is_plain(line) for text in history for line in text.splitlines())
+    assert all(is_plain(line) for each in history for line in each.text.splitlines())
     assert all(map(is_plain, describe_group(log.group, log.phase).splitlines()))
     _check_views(group_status(APP, log, inbox, now_ms=book.now_ms), history)
 

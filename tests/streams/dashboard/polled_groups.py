@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from examples import flight_delays
+from checks.repository_files import ROOT
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat
 from tidewheel import Topology
@@ -29,6 +29,7 @@ from tidewheel.streams.dashboard.timeline import (
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import group_status
 from tidewheel.streams.group.topics import ReceivedMessage
+from tidewheel.streams.processes.user_program import load_program
 from tidewheel.streams.topology.description import NodeDescription
 from tidewheel.streams.topology.layout import DrawnPart, laid_out
 
@@ -180,7 +181,7 @@ def _polled(book: LogBook, owners: dict[str, str]) -> PolledGroup:
 
 
 def flights_topology() -> Topology:
-    return flight_delays.topology().build()
+    return load_program(f"{ROOT / 'examples' / 'flight_delays.py'}:topology").topology()
 
 
 def _name(host: str) -> str:

@@ -27,6 +27,8 @@ class Sinks:
     def produce(self, columns: OutputColumns) -> None:
         self.sent.append(columns)
 
+    def serve(self) -> None: ...
+
     def flush(self) -> list[FailedDelivery]:
         return []
 

@@ -21,6 +21,7 @@ from tidewheel.rebalance.protocol.orders import (
     EndIncarnation,
     EraseRows,
     KeepCopy,
+    LogLine,
     MayClose,
     ReleaseTask,
     RunTask,
@@ -88,6 +89,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
             | EndIncarnation()
             | EndApplication()
             | MayClose()
+            | LogLine()
         ):
             pass
 
