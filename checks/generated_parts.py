@@ -5,8 +5,10 @@ Without `--write` an outdated part is an error.
 
 import ast
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,11 +141,32 @@ def rocksdb_table() -> str:
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
+def alerts_table() -> str:
+    # Only pyright has types of yaml: an `ignore` for mypy is one too many for pyright.
+    yaml: Any = import_module("yaml")
+    rules = yaml.safe_load((ROOT / "deploy/grafana/alerts.yml").read_text(encoding="utf-8"))
+    rows = [
+        f"| `{rule['alert']}` | {rule['labels']['severity']} "
+        f"| {_without_templates(rule['annotations']['summary'])} "
+        f"| {_cell(rule['annotations']['next_step'])} |"
+        for group in rules["groups"]
+        for rule in group["rules"]
+    ]
+    return "\n".join(["| alert | severity | means | next step |", "|---|---|---|---|", *rows])
+
+
+def _without_templates(text: str) -> str:
+    """Name the parts that Prometheus fills in."""
+    named = re.sub(r"\{\{ \$labels\.(\w+)[^}]*\}\}", r"*\1*", text)
+    return _cell(re.sub(r"\{\{[^}]*\}\}", "*n*", named))
+
+
 PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/configuration.md", settings_table),
     "options": ("streams/config/options.py", keyword_types),
     "rocksdb": ("docs/configuration.md", rocksdb_table),
     "exit-codes": ("docs/running.md", markdown_table),
+    "alerts": ("docs/guides/monitoring.md", alerts_table),
     "faults": ("docs/reliability.md", faults_table),
     "figures": ("docs/reliability.md", figures_table),
     "report-addresses": ("SECURITY.md", report_addresses),

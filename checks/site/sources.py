@@ -1,6 +1,7 @@
 """Prepares the site's sources: docs/, files that it links to, pictures, and API pages."""
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import Final
@@ -8,9 +9,11 @@ from typing import Final
 from checks.repository_files import LINK, links
 from checks.site.api_pages import api_pages
 from checks.site.github_markdown import to_python_markdown
+from tidewheel import StreamsBuilder
 
 #: Folder of the pages of files outside docs/.
 OUTSIDE: Final = "repository"
+_PICTURE: Final = re.compile(r"^<!-- picture: (?P<file>[\w/.]+):(?P<name>\w+) -->$", re.MULTILINE)
 _LANGUAGES: Final = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json"}
 
 
@@ -74,8 +77,17 @@ def _write_page(root: Path, folder: Path, path: Path) -> set[Path]:
 
     written = folder / page
     written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(to_python_markdown(LINK.sub(replace, text)), encoding="utf-8")
+    text = _PICTURE.sub(lambda match: _topology(root, match), LINK.sub(replace, text))
+    written.write_text(to_python_markdown(text), encoding="utf-8")
     return outside
+
+
+def _topology(root: Path, match: re.Match[str]) -> str:
+    """Return the drawing of the topology that `<!-- picture: FILE:FUNCTION -->` names."""
+    topology = runpy.run_path(str(root / match["file"]))[match["name"]]()
+    if isinstance(topology, StreamsBuilder):
+        topology = topology.build()
+    return f'<div class="picture">{topology.describe().to_svg()}</div>'.replace("\n", "")
 
 
 def page_of(root: Path, path: Path) -> Path:

@@ -14,6 +14,7 @@ from tests.streams.dashboard.browser import PATIENCE_S, OpenPage
 _VIEWS: Final = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 _PAGES: Final = (
     "", "getting-started/", "tutorial/", "dsl/", "configuration/", "guides/http/", "guides/sinks/", "performance/",
+    "guides/concepts/", "guides/coming-from-quix/", "guides/monitoring/", "recipes/", "recipes/top-n/",
     "errors/", "api/streams-and-tables/", "api/stores/", "repository/ARCHITECTURE/",
 )  # fmt: skip
 
@@ -29,8 +30,16 @@ QUESTIONS: Final = {
     "write to postgres": "guides/sinks/",
     "commit_interval_ms": "configuration/",
     "upgrade": "guides/upgrading/",
+    "deploy kubernetes": "guides/deploying/",
     "delete a person's data": "guides/erasure/",
     "full disk": "operations/",
+    "remove duplicates": "recipes/deduplication/",
+    "replay dead letters": "recipes/dead-letter-replay/",
+    "call an http service": "recipes/http-enrichment/",
+    "faust": "guides/coming-from-faust/",
+    "quix": "guides/coming-from-quix/",
+    "alerts": "guides/monitoring/",
+    "change the topology": "recipes/changed-topology/",
 }
 
 
