@@ -436,9 +436,9 @@ class StreamsConfig(BaseModel, frozen=True):
 
         Properties in `kafka` that only other kinds of clients have are left out.
 
-        >>> config = StreamsConfig(application_id="a", kafka={"linger.ms": 1}, producer={"linger.ms": 5})
+        >>> config = StreamsConfig(application_id="a", kafka={"retry.backoff.ms": 1}, producer={"linger.ms": 5})
         >>> config.client_properties("producer"), config.client_properties("admin")
-        ({'linger.ms': 5}, {'linger.ms': 1})
+        ({'retry.backoff.ms': 1, 'linger.ms': 5}, {'retry.backoff.ms': 1})
         """
         own: Mapping[str, Any] = getattr(self, kind)
         return {**shared_properties(kind, self.kafka), **own}

@@ -130,7 +130,8 @@ class KafkaSinkProducer:
         self._producer.drop()
 
     def _make(self) -> ProducerClient:
-        config = self._measured(self._settings.sink()) | {"on_delivery": self._on_failure}
+        measured: dict[str, Any] = self._measured(self._settings.sink())
+        config: dict[str, Any] = measured | {"on_delivery": self._on_failure}
         log = ClientLog(config["client.id"], with_debug="debug" in config)
         return ProducerClient(config, log, stall_timeout_s=_FLUSH_TIMEOUT_S, on_wait=self._on_wait)
 
