@@ -3,7 +3,6 @@
 Colours follow NO_COLOR and FORCE_COLOR, else the terminal.
 """
 
-import contextlib
 import io
 import os
 import sys
@@ -62,12 +61,13 @@ def prepare_streams() -> None:
     )
 
 
-def discard_output() -> None:
-    """Discard the buffered rest of standard output, which can't be written.
+def discard_output(descriptor: int = 1) -> None:
+    """Discard the buffered rest of standard output (1) or error (2), which can't be written.
 
-    Flushing it at exit would raise again, and from Python 3.13 on, dropping the stream prints that.
+    Flushing it at exit would raise again. From Python 3.13 on, dropping the stream prints that, and
+    from 3.14 on, the process ends with code 120 also for standard error.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def text_console(*, stderr: bool = False, folds: bool = False) -> "Console":
@@ -91,10 +91,12 @@ def print_json(value: object) -> None:
 
 def print_error(message: str) -> None:
     out = text_console(stderr=True)
-    with contextlib.suppress(OSError):  # a full disk must not change the exit code
+    try:
         out.print("error:", style="bold red", end=" ")
         # No markup or wrapping: messages contain brackets and long paths. They quote clients and brokers.
         out.print(plain_lines(message), markup=False, emoji=False, highlight=False, soft_wrap=True)
+    except OSError:
+        discard_output(2)  # a full disk must not change the exit code
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
