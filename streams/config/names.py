@@ -82,12 +82,3 @@ def import_object(name: str) -> Any:
                 f"{name!r}: module {module!r} has no {path!r}; correct the name"
             ) from None
     return imported
-
-
-def is_utf8(text: str) -> bool:
-    """Return False for text of the system with other bytes, which Python has as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

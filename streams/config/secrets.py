@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidewheel.state_stores.bulk_restore.urls import HIDDEN
-from tidewheel.streams.config.names import import_object, is_utf8
+from tidewheel.streams.config.names import import_object
+from tidewheel.streams.config.sources import is_utf8
 from tidewheel.streams.errors import ConfigError
 
 #: librdkafka properties shown in full, because they can't be secret.

@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
-from tidewheel.streams.config.names import is_utf8
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError
 
@@ -281,3 +280,12 @@ def _unknown(
     where = "" if shown is not None else f" ({origin})"
     kind = "environment variable" if shown is not None else "option"
     return ConfigError(f"unknown {kind} {name}{where}: {hint}")
+
+
+def is_utf8(text: str) -> bool:
+    """Return False for text of the system with other bytes, which Python has as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

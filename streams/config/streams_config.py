@@ -24,9 +24,15 @@ from tidewheel.streams.config.checks import cautions, contradictions
 from tidewheel.streams.config.client_properties import ClientKind, shared_properties
 from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
-from tidewheel.streams.config.names import is_utf8
 from tidewheel.streams.config.options import StreamsOptions
-from tidewheel.streams.config.sources import DEFAULT, Settings, collect, expanded, settings_file
+from tidewheel.streams.config.sources import (
+    DEFAULT,
+    Settings,
+    collect,
+    expanded,
+    is_utf8,
+    settings_file,
+)
 from tidewheel.streams.errors import ConfigError
 
 _MIB: Final = 1024 * 1024

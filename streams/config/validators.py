@@ -22,9 +22,9 @@ from tidewheel.streams.config.names import (
     import_object,
     importable_name,
     is_importable_name,
-    is_utf8,
 )
 from tidewheel.streams.config.secrets import TOKEN_CHARACTERS_MIN, is_reference, is_token
+from tidewheel.streams.config.sources import is_utf8
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.definitions.store_suppliers import (
     DslStoreFormat,

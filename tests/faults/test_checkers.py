@@ -153,7 +153,7 @@ def test_a_member_that_processes_the_task_of_another_is_found() -> None:
 
 
 def test_incarnations_are_found_in_the_log_of_a_worker() -> None:
-    line = "2026-11-28 tidewheel member 4b7471be-5ac3, incarnation 626676d24b9c22f8\n"
+    line = "2026-11-28 tidewheel: vm/0 (4b7471), process 7: joined the group as incarnation 626676d24b9c22f8\n"
     worker: Any = SimpleNamespace(log=line)
     assert incarnations(worker) == ["626676d24b9c22f8"]
 

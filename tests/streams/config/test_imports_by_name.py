@@ -17,6 +17,7 @@ _BY_NAME: Final = {
     "streams/processes/user_program.py": "the program of the command line",
     "streams/processes/watchdog/assignor_process.py": "the option task_assignor of this process",
     "streams/serdes/__init__.py": "its table of names",
+    "streams/sinks/arguments.py": "packages of the extras",
 }
 _IMPORTERS: Final = frozenset({"import_module", "__import__", "import_object", "exec", "eval"})
 
