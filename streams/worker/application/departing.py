@@ -32,7 +32,7 @@ def stop_workers(workers: Sequence[Worker], drain_ms: int, config: StreamsConfig
     drain_s = drain_ms / 1000
     if _all_end(workers, RELEASE_S):
         return True
-    problem = _no_broker(config, min(drain_s, RELEASE_S)) if drain_s > 0 else None
+    problem = _no_broker(config, drain_s) if drain_s > 0 else None
     if problem is not None:
         _log.warning(
             "%s; the group can't move the tasks, so this worker closes now; the next owners process uncommitted records "
@@ -52,10 +52,13 @@ def _all_end(workers: Sequence[Worker], timeout_s: float) -> bool:
 
 
 def _no_broker(config: StreamsConfig, wait_s: float) -> str | None:
-    """Return the reason if no broker answers within `wait_s`."""
+    """Return the reason if no broker can be reached, or none answers within `wait_s`.
+
+    A slow broker is no reason: it moves the tasks meanwhile.
+    """
     admin = make_clients(config).admin(timeout_s=wait_s)
     try:
-        admin.reach(threading.Event())
+        admin.reach(threading.Event(), unreachable_s=min(wait_s, RELEASE_S))
     except StreamsError as error:
         return str(error).partition(";")[0]
     finally:

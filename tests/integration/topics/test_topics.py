@@ -93,20 +93,13 @@ def test_stops_while_it_waits_for_topics(
 def test_creates_topics_if_configured(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    app = start_app(
+    start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
         options=RunOptions(fixed=True, create_topics=True),
     )
 
-    assert f"in-{unique}" in cluster.admin.list_topics()
-    assert f"out-{unique}" not in cluster.admin.list_topics()
-    cluster.send(f"in-{unique}", _RECORDS[:1])
-    error = _ends_with_error(app)
-    assert f"out-{unique}" in str(error)
-    assert (
-        cluster.committed(config["application_id"]).get(TopicPartition(f"in-{unique}", 0), 0) == 0
-    )
+    assert {f"in-{unique}", f"out-{unique}"} <= cluster.admin.list_topics().keys()
 
 
 def test_internal_topics_are_those_of_kafka_streams(
