@@ -4,12 +4,10 @@ Without one, and without the rights to install it, the module prints the next st
 need it are then skipped, and fail in continuous integration (`CI` is set).
 """
 
-import argparse
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from checks import debian
@@ -35,18 +33,14 @@ def find_chromium() -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m checks.browser")
-    parser.add_argument("--stamp", type=Path, help="file to touch once there is a Chromium")
-    stamp: Path | None = parser.parse_args(arguments).stamp
-    if find_chromium() is None and debian.may_install():
-        debian.install(*_PACKAGES, size_mb=100)
-    found = find_chromium()
-    if found is None:
-        print(HELP, file=sys.stderr)
-        return 1 if os.environ.get("CI") else 0
-    if stamp is not None:
-        stamp.touch()
-    return 0
+    return debian.provide(
+        "checks.browser",
+        arguments,
+        find=find_chromium,
+        packages=_PACKAGES,
+        size_mb=100,
+        advice=HELP,
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Without one, and without the rights to install it, the module prints the next st
 need it are then skipped, and fail in continuous integration (`CI` is set).
 """
 
-import argparse
 import os
 import shutil
 import sys
@@ -43,17 +42,14 @@ def find_postgres() -> Path | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m checks.postgres")
-    parser.add_argument("--stamp", type=Path, help="file to touch once there is a PostgreSQL")
-    stamp: Path | None = parser.parse_args(arguments).stamp
-    if find_postgres() is None and debian.may_install():
-        debian.install("postgresql", size_mb=25)
-    if find_postgres() is None:
-        print(HELP, file=sys.stderr)
-        return 1 if os.environ.get("CI") else 0
-    if stamp is not None:
-        stamp.touch()
-    return 0
+    return debian.provide(
+        "checks.postgres",
+        arguments,
+        find=find_postgres,
+        packages=("postgresql",),
+        size_mb=25,
+        advice=HELP,
+    )
 
 
 if __name__ == "__main__":
