@@ -11,7 +11,13 @@ import msgspec
 #: Largest task epoch accepted from a committed offset's metadata; only forged metadata exceeds it.
 EPOCH_MAX = 1 << 40
 
-_TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
+#: Hashes of keys are 32 bits wide.
+HASH_END = 1 << 32
+
+#: Maximum shards of one partition.
+SHARDS_MAX = 64
+
+_TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)(?:/(0|[1-9][0-9]?)of([1-9][0-9]?))?")
 
 
 class TopicPartition(NamedTuple):
@@ -22,17 +28,69 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Shard(NamedTuple):
+    """One of `of` equal intervals of the key hashes of a partition, numbered from 0.
+
+    >>> Shard(1, 4).first_hash, Shard(1, 4).end_hash
+    (1073741824, 2147483648)
+    """
+
+    number: int = 0
+    of: int = 1
+
+    @property
+    def first_hash(self) -> int:
+        return self.number * (HASH_END // self.of)
+
+    @property
+    def end_hash(self) -> int:
+        return (self.number + 1) * (HASH_END // self.of)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.of == 1
+
+    def __str__(self) -> str:
+        return f"{self.number}of{self.of}"
+
+    @staticmethod
+    def all_of(count: int) -> "tuple[Shard, ...]":
+        """Return the shards of a partition; ValueError unless `count` is a power of two up to 64.
+
+        >>> Shard.all_of(2)
+        (Shard(number=0, of=2), Shard(number=1, of=2))
+        """
+        if not 1 <= count <= SHARDS_MAX or count & (count - 1):
+            raise ValueError(
+                f"a partition has 1, 2, 4, 8, 16, 32 or {SHARDS_MAX} shards, not {count}; one task looks like 0_1/2of4"
+            )
+        return tuple(Shard(number, count) for number in range(count))
+
+
+WHOLE = Shard()
+
+
 class TaskId(NamedTuple):
-    """Task identifier, printed as in Kafka Streams: `0_1`.
+    """Task identifier, printed as in Kafka Streams: `0_1`. A task of one shard prints `0_1/2of4`.
 
     A tuple for speed: its hash and order run in C.
     """
 
     subtopology: int
     partition: int
+    shard: Shard = WHOLE
 
     def __str__(self) -> str:
-        return f"{self.subtopology}_{self.partition}"
+        whole = f"{self.subtopology}_{self.partition}"
+        return whole if self.shard.is_whole else f"{whole}/{self.shard}"
+
+    def __repr__(self) -> str:
+        return f"TaskId.parse({str(self)!r})"
+
+    @property
+    def whole(self) -> "TaskId":
+        """Return the id of the task that has all shards."""
+        return TaskId(self.subtopology, self.partition)
 
     @staticmethod
     @lru_cache(maxsize=1 << 16)
@@ -40,14 +98,21 @@ class TaskId(NamedTuple):
         """Parse a task id, or raise ValueError; cached, because every message repeats a few ids.
 
         >>> TaskId.parse("0_12")
-        TaskId(subtopology=0, partition=12)
+        TaskId.parse('0_12')
+        >>> TaskId.parse("0_12/1of4").shard
+        Shard(number=1, of=4)
         """
         match = _TASK_ID.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"{text!r} is not a task id; one looks like 0_1 (sub-topology, partition)"
+                f"{text!r} is not a task id; one looks like 0_1 (sub-topology, partition), or 0_1/2of4"
             )
-        return TaskId(int(match[1]), int(match[2]))
+        if match[4] is None:
+            return TaskId(int(match[1]), int(match[2]))
+        shard = Shard(int(match[3]), int(match[4]))
+        if shard.is_whole or shard not in Shard.all_of(shard.of):
+            raise ValueError(f"{text!r} is not a task id; that of a shard looks like 0_1/2of4")
+        return TaskId(int(match[1]), int(match[2]), shard)
 
 
 class TaskRole(StrEnum):

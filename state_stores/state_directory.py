@@ -41,7 +41,8 @@ _RESTORING: Final = "restoring"
 
 _GLOBAL: Final = "global"
 
-_TASK_ID: Final = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
+_SHARD: Final = "(0|[1-9][0-9]?)of([1-9][0-9]?)"
+_TASK_ID: Final = re.compile(f"(0|[1-9][0-9]{{0,8}})_(0|[1-9][0-9]{{0,8}})(?:/{_SHARD})?")
 _SLOT: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -165,11 +166,11 @@ class StateDirectory:
     def tasks(self) -> list[str]:
         with _explained(self.path):
             task_ids = [
-                entry.name
+                task_id
                 for entry in os.scandir(self.path)
-                if _TASK_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                if (task_id := _task_of(entry.name)) and entry.is_dir(follow_symlinks=False)
             ]
-        return sorted(task_ids, key=lambda name: [int(part) for part in name.split("_")])
+        return sorted(task_ids, key=lambda name: [int(part) for part in re.findall("[0-9]+", name)])
 
     def restore_directory(self) -> Path:
         path = _inside(self.path, _RESTORING)
@@ -180,7 +181,7 @@ class StateDirectory:
     def remove_task_directory(self, task_id: str) -> None:
         path = self._task_path(task_id)
         with _explained(self.path):
-            doomed = path.with_name(f"{_REMOVING}{task_id}-{secrets.token_hex(4)}")
+            doomed = path.with_name(f"{_REMOVING}{path.name}-{secrets.token_hex(4)}")
             try:
                 path.rename(doomed)
             except FileNotFoundError:
@@ -232,7 +233,13 @@ class StateDirectory:
             raise ValueError(
                 f"{task_id!r} is not a task id; an example is 0_1 (sub-topology, partition)"
             )
-        return _inside(self.path, task_id)
+        return _inside(self.path, task_id.replace("/", "-"))
+
+
+def _task_of(name: str) -> str | None:
+    """Return the task of a directory's name: `0_1`, or `0_1-2of4` for a shard; None for others."""
+    task_id = name.replace("-", "/", 1)
+    return task_id if "/" not in name and _TASK_ID.fullmatch(task_id) else None
 
 
 def _inside(parent: Path, name: str) -> Path:

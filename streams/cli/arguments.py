@@ -97,7 +97,7 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
     """Parse a list such as `0_1,0_2`; raise `ConfigError` for anything else.
 
     >>> parse_tasks("0_1, 1_0")
-    (TaskId(subtopology=0, partition=1), TaskId(subtopology=1, partition=0))
+    (TaskId.parse('0_1'), TaskId.parse('1_0'))
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     try:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from tidewheel.rebalance.model import TaskId, TaskRole, TopicPartition
+from tidewheel.rebalance.model import HASH_END, TaskId, TaskRole, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.tasks.kafka.internal_topics import internal_prefix
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 

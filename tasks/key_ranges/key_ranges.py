@@ -15,10 +15,10 @@ from itertools import pairwise
 
 import msgspec
 
+from tidewheel.rebalance.model import HASH_END
+
 #: Name of the hash, stored with ranges: those of another hash must not be used.
 KEY_HASH = "crc32"
-
-HASH_END = 1 << 32
 
 #: Maximum ranges per task: their progress must fit into the metadata of one offset.
 RANGES_MAX = 256

@@ -12,8 +12,8 @@ from typing import Self
 
 import msgspec
 
-from tidewheel.rebalance.model import EPOCH_MAX
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END, KEY_HASH, RANGES_MAX
+from tidewheel.rebalance.model import EPOCH_MAX, HASH_END
+from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH, RANGES_MAX
 
 _MAGIC = 0xE7
 _VERSION = 2

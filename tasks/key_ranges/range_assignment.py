@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+from tidewheel.rebalance.model import HASH_END, TaskId
+from tidewheel.tasks.key_ranges.key_ranges import RANGES_MAX
 
 #: Allowed load difference of threads, as part of the mean. A new assignment pauses the tasks that
 #: it splits. So it evens loads out to half of this, and the next one is needed later.
@@ -83,7 +83,7 @@ def assign_ranges(
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)
-    {TaskId(subtopology=0, partition=0): (PlacedRange(first_hash=0, thread=0), PlacedRange(first_hash=2147483648, thread=1))}
+    {TaskId.parse('0_0'): (PlacedRange(first_hash=0, thread=0), PlacedRange(first_hash=2147483648, thread=1))}
     """
     if not tasks:
         return {}

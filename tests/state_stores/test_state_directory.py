@@ -173,13 +173,15 @@ def test_task_directories_are_private(tmp_path: Path) -> None:
 
 
 def test_tasks_are_listed_by_number(directory: StateDirectory) -> None:
-    for task in ("10_0", "2_11", "2_9", "0_0"):
+    for task in ("10_0", "2_11", "2_9", "2_9/10of16", "2_9/9of16", "0_0"):
         directory.task_directory(task)
     (directory.path / "junk").mkdir()
     (directory.path / "00_1").mkdir()
     (directory.path / "3_3").write_text("a file")
     (directory.path / "4_4").symlink_to(directory.path / "0_0")
-    assert directory.tasks() == ["0_0", "2_9", "2_11", "10_0"]
+    assert directory.tasks() == ["0_0", "2_9", "2_9/9of16", "2_9/10of16", "2_11", "10_0"]
+    directory.remove_task_directory("2_9/9of16")
+    assert directory.tasks() == ["0_0", "2_9", "2_9/10of16", "2_11", "10_0"]
 
 
 @pytest.mark.parametrize(

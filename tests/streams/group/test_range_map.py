@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat
 from tidewheel.rebalance.inspect.describe import fold_log
-from tidewheel.rebalance.model import TaskPhase, TopicPartition
+from tidewheel.rebalance.model import HASH_END, TaskPhase, TopicPartition
 from tidewheel.rebalance.protocol.records import TaskRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.range_map import progress_of, range_map, topic_readers
 from tidewheel.streams.group.topics import ReceivedMessage
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+from tidewheel.tasks.key_ranges.key_ranges import RANGES_MAX
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 ORDERS_3 = TopicPartition("orders", 3)

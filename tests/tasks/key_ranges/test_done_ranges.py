@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewheel.rebalance.model import HASH_END
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END, KeyRanges
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 

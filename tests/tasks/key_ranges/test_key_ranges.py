@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewheel.rebalance.model import HASH_END
 from tidewheel.tasks.key_ranges.key_ranges import (
-    HASH_END,
     KEY_HASH,
     RANGES_MAX,
     KeyRanges,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.key_ranges.key_ranges import HASH_END
+from tidewheel.rebalance.model import HASH_END, TaskId
 from tidewheel.tasks.key_ranges.range_assignment import (
     TOLERANCE,
     PlacedRange,
