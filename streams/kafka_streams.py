@@ -34,7 +34,11 @@ from tidewheel.streams.worker.application.life_hooks import LifeHooks
 from tidewheel.streams.worker.application.memory import FreedMemory, ProcessMemory
 from tidewheel.streams.worker.application.record_limit import RecordLimit
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.wiring import check_custom_stores, make_clients
+from tidewheel.streams.worker.application.wiring import (
+    check_custom_stores,
+    check_partition_shards,
+    make_clients,
+)
 from tidewheel.streams.worker.application.written_outputs import OutputRecord, WrittenOutputs
 from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
@@ -104,6 +108,7 @@ class KafkaStreams:
         check_environment()
         spec = spec_of(topology, config)
         check_custom_stores(spec, config)
+        check_partition_shards(config)
         self._config = config
         self._options = options or RunOptions()
         self._state = ApplicationState()

@@ -10,7 +10,8 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.topology.topology import Topology
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.streams.worker.application.configured_plan import configured_plan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.kafka.ports import Admin
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.restore.start_positions import progress_of
@@ -40,12 +41,7 @@ class BulkStore:
 
 
 def application_plan(topology: Topology, config: StreamsConfig, admin: Admin) -> ApplicationPlan:
-    return plan_application(
-        topology.spec(config),
-        config.application_id,
-        admin.list_topics(),
-        factor=config.parallelising_factor,
-    )
+    return configured_plan(topology.spec(config), config, admin.list_topics())
 
 
 def bulk_stores(

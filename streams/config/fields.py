@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
+from tidewheel.rebalance.model import SHARDS_MAX
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config.client_properties import checked_properties
 from tidewheel.streams.config.validators import (
@@ -38,6 +39,7 @@ from tidewheel.streams.config.validators import (
     milliseconds,
     one_of,
     optional,
+    power_of_two,
     size,
 )
 from tidewheel.streams.definitions.store_suppliers import (
@@ -53,6 +55,7 @@ from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 Count = Annotated[int, integer(0)]
 PositiveCount = Annotated[int, integer(1)]
 Factor = Annotated[int, integer(1, 256)]
+Shards = Annotated[int, power_of_two(SHARDS_MAX)]
 Threads = Annotated[int | Literal["auto"], integer(1, 256, words=("auto",))]
 AnyDuration = Annotated[int, milliseconds(0)]
 PositiveDuration = Annotated[int, milliseconds(1)]

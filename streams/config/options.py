@@ -44,6 +44,7 @@ class StreamsOptions(TypedDict, total=False):
     parallelising_factor: int
     num_stream_threads: int | Literal["auto"]
     max_calls_in_flight: int
+    partition_shards: int
     auto_offset_reset: Literal["earliest", "latest"]
     accept_offsets: bool
     max_poll_records: int

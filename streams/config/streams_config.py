@@ -134,6 +134,12 @@ class StreamsConfig(BaseModel, frozen=True):
     and key ranges together; further ones wait for their turn. 0: no limit other than
     `parallelising_factor` per task."""
 
+    partition_shards: types.Shards = 1
+    """Tasks per partition, a power of two from 1 to 64, for sub-topologies that allow it
+    (`describe --execution`). Above 1, several workers share one partition: each has part of the key
+    hashes. Equal for all members; not changed while the application runs. This version accepts only
+    1."""
+
     auto_offset_reset: types.OffsetReset = "earliest"
     """Start position at the application's first start, `earliest` or `latest`, unless the source
     sets it. Later partitions and topics are read from the beginning."""

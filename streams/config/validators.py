@@ -114,6 +114,20 @@ def integer(
     return PlainValidator(check)
 
 
+def power_of_two(maximum: int) -> PlainValidator:
+    requirement = f"must be a power of two from 1 to {maximum}"
+
+    def check(value: object) -> int:
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(requirement)  # noqa: TRY004 - pydantic reports ValueError
+        if number > 0 and number & (number - 1):
+            raise ValueError(requirement)
+        return _in_range(number, 1, maximum, requirement)
+
+    return PlainValidator(check)
+
+
 def milliseconds(minimum: int) -> PlainValidator:
     requirement = f"must be a duration of at least {minimum} ms, as 500 or '500ms'"
 

@@ -14,7 +14,7 @@ import msgspec
 from tidewheel.streams.topology.drawing import draw
 from tidewheel.streams.topology.layout import DrawnPart
 from tidewheel.streams.topology.nodes import parents_of
-from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
+from tidewheel.tasks.key_ranges.keyed_analysis import keyedness, reason_against_shards
 from tidewheel.tasks.processing.api.topology_spec import (
     ExternalSinkSpec,
     GlobalStoreSpec,
@@ -97,18 +97,22 @@ class SubtopologyDescription:
     """One sub-topology: its nodes and its execution.
 
     `execution` is batches or record by record; `key_ranges` is "keyed" if its tasks can be divided,
-    or the reason they can't.
+    or the reason they can't. `shards` is "possible" if `partition_shards` can divide its partitions
+    among processes, or the reason they stay whole.
     """
 
     id: int
     nodes: tuple[NodeDescription, ...]
     execution: str | None = None
     key_ranges: str | None = None
+    shards: str | None = None
 
     def __str__(self) -> str:
         execution = "" if self.execution is None else f"    Execution: {self.execution}\n"
         if self.key_ranges is not None:
             execution += f"    Key ranges: {self.key_ranges}\n"
+        if self.shards is not None:
+            execution += f"    Shards: {self.shards}\n"
         return (
             f"Sub-topology: {self.id}\n{execution}"
             + "".join(f"    {node}\n" for node in self.nodes)
@@ -119,6 +123,8 @@ class SubtopologyDescription:
         execution = {} if self.execution is None else {"execution": self.execution}
         if self.key_ranges is not None:
             execution["key_ranges"] = self.key_ranges
+        if self.shards is not None:
+            execution["shards"] = self.shards
         return {"id": self.id, **execution, "nodes": [node.to_dict() for node in self.nodes]}
 
 
@@ -266,7 +272,13 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
         ),
         execution=str(execution_mode(spec)) if execution else None,
         key_ranges=str(keyedness(spec)) if execution else None,
+        shards=_shards(spec) if execution else None,
     )
+
+
+def _shards(spec: SubtopologySpec) -> str:
+    reason = reason_against_shards(spec)
+    return f"whole: {reason}" if reason else "possible"
 
 
 class _Links:

@@ -423,7 +423,7 @@ class Topology(TopologyStores):
 
         Args:
             execution: Also describe how each sub-topology runs: in batches or record by record, and
-                divisible into key ranges or not, with the reasons.
+                divisible into key ranges and shards or not, with the reasons.
 
         >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
         >>> print(str(topology.describe(execution=True)).strip())
@@ -431,6 +431,7 @@ class Topology(TopologyStores):
            Sub-topology: 0
             Execution: batch
             Key ranges: keyed
+            Shards: possible
             Source: read (topics: [in])
               --> none
         """

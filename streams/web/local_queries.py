@@ -73,7 +73,7 @@ class QueriedStore:
         for worker in self._workers():
             plan = worker.plan.subtopologies.get(self.subtopology.id)
             if plan is not None:
-                return range(len(plan.tasks))
+                return range(plan.partitions)
         raise self._not_started()
 
     def _not_started(self) -> InvalidStateStoreError:

@@ -10,8 +10,8 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
 from tidewheel.streams.kafka.client.waits import reported_wait
 from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
+from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.application.wiring import make_clients
-from tidewheel.tasks.kafka.internal_topics import plan_application
 from tidewheel.tasks.kafka.ports import RecordSource
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
@@ -27,13 +27,7 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
     clients = make_clients(config)
     admin = KafkaResetAdmin(clients.settings)
     try:
-        plan = plan_application(
-            spec,
-            config.application_id,
-            admin.list_topics(),
-            replication_factor=config.replication_factor,
-            factor=config.parallelising_factor,
-        )
+        plan = configured_plan(spec, config, admin.list_topics())
         counts = checked_topics(plan)
         check = KeyCheck(counts, config.input_partitioners, lambda _: None)
         partitions = list(check.waiting)

@@ -10,6 +10,7 @@ from tidewheel.streams.definitions.names import where
 from tidewheel.streams.errors import ConfigError, StreamsError, TopologyError
 from tidewheel.streams.topology.key_placement import with_input_partitioners
 from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.tasks.kafka.internal_topics import (
     LIMITS,
@@ -21,7 +22,6 @@ from tidewheel.tasks.kafka.internal_topics import (
     limits_too_low,
     missing_output_topics,
     missing_source_topics,
-    plan_application,
     with_message_bytes,
 )
 from tidewheel.tasks.kafka.ports import Admin, Clock, NewTopic
@@ -126,14 +126,7 @@ def plan_with_topics(
 
     Raises as `prepare_topics` does, and `ConfigError` for unknown `tasks` before creating anything.
     """
-    plan = plan_application(
-        spec,
-        config.application_id,
-        topics,
-        replication_factor=config.replication_factor,
-        factor=config.parallelising_factor,
-        repartition_config=config.repartition_topic_config,
-    )
+    plan = configured_plan(spec, config, topics)
     unknown = sorted(set(tasks).difference(plan.tasks))
     if unknown:
         raise ConfigError(

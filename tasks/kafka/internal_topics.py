@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
@@ -71,14 +71,23 @@ def internal_prefix(application_id: str) -> str:
 
 
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A sub-topology on a cluster; `shards`: tasks per partition."""
+
     spec: SubtopologySpec
     source_topics: Mapping[str, tuple[str, ...]]
     partitions: int
     topic_partitions: Mapping[str, int]
+    shards: int = 1
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
+        return tuple(
+            task for partition in range(self.partitions) for task in self.tasks_of(partition)
+        )
+
+    def tasks_of(self, partition: int) -> tuple[TaskId, ...]:
+        """Return the tasks of one partition: one, or one for each shard."""
+        return tuple(TaskId(self.spec.id, partition, shard) for shard in Shard.all_of(self.shards))
 
     def inputs(self, partition: int) -> frozenset[TopicPartition]:
         """Return the task's inputs: this partition of each topic that has it."""

@@ -1,4 +1,4 @@
-"""Keyed analysis: decides if a sub-topology's tasks can have key ranges. Pure.
+"""Keyed analysis: decides if a sub-topology's tasks can have key ranges, and shards. Pure.
 
 A sub-topology is **keyed** if each node uses only rows of the current record's key, and only the
 time of the record's position. Otherwise it is **free**, and its tasks stay in one piece. Operators
@@ -6,19 +6,24 @@ declare their access (`Operator`), users declare it for processors (`keyed = Tru
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor
 from tidewheel.tasks.processing.api.supplied import NOT_KEYED, awaits, is_keyed, makes_a
+from tidewheel.tasks.processing.api.timestamps import FailOnInvalidTimestamp
 from tidewheel.tasks.processing.api.topology_spec import (
     ProcessorSpec,
     SinkSpec,
     SourceSpec,
     SubtopologySpec,
+    TimestampExtractor,
 )
 from tidewheel.tasks.processing.engine.execution import execution_mode
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
@@ -92,6 +97,42 @@ def keyedness(subtopology: SubtopologySpec) -> Keyedness:
     if (sink := subtopology.external_sink) is not None:
         return Keyedness(f"{sink.name} writes outside Kafka, in batches of the whole task")
     return Keyedness(next(_reasons(subtopology, flows), ""))
+
+
+def reason_against_shards(
+    subtopology: SubtopologySpec,
+    partitions: Mapping[str, int] = MappingProxyType({}),
+    default_extractor: TimestampExtractor | None = None,
+) -> str:
+    """Return the first reason against shards of a sub-topology; empty if its tasks can have them.
+
+    `partitions`: partition count by input topic, where known. `default_extractor`: that of sources
+    without one of their own.
+    """
+    analysis = keyedness(subtopology)
+    if not analysis.keyed:
+        return analysis.reason
+    reasons = _against_shards(subtopology, partitions, default_extractor)
+    return next(reasons, "")
+
+
+def with_shards(
+    plan: ApplicationPlan, count: int, default_extractor: TimestampExtractor | None = None
+) -> ApplicationPlan:
+    """Return the plan with `count` shards per partition where the sub-topology can have them."""
+    if count == 1:
+        return plan
+    return structs.replace(
+        plan,
+        subtopologies={
+            number: subtopology
+            if reason_against_shards(
+                subtopology.spec, subtopology.topic_partitions, default_extractor
+            )
+            else structs.replace(subtopology, shards=count)
+            for number, subtopology in plan.subtopologies.items()
+        },
+    )
 
 
 def counted(subtopology: SubtopologySpec) -> Counted | None:
@@ -267,6 +308,54 @@ def _of_serdes(read: Sequence[SourceSpec]) -> Iterator[str]:
                 f"has keys by different serdes: {_named(read[0].key_serde)} in {read[0].name}, "
                 f"{_named(source.key_serde)} in {source.name}"
             )
+
+
+def _against_shards(
+    subtopology: SubtopologySpec,
+    partitions: Mapping[str, int],
+    default_extractor: TimestampExtractor | None,
+) -> Iterator[str]:
+    sources = {source.name: source for source in subtopology.sources}
+    for source in sources.values():
+        # A new topic with another partition count would change the tiling of running tasks.
+        if source.pattern is not None:
+            yield f"{source.name}: its topics may change, because a pattern selects them"
+    topics = {topic for source in sources.values() for topic in source.topics}
+    if len(topics) > 1:
+        yield from _of_inputs(subtopology, topics, partitions, default_extractor)
+    flows = _flows(subtopology)
+    for store in subtopology.stores:
+        if not store.logging:
+            yield f"store {store.name} has no changelog (logging=False), from which its shards are restored"
+        users = [flow for flow in flows if store.name in flow.node.stores]
+        for name in sorted(frozenset[str]().union(*(flow.sources for flow in users))):
+            # The shard of a changelog row follows from the key's bytes in it.
+            if store.key_serde is not sources[name].key_serde:
+                yield f"store {store.name} has keys by another serde ({_named(store.key_serde)}) than {name}"
+
+
+def _of_inputs(
+    subtopology: SubtopologySpec,
+    topics: set[str],
+    partitions: Mapping[str, int],
+    default_extractor: TimestampExtractor | None,
+) -> Iterator[str]:
+    """Yield reasons against shards of tasks with several inputs, which are merged by time."""
+    for source in subtopology.sources:
+        extractor = source.timestamp_extractor or default_extractor
+        if extractor is not None and not isinstance(extractor, FailOnInvalidTimestamp):
+            yield (
+                f"{source.name}: it has several inputs, and their records of other shards would need the timestamp extractor, "
+                "too"
+            )
+    if len(set(partitions.values())) > 1:
+        counts = ", ".join(f"{topic} {count}" for topic, count in sorted(partitions.items()))
+        yield f"its inputs have different partition counts: {counts}"
+    is_fixed = bool(subtopology.stores) or any(
+        topics <= group for group in subtopology.copartition_groups
+    )
+    if not is_fixed:
+        yield f"its inputs {', '.join(sorted(topics))} may grow to different partition counts, because no store or join needs equal ones"
 
 
 def _expires(store: StoreSpec) -> bool:

@@ -24,7 +24,8 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.topology.topology import Topology
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.streams.worker.application.configured_plan import configured_plan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
 
 _POLL_S: Final = 0.2
 #: Interval of delete orders until one is answered: the owner may change or be restoring.
@@ -69,9 +70,7 @@ def delete(
     with access_to(config) as access:
         _check_group(access)
         topics = access.connection.admin.list_topics()
-        plan = plan_application(
-            topology.spec(config), config.application_id, topics, factor=config.parallelising_factor
-        )
+        plan = configured_plan(topology.spec(config), config, topics)
         rows = rows_of_key(erasable_store(topology, config, plan, store), key, partition)
         access.read()
         _check_runs(access)

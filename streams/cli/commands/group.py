@@ -23,8 +23,9 @@ from tidewheel.streams.group.recovery import (
     plan_recovery,
 )
 from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.group_membership import partition_counts, task_shapes
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -98,7 +99,7 @@ def recover(
     topology = program.topology(config)
     with access_to(config) as access:
         topics = access.connection.admin.list_topics()
-        ran = plan_application(topology.spec(config), config.application_id, topics)
+        ran = configured_plan(topology.spec(config), config, topics)
         runs = GroupProgram(
             topology_hash=topology.hash(),
             assignor=config.task_assignor,

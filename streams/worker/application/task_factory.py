@@ -61,7 +61,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
         """Return a task that is not restored yet; it takes over open `stores`, if given."""
         plan = self.plan.subtopologies[task_id.subtopology]
         count = sum(
-            len(other.spec.stores) * other.partitions for other in self.plan.subtopologies.values()
+            len(other.spec.stores) * len(other.tasks) for other in self.plan.subtopologies.values()
         )
         directory = self.directory(task_id)
         manager = stores or StateManager(

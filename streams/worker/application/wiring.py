@@ -118,6 +118,15 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
             )
 
 
+def check_partition_shards(config: StreamsConfig) -> None:
+    """Raise `ConfigError` for shards, which tasks can't process yet."""
+    if config.partition_shards > 1:
+        raise ConfigError(
+            f"partition_shards={config.partition_shards}: this version can't process shards of a partition yet; leave it at 1, "
+            "and give the input topics more partitions to use more workers"
+        )
+
+
 def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
     if range_threads(config) == 1 or config.parallelising_factor == 1:
         return []

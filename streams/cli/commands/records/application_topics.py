@@ -7,11 +7,11 @@ from enum import StrEnum
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.kafka.internal_topics import (
     ApplicationPlan,
     missing_source_topics,
-    plan_application,
 )
 from tidewheel.tasks.kafka.ports import Admin
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
@@ -47,14 +47,7 @@ def application_topics(
     missing = missing_source_topics(spec, existing)
     # A list of all topics lacks those that this principal may not describe; this call raises.
     admin.describe_topics(sorted(missing))
-    plan = plan_application(
-        spec,
-        config.application_id,
-        existing | _assumed(spec, existing, missing),
-        replication_factor=config.replication_factor,
-        factor=config.parallelising_factor,
-        repartition_config=config.repartition_topic_config,
-    )
+    plan = configured_plan(spec, config, existing | _assumed(spec, existing, missing))
     topics = (
         *_sources(plan, existing),
         *_outputs(spec, config, existing),
