@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -94,10 +95,10 @@ def check_workers(count: int) -> None:
 
 
 def parse_tasks(text: str) -> tuple[TaskId, ...]:
-    """Parse a list such as `0_1,0_2`; raise `ConfigError` for anything else.
+    """Parse a list such as `0_1,0_2` or `0_1/0of2`; raise `ConfigError` for anything else.
 
-    >>> parse_tasks("0_1, 1_0")
-    (TaskId.parse('0_1'), TaskId.parse('1_0'))
+    >>> parse_tasks("0_1, 1_0/0of2")
+    (TaskId.parse('0_1'), TaskId.parse('1_0/0of2'))
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     try:
@@ -106,6 +107,13 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
         raise ConfigError(f"--tasks: {error}") from None
     if not tasks or len(set(tasks)) != len(tasks):
         raise ConfigError(f"--tasks {text!r}: name each task once, such as --tasks 0_1,0_2")
+    ordered = sorted(tasks, key=lambda task: (task.whole, task.shard.first_hash))
+    for task, following in pairwise(ordered):
+        # Processes with equal keys of a partition would fence each other.
+        if task.whole == following.whole and following.shard.first_hash < task.shard.end_hash:
+            raise ConfigError(
+                f"--tasks {text!r}: {task} and {following} have keys in common; name one of them"
+            )
     return tasks
 
 

@@ -131,7 +131,7 @@ def plan_with_topics(
     if unknown:
         raise ConfigError(
             f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
-            f"{', '.join(map(str, plan.tasks))}"
+            f"{', '.join(map(str, plan.tasks))}{_about_shards(unknown, plan, config)}"
         )
     internal = [
         topic for topic in (*plan.repartition_topics, *plan.changelog_topics) if topic.partitions
@@ -152,6 +152,16 @@ def plan_with_topics(
         )
         admin.create_topics(missing)
     return plan
+
+
+def _about_shards(unknown: Collection[TaskId], plan: ApplicationPlan, config: StreamsConfig) -> str:
+    partitions = {task.whole for task in plan.tasks}
+    if not any(task.whole in partitions for task in unknown):
+        return ""
+    return (
+        f" with partition_shards={config.partition_shards}; `describe --execution` shows the sub-topologies that stay "
+        "whole"
+    )
 
 
 def _with_limits_of_inputs(

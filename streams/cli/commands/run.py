@@ -52,7 +52,8 @@ def run(
             which shares the tasks. A second command adds its workers, in the next free slots.
         fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. Only if
             no other host runs the application.
-        tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
+        tasks: No group: run exactly these tasks, such as 0_1,0_2 (0_1/0of2: the first of two shards of
+            a partition); needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
         create_topics: Create missing source and output topics, with the cluster's default number
             of partitions.

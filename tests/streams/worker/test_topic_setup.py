@@ -71,12 +71,12 @@ class Stage:
         counts = grouped.count(store=Materialized("counts"))
         if (output := options.pop("output", None)) is not None:
             counts.to_stream().to(output)
-        replication = options.pop("replication_factor", None)
-        config = StreamsConfig(
-            application_id="app",
-            bootstrap_servers="unused:9092",
-            **({} if replication is None else {"replication_factor": replication}),
-        )
+        settings = {
+            name: options.pop(name)
+            for name in ("replication_factor", "partition_shards")
+            if name in options
+        }
+        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
         return prepare_topics(
             builder.build(config).spec(config),
             config,
@@ -123,6 +123,15 @@ def test_tasks_that_do_not_exist_are_refused_before_any_topic_is_created() -> No
     with pytest.raises(ConfigError, match=r"--tasks names 9_9, but .* tasks are 0_0, 0_1, 1_0"):
         stage.prepare(tasks=(TaskId(0, 0), TaskId(9, 9)))
     assert stage.admin.created == []
+
+
+def test_tasks_are_shards_exactly_if_partitions_have_some() -> None:
+    shard = TaskId.parse("1_0/1of2")
+    plan = Stage(**{"in": 2}).prepare(partition_shards=2, tasks=(shard,))
+    assert shard in plan.tasks
+    for count, task in ((1, shard), (2, shard.whole), (4, shard)):
+        with pytest.raises(ConfigError, match=f"{task}, but .* with partition_shards={count}"):
+            Stage(**{"in": 2}).prepare(partition_shards=count, tasks=(task,))
 
 
 def test_existing_topics_are_not_created_again() -> None:
