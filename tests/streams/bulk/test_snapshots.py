@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.broker import Entry, FakeBroker, StoredRecord
-from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeClients
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, logs, replayed
 from tests.streams.bulk.inline import inline_driver
 from tidewheel import StreamsConfig, StreamsError
@@ -48,7 +48,7 @@ def new_broker(monkeypatch: pytest.MonkeyPatch) -> NewBroker:
         FakeAdmin(broker).create_topics([NewTopic(name=_TOPIC, partitions=1, config={})])
         reading = partial(read_range, make_reader=lambda: FakeChangelogReader(broker))
         monkeypatch.setattr(executor_work, "read_range", reading)
-        monkeypatch.setattr(executor_work, "clients_of", lambda _: FakeClients(broker))
+        monkeypatch.setattr(executor_work, "KafkaResetAdmin", lambda _: FakeAdmin(broker))
         return broker
 
     return make
