@@ -133,9 +133,10 @@ def restore_stores(
         ingesting = _Ingesting(driver, persistent, url, manifest, positions)
         tasks = sorted(
             {
-                store.task(number)
+                task_id
                 for store in persistent.values()
                 for number in range(store.partitions)
+                for task_id in store.tasks(number)
             }
         )
         done = [

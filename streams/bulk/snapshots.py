@@ -51,6 +51,7 @@ from tidewheel.streams.bulk.stores import (
     changelog_facts,
     check_no_headers,
     check_same_topics,
+    slowest_of,
     slowest_positions,
 )
 from tidewheel.streams.config import StreamsConfig
@@ -143,7 +144,7 @@ def make_snapshots(
                 None if old is None else old.partition(number),
                 _WHY_IN_FULL if full else refused,
                 records_per_task=records_per_task,
-                slowest_ms=slowest_time(store.spec, positions.get(store.task(number))),
+                slowest_ms=slowest_time(store.spec, slowest_of(positions, store.tasks(number))),
             )
     work = driver.work(list(stores.values()), url)
     partitions = _built_partitions(driver, work, plans)

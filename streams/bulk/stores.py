@@ -1,9 +1,9 @@
 """Stores for bulk jobs and the cluster's facts about their changelogs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.streams.config import StreamsConfig
@@ -11,8 +11,9 @@ from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.application.configured_plan import configured_plan
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic, offsets_group
 from tidewheel.tasks.kafka.ports import Admin
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.restore.start_positions import progress_of
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
@@ -20,7 +21,7 @@ from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkStore:
-    """Store with a changelog; `inputs` are the input partitions per task, empty if unknown."""
+    """Store with a changelog; `inputs` are the inputs per partition, empty if unknown."""
 
     spec: StoreSpec
     topic: str
@@ -28,13 +29,20 @@ class BulkStore:
     partitions: int
     inputs: tuple[frozenset[TopicPartition], ...] = ()
     topology_hash: bytes = b""
+    shards: int = 1
 
     @property
     def name(self) -> str:
         return self.spec.name
 
-    def task(self, partition: int) -> TaskId:
-        return TaskId(self.subtopology, partition)
+    def tasks(self, partition: int) -> tuple[TaskId, ...]:
+        """Return the tasks that write a partition's changelog: one, or one for each shard."""
+        return tuple(
+            TaskId(self.subtopology, partition, shard) for shard in Shard.all_of(self.shards)
+        )
+
+    def task_of_key(self, partition: int, raw_key: bytes) -> TaskId:
+        return TaskId(self.subtopology, partition, shard_of(raw_key, self.shards))
 
     def changelog(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)
@@ -70,6 +78,7 @@ def bulk_stores(
                     partitions=subtopology.partitions,
                     inputs=tuple(map(subtopology.inputs, range(subtopology.partitions))),
                     topology_hash=topology_hash,
+                    shards=subtopology.shards,
                 )
             else:
                 without[spec.name] = spec.source_topic or ""
@@ -149,7 +158,7 @@ def changelog_facts(
 
 
 def slowest_positions(
-    stores: Iterable[BulkStore], admin: Admin, group_id: str
+    stores: Iterable[BulkStore], admin: Admin, application_id: str
 ) -> dict[TaskId, int | None]:
     """Return the stream time of each task's slowest key range, for stores whose rows expire.
 
@@ -158,20 +167,41 @@ def slowest_positions(
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {
-        store.task(number): (store, read)
+        task_id: (store, read)
         for store in expiring
         for number, read in enumerate(store.inputs)
+        for task_id in store.tasks(number)
     }
-    partitions = sorted({partition for _, read in inputs.values() for partition in read})
-    committed = admin.committed(group_id, partitions, stable=False) if partitions else {}
+    partitions_by_group: dict[str, set[TopicPartition]] = {}
+    for task_id, (_, read) in inputs.items():
+        group_id = offsets_group(application_id, task_id.shard)
+        partitions_by_group.setdefault(group_id, set()).update(read)
+    committed = {
+        group_id: admin.committed(group_id, sorted(partitions), stable=False) if partitions else {}
+        for group_id, partitions in partitions_by_group.items()
+    }
     return {
         task_id: slowest_position_ms(
-            [progress_of(committed.get(partition)) for partition in read],
+            [
+                progress_of(committed[offsets_group(application_id, task_id.shard)].get(partition))
+                for partition in read
+            ],
             store.topology_hash,
-            may_part=store.spec.kept_longer_ms > 0,
+            may_part=store.spec.kept_longer_ms > 0 or store.shards > 1,
         )
         for task_id, (store, read) in inputs.items()
     }
+
+
+def slowest_of(positions: Mapping[TaskId, int | None], tasks: Iterable[TaskId]) -> int | None:
+    """Return the least of some tasks' slowest positions; None if no key range of theirs is ahead.
+
+    >>> first, second = TaskId.parse("0_0/0of2"), TaskId.parse("0_0/1of2")
+    >>> slowest_of({}, [TaskId(0, 0)]), slowest_of({first: 9, second: 7}, [first, second])
+    (None, 7)
+    """
+    times = [positions.get(task) for task in tasks]
+    return min((time for time in times if time is not None), default=None)
 
 
 def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:

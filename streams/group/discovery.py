@@ -12,6 +12,7 @@ from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.key_metadata import (
     HostInfo,
@@ -24,6 +25,7 @@ from tidewheel.streams.serdes.partitioning import WindowedPartitioner, partition
 from tidewheel.streams.serdes.windowed import is_windowed
 from tidewheel.streams.user_functions import accepts
 from tidewheel.tasks.kafka.internal_topics import topics_read
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
 _PLAIN_ARGUMENTS: Final = 4
@@ -71,18 +73,32 @@ def where_is(
         return KeyQueryMetadata(
             active_host=here or next(iter(hosts), None), standby_hosts=frozenset(), partition=None
         )
-    count = sum(task.subtopology == subtopology.id for task in group.tasks)
+    tasks = [task for task in group.tasks if task.subtopology == subtopology.id]
+    count = len({task.partition for task in tasks})
     if not count:
         return KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
     counts = group.about.partitions
     topic = max(_topics(group, subtopology, application_id), key=lambda name: counts.get(name, 0))
     partition = _only(choose(topic, key, None, count), count, store, key)
-    task = TaskId(subtopology.id, partition)
+    task = _task_of(tasks, partition, subtopology, store, key)
     owners = _hosts(group, _owner(group, task))
     copies = _hosts(group, (copy.incarnation for copy in group.step.copies(task)))
     return KeyQueryMetadata(
         active_host=next(iter(owners), None), standby_hosts=copies - owners, partition=partition
     )
+
+
+def _task_of(
+    tasks: Iterable[TaskId], partition: int, subtopology: SubtopologySpec, store: str, key: object
+) -> TaskId:
+    """Return the task with a key, given its partition."""
+    parts = [task for task in tasks if task.partition == partition]
+    if len(parts) == 1:
+        return parts[0]
+    (serde,) = (spec.key_serde for spec in subtopology.stores if spec.name == store)
+    inner: Any = cast("Any", key).key if isinstance(key, Windowed) else key
+    shard = shard_of(serde.serialize(store, inner) or b"", len(parts))
+    return TaskId(subtopology.id, partition, shard)
 
 
 def owner_of(group: Group, task: TaskId) -> MemberRecord | None:

@@ -12,13 +12,14 @@ from tidewheel.streams.definitions.isolation_level import checked_isolation_leve
 from tidewheel.streams.errors import InvalidStateStoreError, StreamsError
 from tidewheel.streams.group.discovery import partitioner_of
 from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS
-from tidewheel.streams.web.query_place import QueryPlace
+from tidewheel.streams.web.query_place import QueryPlace, place_text
 from tidewheel.streams.web.query_request import Arguments, QueryRequest, Shape
 from tidewheel.streams.web.query_text import BadQueryError, encoded, key_of, row_of
 from tidewheel.streams.worker.figures import position_of
 from tidewheel.streams.worker.process_view import ProcessView
 from tidewheel.streams.worker.queries import store_view
-from tidewheel.tasks.kafka.internal_topics import changelog_topic
+from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan, changelog_topic
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.processing.api.topology_spec import SubtopologySpec
 from tidewheel.tasks.task.lifecycle import TaskState
@@ -34,7 +35,7 @@ class UnknownStoreError(InvalidStateStoreError):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """Rows (in JSON), and the process that answered, by partition. A global store has the partition "global".
+    """Rows (in JSON), and the process that answered, by partition or shard ("3/1of4"). A global store has the partition "global".
 
     Attributes:
         truncated: The limit that ended the rows early: "rows", "bytes" or "time"; else None.
@@ -68,12 +69,20 @@ class QueriedStore:
 
     @property
     def partitions(self) -> range:
-        """Return the partitions of the store, as the plan of a worker has them."""
+        return range(self._plan.partitions)
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        return self._plan.tasks
+
+    @property
+    def _plan(self) -> SubtopologyPlan:
+        """Return the plan of a worker."""
         assert self.subtopology is not None
         for worker in self._workers():
             plan = worker.plan.subtopologies.get(self.subtopology.id)
             if plan is not None:
-                return range(plan.partitions)
+                return plan
         raise self._not_started()
 
     def _not_started(self) -> InvalidStateStoreError:
@@ -83,6 +92,15 @@ class QueriedStore:
 
     def key(self, text: str) -> Any:
         return key_of(self.spec.key_serde, self.topic, text)
+
+    def tasks_of(self, key: Any) -> list[TaskId]:
+        """Return the tasks that may have a key: one, or more if its partition is not known."""
+        partitions, plan = self.partitions_of(key), self._plan
+        data: bytes = self.spec.key_serde.serialize(self.topic, key) or b""
+        shard = shard_of(data, plan.shards)
+        return [
+            task for number in partitions for task in plan.tasks_of(number) if task.shard == shard
+        ]
 
     def partitions_of(self, key: Any) -> list[int]:
         """Return the partition of a key; all of them if its input's partitioner is not known."""
@@ -101,22 +119,22 @@ class QueriedStore:
         data = self.spec.key_serde.serialize(self.topic, key)
         return [KEY_PARTITIONERS[names.pop()](data or b"", count)]
 
-    def roles(self, *, stale: bool, max_lag: int | None) -> dict[int, QueryPlace]:
-        """Return the partitions that this process can answer for, with their present state."""
+    def roles(self, *, stale: bool, max_lag: int | None) -> dict[TaskId, QueryPlace]:
+        """Return the tasks that this process can answer for, with their present state."""
         assert self.subtopology is not None
-        found: dict[int, QueryPlace] = {}
+        found: dict[TaskId, QueryPlace] = {}
         for worker in self._workers():
             for copy in list(worker.copies.values()) if stale else ():
                 lag = copy.status().lag
                 is_near = lag >= 0 and (max_lag is None or lag <= max_lag)
                 if copy.task_id.subtopology == self.subtopology.id and is_near:
                     found.setdefault(
-                        copy.task_id.partition,
+                        copy.task_id,
                         QueryPlace(role=copy.role, lag=lag, position=None, server=self._here),
                     )
         for worker, task_id in self._running():
             position = {str(at): offset for at, offset in position_of(worker, task_id).items()}
-            found[task_id.partition] = QueryPlace(
+            found[task_id] = QueryPlace(
                 role="active", lag=0, position=dict(sorted(position.items())), server=self._here
             )
         return found
@@ -152,8 +170,8 @@ class QueriedStore:
         )
         return f"min_position: {reason}; give offsets of {' or '.join(sorted(inputs))}"
 
-    def read(self, request: QueryRequest, partitions: Sequence[int]) -> Answer:
-        """Read these partitions, which `roles` has.
+    def read(self, request: QueryRequest, tasks: Sequence[TaskId]) -> Answer:
+        """Read these tasks, which `roles` has.
 
         Raises:
             InvalidStateStoreError: A task has moved or is behind.
@@ -169,20 +187,20 @@ class QueriedStore:
             )
             self._take(request, shape.read(store, arguments), {}, answer)
             return answer
-        for partition in partitions:
-            served = self._wait_for(request, partition)
-            answer.partitions[str(partition)] = served
+        for task in tasks:
+            served = self._wait_for(request, task)
+            answer.partitions[place_text(task)] = served
             store = store_view(
                 self._view.application,
                 self._view.threads,
                 self.name,
                 stale=request.is_stale,
                 level=request.level or self._default_level,
-                partitions=(partition,),
+                tasks=(task,),
             )
             if answer.truncated is None:
                 rows = shape.read(store, arguments)
-                self._take(request, rows, {"partition": partition}, answer)
+                self._take(request, rows, {"partition": task.partition}, answer)
         return answer
 
     def arguments(self, request: QueryRequest, shape: Shape) -> Arguments:
@@ -230,19 +248,19 @@ class QueriedStore:
                 "with KafkaStreams.store"
             ) from error
 
-    def _wait_for(self, request: QueryRequest, partition: int) -> QueryPlace:
-        """Return the state of a partition once it includes the query's position."""
+    def _wait_for(self, request: QueryRequest, task: TaskId) -> QueryPlace:
+        """Return the state of a task once it includes the query's position."""
         while True:
-            served = self.roles(stale=request.is_stale, max_lag=request.max_lag).get(partition)
+            served = self.roles(stale=request.is_stale, max_lag=request.max_lag).get(task)
             if served is None:
                 raise InvalidStateStoreError(
-                    f"store {self.name}: the task of partition {partition} is not running here; ask again"
+                    f"store {self.name}: the task of partition {place_text(task)} is not running here; ask again"
                 )
-            if self._includes(served, partition, request.min_position):
+            if self._includes(served, task.partition, request.min_position):
                 return served
             if not request.left_s:
                 raise InvalidStateStoreError(
-                    f"store {self.name}: partition {partition} does not include min_position yet; ask again"
+                    f"store {self.name}: partition {place_text(task)} does not include min_position yet; ask again"
                 )
             time.sleep(min(_POSITION_S, request.left_s))
 
@@ -256,12 +274,7 @@ class QueriedStore:
 
     def _input_topics(self) -> Mapping[str, int]:
         """Return the topics that the store's tasks read, with their numbers of partitions."""
-        assert self.subtopology is not None
-        for worker in self._workers():
-            plan = worker.plan.subtopologies.get(self.subtopology.id)
-            if plan is not None:
-                return plan.topic_partitions
-        raise self._not_started()
+        return self._plan.topic_partitions
 
     def _running(self) -> Iterator[tuple[StreamWorker, TaskId]]:
         assert self.subtopology is not None

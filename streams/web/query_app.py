@@ -22,6 +22,7 @@ from tidewheel.streams.errors import (
 from tidewheel.streams.web.json_response import PROBLEM_HANDLERS, json_response, problem
 from tidewheel.streams.web.local_queries import Answer, QueriedStore, UnknownStoreError
 from tidewheel.streams.web.openapi import document
+from tidewheel.streams.web.query_place import place_text
 from tidewheel.streams.web.query_request import SHAPES, Limits, QueryRequest, parse_request
 from tidewheel.streams.web.query_routing import Caller, QueryRouter
 from tidewheel.streams.web.query_text import BadQueryError
@@ -102,7 +103,7 @@ class QueryRoutes:
         if with_tasks and store.subtopology is not None:
             here = store.roles(stale=True, max_lag=None)
             described["partitions"] = len(store.partitions)
-            described["here"] = {str(number): served for number, served in sorted(here.items())}
+            described["here"] = {place_text(task): served for task, served in sorted(here.items())}
         return described
 
     async def _query(self, kind: str, request: Request) -> Response:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidewheel.rebalance.model import TaskId
+
 
 class QueryPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The process that answered for a partition, and the age of its rows.
@@ -22,3 +24,12 @@ class QueryPlace(msgspec.Struct, frozen=True, kw_only=True):
     lag: int = 0
     position: Mapping[str, int] | None = None
     server: str | None = None
+
+
+def place_text(task: TaskId) -> str:
+    """Return the partition of a task, with its shard if it has not all.
+
+    >>> place_text(TaskId(0, 3)), place_text(TaskId.parse("0_3/1of4"))
+    ('3', '3/1of4')
+    """
+    return str(task).partition("_")[2]

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.state_stores.layout.segments import TIME_MAX
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.state_stores.stores.windowed import Windowed
@@ -20,6 +21,19 @@ _VERSIONED: Final = frozenset({StoreKind.VERSIONED})
 
 #: Rows of a store as (key, value); `start` and such become part of the key.
 Rows = Iterator[tuple[Any, Any]]
+
+
+class Part(NamedTuple):
+    """A partition, or one of its shards."""
+
+    partition: int
+    shard: Shard | None = None
+
+    def has(self, task: TaskId) -> bool:
+        return task.partition == self.partition and self.shard in (None, task.shard)
+
+    def __str__(self) -> str:
+        return str(self.partition) if self.shard is None else f"{self.partition}/{self.shard}"
 
 
 class Arguments(NamedTuple):
@@ -179,7 +193,7 @@ COMMON: Final[Mapping[str, str]] = {
     "max_lag": "With stale: most records that such a copy may be behind",
     "isolation_level": "read_committed or read_uncommitted",
     "min_position": "Offsets of the sub-topology's inputs that the answer must include: topic-partition:offset, with commas between",
-    "partitions": "Only these partitions, with commas between",
+    "partitions": "Only these partitions, or shards of them as 3/1of4, with commas between",
     "timeout_ms": "Time for the answer",
     "local": "true: no other member is asked",
 }
@@ -220,7 +234,7 @@ class QueryRequest:
     is_local: bool = False
     reverse: bool = False
     max_lag: int | None = None
-    partitions: tuple[int, ...] | None = None
+    partitions: tuple[Part, ...] | None = None
     min_position: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     @property
@@ -332,16 +346,22 @@ def _level(text: str | None) -> IsolationLevel | None:
         raise BadQueryError("isolation_level must be read_committed or read_uncommitted") from None
 
 
-def _partitions(text: str | None) -> tuple[int, ...] | None:
+def _partitions(text: str | None) -> tuple[Part, ...] | None:
     if text is None:
         return None
-    numbers = [_digits(part) for part in text.split(",")]
-    found = {number for number in numbers if number is not None}
-    if None in numbers:
-        raise BadQueryError("partitions must be numbers with commas between")
-    if len(found) < len(numbers):
+    parts = tuple(map(_part, text.split(",")))
+    if len(set(parts)) < len(parts):
         raise BadQueryError("partitions has a number twice")
-    return tuple(sorted(found))
+    return parts
+
+
+def _part(text: str) -> Part:
+    digits, slash, shard = text.partition("/")
+    number = _digits(digits)
+    with suppress(ValueError):
+        if number is not None:
+            return Part(number, TaskId.parse(f"0_0/{shard}").shard if slash else None)
+    raise BadQueryError("partitions must be numbers (or shards, as 3/1of4) with commas between")
 
 
 def _position(text: str | None) -> dict[TopicPartition, int]:

@@ -16,7 +16,7 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.errors import InvalidStateStoreError, QueryTimeoutError, StreamsError
 from tidewheel.streams.group.discovery import copy_owners, owner_of
 from tidewheel.streams.web.local_queries import Answer, QueriedStore
-from tidewheel.streams.web.query_place import QueryPlace
+from tidewheel.streams.web.query_place import QueryPlace, place_text
 from tidewheel.streams.web.query_request import QueryRequest
 from tidewheel.streams.web.query_text import BadQueryError
 from tidewheel.streams.web.query_transfer import fetch_json
@@ -71,54 +71,51 @@ class QueryRouter:
         if store.subtopology is None:
             return store.read(request, ())
         key = store.arguments(request, shape).keys.get("key")
-        partitions = self._partitions(store, request, key)
+        tasks = self._tasks(store, request, key)
         here = store.roles(stale=request.is_stale, max_lag=request.max_lag)
-        local = self._local(store, here, partitions, request)
-        remote = self._remote(store, [one for one in partitions if one not in local], request)
+        local = self._local(here, tasks, request)
+        remote = self._remote(store, [task for task in tasks if task not in local], request)
         forwarded = self._forward(request, caller, remote)
         answers = [store.read(request, local)]
-        for numbers, future in forwarded:
+        for asked, future in forwarded:
             try:
                 answers.append(future.result(timeout=request.left_s + 1.5 * _GRACE_S))
             except BadQueryError:
                 raise
             except (TimeoutError, InvalidStateStoreError) as error:
-                if not request.is_stale or not here.keys() >= set(numbers):
+                if not request.is_stale or not here.keys() >= set(asked):
                     raise _unanswered(request, error) from error
-                answers.append(store.read(request, numbers))
+                answers.append(store.read(request, asked))
         return _merged(answers, request)
 
-    def _partitions(self, store: QueriedStore, request: QueryRequest, key: Any) -> list[int]:
-        count = len(store.partitions)
+    def _tasks(self, store: QueriedStore, request: QueryRequest, key: Any) -> list[TaskId]:
         if request.partitions is None:
-            return list(range(count)) if key is None else store.partitions_of(key)
-        if max(request.partitions) >= count:
-            raise BadQueryError(
-                f"store {store.name} has the partitions 0 to {count - 1}; correct partitions="
-            )
-        return list(request.partitions)
+            return list(store.tasks) if key is None else store.tasks_of(key)
+        for part in request.partitions:
+            if not any(map(part.has, store.tasks)):
+                tasks = ", ".join(map(place_text, store.tasks))
+                raise BadQueryError(
+                    f"store {store.name} has the partitions {tasks}, and no {part}; correct partitions="
+                )
+        return [task for task in store.tasks if any(part.has(task) for part in request.partitions)]
 
     def _local(
-        self,
-        store: QueriedStore,
-        here: Mapping[int, QueryPlace],
-        partitions: Iterable[int],
-        request: QueryRequest,
-    ) -> list[int]:
-        """Return the partitions to read here: those whose owner this is, and copies without one."""
-        own = [one for one in partitions if one in here]
+        self, here: Mapping[TaskId, QueryPlace], tasks: Iterable[TaskId], request: QueryRequest
+    ) -> list[TaskId]:
+        """Return the tasks to read here: those whose owner this is, and copies without one."""
+        own = [task for task in tasks if task in here]
         if not request.is_stale or request.is_local:
             return own
         # A copy answers only if the owner can't.
         return [
-            one
-            for one in own
-            if here[one].role == "active" or not self._has_reachable_owner(store, one)
+            task
+            for task in own
+            if here[task].role == "active" or not self._has_reachable_owner(task)
         ]
 
-    def _has_reachable_owner(self, store: QueriedStore, partition: int) -> bool:
+    def _has_reachable_owner(self, task: TaskId) -> bool:
         group = self._group()
-        owner = None if group is None else owner_of(group, self._task(store, partition))
+        owner = None if group is None else owner_of(group, task)
         return owner is not None and self._fault_of(owner) is None
 
     def _group(self) -> Group | None:
@@ -129,33 +126,27 @@ class QueryRouter:
         except StreamsError:
             return None
 
-    @staticmethod
-    def _task(store: QueriedStore, partition: int) -> TaskId:
-        assert store.subtopology is not None
-        return TaskId(store.subtopology.id, partition)
-
     def _remote(
-        self, store: QueriedStore, partitions: list[int], request: QueryRequest
-    ) -> dict[tuple[str, ...], list[int]]:
-        """Return the addresses to ask, best first, with their partitions."""
-        found: dict[tuple[str, ...], list[int]] = {}
-        if not partitions:
+        self, store: QueriedStore, tasks: list[TaskId], request: QueryRequest
+    ) -> dict[tuple[str, ...], list[TaskId]]:
+        """Return the addresses to ask, best first, with their tasks."""
+        found: dict[tuple[str, ...], list[TaskId]] = {}
+        if not tasks:
             return found
         group = None if request.is_local else self._group()
-        for partition in partitions:
+        for task in tasks:
             if group is None:
                 raise InvalidStateStoreError(
-                    f"store {store.name}: the task of partition {partition} is not running in this process; ask the "
+                    f"store {store.name}: the task of partition {place_text(task)} is not running in this process; ask the "
                     "process that has it, or again in a moment"
                 )
-            servers = self._servers(group, store, partition, request)
-            found.setdefault(servers, []).append(partition)
+            servers = self._servers(group, store, task, request)
+            found.setdefault(servers, []).append(task)
         return found
 
     def _servers(
-        self, group: Group, store: QueriedStore, partition: int, request: QueryRequest
+        self, group: Group, store: QueriedStore, task: TaskId, request: QueryRequest
     ) -> tuple[str, ...]:
-        task = self._task(store, partition)
         owner = owner_of(group, task)
         members = [] if owner is None else [owner]
         if request.is_stale:
@@ -166,7 +157,7 @@ class QueryRouter:
             return servers
         reason = next(iter(faults.values()), None) or f"no member runs task {task} now"
         raise InvalidStateStoreError(
-            f"store {store.name}, partition {partition}: {reason}; ask again"
+            f"store {store.name}, partition {place_text(task)}: {reason}; ask again"
         )
 
     def _fault_of(self, member: MemberRecord) -> str | None:
@@ -181,37 +172,37 @@ class QueryRouter:
         return None
 
     def _forward(
-        self, request: QueryRequest, caller: Caller, remote: Mapping[tuple[str, ...], list[int]]
-    ) -> list[tuple[list[int], "Future[Answer]"]]:
+        self, request: QueryRequest, caller: Caller, remote: Mapping[tuple[str, ...], list[TaskId]]
+    ) -> list[tuple[list[TaskId], "Future[Answer]"]]:
         return [
-            (numbers, self._pool.submit(_ask, request, caller, servers, numbers))
-            for servers, numbers in remote.items()
+            (tasks, self._pool.submit(_ask, request, caller, servers, tasks))
+            for servers, tasks in remote.items()
         ]
 
 
 def _ask(
-    request: QueryRequest, caller: Caller, servers: Sequence[str], partitions: Sequence[int]
+    request: QueryRequest, caller: Caller, servers: Sequence[str], tasks: Sequence[TaskId]
 ) -> Answer:
     """Return the answer of the first server that has one; each gets its share of the time."""
     *others, last = servers
     for number, server in enumerate(others):
         share_s = request.left_s / (len(servers) - number)
         with suppress(InvalidStateStoreError):
-            return _ask_one(request, caller, server, partitions, share_s)
-    return _ask_one(request, caller, last, partitions, request.left_s, _GRACE_S)
+            return _ask_one(request, caller, server, tasks, share_s)
+    return _ask_one(request, caller, last, tasks, request.left_s, _GRACE_S)
 
 
 def _ask_one(
     request: QueryRequest,
     caller: Caller,
     server: str,
-    partitions: Sequence[int],
+    tasks: Sequence[TaskId],
     timeout_s: float,
     grace_s: float = 0.0,
 ) -> Answer:
     asked = {
         "local": "true",
-        "partitions": ",".join(map(str, partitions)),
+        "partitions": ",".join(map(place_text, tasks)),
         "limit": str(request.rows_max),
         "timeout_ms": str(max(int(timeout_s * 1000), 1)),
     }
@@ -279,7 +270,7 @@ def _merged(answers: list[Answer], request: QueryRequest) -> Answer:
     for answer in answers:
         merged.partitions |= answer.partitions
         merged.truncated = merged.truncated or answer.truncated
-    merged.partitions = dict(sorted(merged.partitions.items(), key=lambda item: int(item[0])))
+    merged.partitions = dict(sorted(merged.partitions.items(), key=_place_order))
     rows = sorted((row for answer in answers for row in answer.rows), key=_partition_of)
     for row in rows:
         merged.size_bytes += len(row) + 1
@@ -290,6 +281,11 @@ def _merged(answers: list[Answer], request: QueryRequest) -> Answer:
             break
         merged.rows.append(row)
     return merged
+
+
+def _place_order(place: tuple[str, QueryPlace]) -> tuple[int, str]:
+    partition, _, shard = place[0].partition("/")
+    return int(partition), shard
 
 
 def _partition_of(row: bytes) -> int:

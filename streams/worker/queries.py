@@ -30,14 +30,14 @@ def store_view(
     stale: bool,
     with_headers: bool = False,
     level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    partitions: Container[int] | None = None,
+    tasks: Container[TaskId] | None = None,
 ) -> Any:
     """Return a read-only view of a store over present and future tasks of this process.
 
     Args:
         stale: Also read standbys and learners, which lag.
         level: READ_UNCOMMITTED also reads uncommitted rows of running tasks.
-        partitions: Read only tasks of these partitions.
+        tasks: Read only these tasks.
 
     Raises:
         InvalidStateStoreError: The store does not exist, keeps no headers, or is a global store that
@@ -66,7 +66,7 @@ def store_view(
         store,
         stale=stale,
         ask_timeout_s=ask_timeout_s,
-        partitions=partitions,
+        tasks=tasks,
     )
     return make_query_store(store, topic, sources, with_headers=with_headers)
 
@@ -78,7 +78,7 @@ def _sources(
     *,
     stale: bool,
     ask_timeout_s: float | None,
-    partitions: Container[int] | None = None,
+    tasks: Container[TaskId] | None = None,
 ) -> list[QuerySource]:
     """Return the stores of running tasks and, if `stale`, of standbys and learners.
 
@@ -87,7 +87,7 @@ def _sources(
     name = store.name
 
     def is_asked(task_id: TaskId) -> bool:
-        is_chosen = partitions is None or task_id.partition in partitions
+        is_chosen = tasks is None or task_id in tasks
         return is_chosen and task_id.subtopology == subtopology
 
     sources: dict[TaskId, QuerySource] = {}

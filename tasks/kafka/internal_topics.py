@@ -70,6 +70,17 @@ def internal_prefix(application_id: str) -> str:
     return f"{application_id}-"
 
 
+def offsets_group(application_id: str, shard: Shard) -> str:
+    """Return the consumer group of a shard's committed offsets.
+
+    Both bounds are in the name: after a change of the tiling no shard overwrites its source's offsets.
+
+    >>> offsets_group("app", Shard(1, 4)), offsets_group("app", Shard())
+    ('app~1of4', 'app')
+    """
+    return application_id if shard.is_whole else f"{application_id}~{shard}"
+
+
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A sub-topology on a cluster; `shards`: tasks per partition."""
 

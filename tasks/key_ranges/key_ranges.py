@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
-from tidewheel.rebalance.model import HASH_END
+from tidewheel.rebalance.model import HASH_END, Shard
 
 #: Name of the hash, stored with ranges: those of another hash must not be used.
 KEY_HASH = "crc32"
@@ -48,6 +48,15 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
         crc32(offset.to_bytes(_OFFSET_BYTES, "big") if key is None else key)
         for key, offset in zip(raw_keys, offsets, strict=True)
     ]
+
+
+def shard_of(raw_key: bytes, count: int) -> Shard:
+    """Return the shard of a key, of `count` shards of its partition.
+
+    >>> shard_of(b"alice", 4), shard_of(b"bob", 4)
+    (Shard(number=0, of=4), Shard(number=3, of=4))
+    """
+    return Shard(key_hash(raw_key, 0) // (HASH_END // count), count)
 
 
 class KeyRanges(msgspec.Struct, frozen=True):

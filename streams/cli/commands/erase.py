@@ -116,7 +116,7 @@ class KeyRows(NamedTuple):
 
     @property
     def task(self) -> TaskId:
-        return self.store.task(self.partition)
+        return self.store.task_of_key(self.partition, self.key)
 
 
 def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
@@ -159,6 +159,7 @@ def erasable_store(
                     topic=changelog_topic(config.application_id, name),
                     subtopology=number,
                     partitions=subtopology.partitions,
+                    shards=subtopology.shards,
                 )
     names_text = f"there is {', '.join(sorted(names))}" if names else "the topology has none"
     raise ConfigError(f"there is no store {name!r}; {did_you_mean(name, names) or names_text}")

@@ -29,7 +29,12 @@ from tidewheel.streams.bulk import executors as executor_work
 from tidewheel.streams.bulk.content import read_content, reading_plan
 from tidewheel.streams.bulk.driver import BulkDriver, now_ms
 from tidewheel.streams.bulk.snapshots import make_snapshots
-from tidewheel.streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
+from tidewheel.streams.bulk.stores import (
+    BulkStore,
+    changelog_facts,
+    slowest_of,
+    slowest_positions,
+)
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
@@ -255,6 +260,29 @@ def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) ->
         operator_times_ms=(position_ms, -1),
     )
     broker.groups["app"][_INPUT] = CommittedOffset(slowest, progress.encode())
+
+
+def test_a_snapshot_has_the_rows_of_the_slowest_shard(
+    new_broker: NewBroker, tmp_path: Path
+) -> None:
+    broker = new_broker()
+    spec = replace(SPECS["window"], window_size_ms=60_000)
+    inputs = (frozenset({_INPUT}),)
+    store = replace(_store(spec), inputs=inputs, topology_hash=_HASH, shards=2)
+
+    def slowest() -> int | None:
+        positions = slowest_positions([store], driver.admin, "app")
+        assert set(positions) == set(store.tasks(0))
+        return slowest_of(positions, store.tasks(0))
+
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        for number, hours in ((0, 3), (1, 2)):
+            # The whole task's group doesn't count, and neither does a tiling of another count.
+            _commit(broker, 5, 5, hours * _HOUR_MS)
+            broker.groups[f"app~{number}of2"][_INPUT] = broker.groups["app"][_INPUT]
+            _commit(broker, 5, 5, _HOUR_MS)
+            broker.groups["app~1of4"][_INPUT] = broker.groups["app"][_INPUT]
+            assert slowest() == (-1 if number == 0 else 2 * _HOUR_MS)
 
 
 def test_K3_a_snapshot_has_the_rows_of_the_slowest_key_range(

@@ -1,5 +1,7 @@
 """Stores of bulk work, and errors for others."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes.broker import FakeBroker
@@ -14,7 +16,7 @@ from tidewheel import (
     StreamsConfig,
     Topology,
 )
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.streams.bulk.stores import bulk_stores, changelog_facts
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError
 from tidewheel.tasks.kafka.ports import NewTopic
@@ -47,7 +49,11 @@ def admin() -> FakeAdmin:
 def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
     (store,) = bulk_stores(_topology(), _CONFIG, admin)
     assert (store.name, store.topic, store.partitions) == ("counts", "shop-counts-changelog", 3)
-    assert store.task(2) == TaskId(store.subtopology, 2)
+    assert store.tasks(2) == (TaskId(store.subtopology, 2),)
+    shards = replace(store, shards=2).tasks(2)
+    assert shards == tuple(TaskId(store.subtopology, 2, shard) for shard in Shard.all_of(2))
+    assert replace(store, shards=2).task_of_key(2, b"alice") == shards[0]
+    assert replace(store, shards=2).task_of_key(2, b"bob") == shards[1]
     assert store.changelog(1) == TopicPartition("shop-counts-changelog", 1)
 
 

@@ -1,18 +1,22 @@
 """Owners of keys by the group log (Kafka Streams' StreamsMetadataState)."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.rebalance.leader.group_logs import LogBook
 from tidewheel import StreamsBuilder, StreamsConfig, Windowed
-from tidewheel.rebalance.model import MemberPhase, TopicPartition
+from tidewheel.rebalance.model import MemberPhase, Shard, TaskId, TaskPhase, TopicPartition
 from tidewheel.streams.errors import InvalidStateStoreError, SerializationError, StreamsError
 from tidewheel.streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
 from tidewheel.streams.group.key_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 from tidewheel.streams.serdes import Serdes
 from tidewheel.streams.serdes.partitioning import partition_of
+from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner, TopologySpec
 
@@ -134,6 +138,33 @@ def test_keys_are_partitioned_as_they_are_written() -> None:
     assert partitioner_of(windowed)("in", Windowed("one", 0, 1_000), None, 9) == partition_of(
         b"one", 9
     )
+
+
+def _sharded_group(count: int) -> Any:
+    """Return a group in which partition 0 of the counts has a member for each shard."""
+    shards = [TaskId(2, 0, shard) for shard in Shard.all_of(count)]
+    book = LogBook().leader("p1")
+    for task in shards:
+        book.member(str(task.shard.number), endpoint=f"{task.shard}:80")
+    return SimpleNamespace(
+        tasks=dict.fromkeys((*shards, TaskId(2, 1))),
+        about=SimpleNamespace(partitions={COUNTS_IN: 2}),
+        states={task: SimpleNamespace(owner=f"{task.shard.number}-1") for task in shards},
+        step=SimpleNamespace(copies=lambda _: ()),
+        phase_of=lambda _: TaskPhase.RUNNING,
+        members=book.group.members,
+    )
+
+
+@given(key=st.text(min_size=1), count=st.sampled_from([2, 4, 64]))
+def test_the_owner_of_a_key_is_the_owner_of_its_shard(key: str, count: int) -> None:
+    group = _sharded_group(count)
+    for wanted in (key, Windowed(key, 0, 1_000)):
+        found = where_is(group, SPEC, APP, "counts", wanted, lambda *_: 0, None)
+        assert found.partition == 0
+        assert found.active_host is not None
+        shard = TaskId.parse(f"2_0/{found.active_host.host}").shard
+        assert shard.first_hash <= key_hash(key.encode(), 0) < shard.end_hash
 
 
 def test_keys_that_have_no_partition_are_refused() -> None:

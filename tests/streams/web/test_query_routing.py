@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.rebalance.leader.group_logs import LogBook
 from tests.streams.web.processes import streams
+from tidewheel.rebalance.model import TaskId, TaskPhase
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.errors import InvalidStateStoreError, QueryTimeoutError, StreamsError
 from tidewheel.streams.serdes.partitioning import crc32_partition, partition_of
@@ -24,6 +28,8 @@ from tidewheel.streams.web.query_request import Limits, parse_request
 from tidewheel.streams.web.query_routing import Caller, QueryRouter
 from tidewheel.streams.web.query_text import BadQueryError
 from tidewheel.streams.worker.process_view import ProcessView
+from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
+from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 ROW = {"key": "a", "value": 1, "partition": 0}
@@ -69,6 +75,12 @@ def peer() -> Iterator[Peer]:
     made.close()
 
 
+def _plan(partitions: int = 1, shards: int = 1, **fields: Any) -> SubtopologyPlan:
+    spec: Any = SimpleNamespace(id=0)
+    fields = {"source_topics": {}, "topic_partitions": {"in": partitions}} | fields
+    return SubtopologyPlan(spec=spec, partitions=partitions, shards=shards, **fields)
+
+
 def _view(tmp_path: Path, **members: str | None) -> ProcessView:
     """Return a process without tasks; the first of the members owns task 0_0, others have copies."""
     book = LogBook().leader("p1").about("0_0", partitions={"in": 1})
@@ -80,8 +92,8 @@ def _view(tmp_path: Path, **members: str | None) -> ProcessView:
     _rename_hosts(book)
     plan = SimpleNamespace(
         subtopologies={
-            0: SimpleNamespace(tasks=("0_0",), topic_partitions={"in": 1}),
-            1: SimpleNamespace(tasks=("1_0",), topic_partitions={"upstream": 1}),
+            0: _plan(topic_partitions={"in": 1}),
+            1: _plan(topic_partitions={"upstream": 1}),
         }
     )
     worker = SimpleNamespace(tasks={}, copies={}, plan=plan, metrics=WorkerMetrics())
@@ -252,8 +264,100 @@ def test_large_numbers_of_another_member_stay_exact(tmp_path: Path, peer: Peer) 
 def test_a_key_is_searched_where_its_input_has_it(
     partitioners: dict[str, str], partitions: list[int], tmp_path: Path
 ) -> None:
-    plan = SimpleNamespace(subtopologies={0: SimpleNamespace(tasks=range(16))})
-    thread: Any = SimpleNamespace(worker=SimpleNamespace(plan=plan))
-    view = streams(tmp_path, input_partitioners=partitioners).view
-    store = QueriedStore(msgspec.structs.replace(view, threads=lambda: [thread]), "rows")
+    store = _store(tmp_path, _plan(16), input_partitioners=partitioners)
     assert store.partitions_of("a") == partitions
+    assert store.tasks_of("a") == [TaskId(0, number) for number in partitions]
+
+
+def _store(tmp_path: Path, plan: SubtopologyPlan, **settings: Any) -> QueriedStore:
+    worker = SimpleNamespace(plan=SimpleNamespace(subtopologies={0: plan}))
+    thread: Any = SimpleNamespace(worker=worker)
+    view = streams(tmp_path, **settings).view
+    return QueriedStore(msgspec.structs.replace(view, threads=lambda: [thread]), "rows")
+
+
+@given(key=st.text(), partitions=st.integers(1, 5), shards=st.sampled_from([1, 2, 8, 64]))
+def test_a_key_is_searched_in_the_shard_that_has_its_hash(
+    key: str, partitions: int, shards: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    (task,) = _store(folder, _plan(partitions, shards)).tasks_of(key)
+    data = key.encode()
+    assert task.partition == partition_of(data, partitions)
+    assert task.shard.of == shards
+    assert task.shard.first_hash <= key_hash(data, 0) < task.shard.end_hash
+    # A key whose partition is unknown is searched in one shard of each partition.
+    store = _store(folder, _plan(partitions, shards), input_partitioners={"in": "unknown"})
+    assert store.tasks_of(key) == [TaskId(0, n, task.shard) for n in range(partitions)]
+
+
+#: Keys whose rows the first and the second of two shards have.
+_FIRST, _SECOND = "alice", "bob"
+
+
+def _sharded_view(tmp_path: Path, first: Peer, second: Peer) -> ProcessView:
+    """Return a process without tasks in a group whose two members have a shard each."""
+    book = LogBook().leader("p1").member("a", endpoint=first.endpoint)
+    book.member("b", endpoint=second.endpoint)
+    _rename_hosts(book)
+    group = SimpleNamespace(
+        tasks=dict.fromkeys(_plan(1, 2).tasks),
+        states={
+            task: SimpleNamespace(owner=f"{name}-1")
+            for task, name in zip(_plan(1, 2).tasks, "ab", strict=True)
+        },
+        members=book.group.members,
+        phase_of=lambda _: TaskPhase.RUNNING,
+    )
+    worker = SimpleNamespace(
+        tasks={},
+        copies={},
+        plan=SimpleNamespace(subtopologies={0: _plan(1, 2)}),
+        metrics=WorkerMetrics(),
+    )
+    thread: Any = SimpleNamespace(worker=worker)
+    view = streams(tmp_path).view
+    found: Any = lambda: group  # noqa: E731 - a group's part that the router reads
+    return msgspec.structs.replace(view, threads=lambda: [thread], group=found)
+
+
+def _rows_of(peer: Peer, key: str, place: str) -> dict[str, Any]:
+    row = ROW | {"key": key}
+    answer = FINE | {"rows": [row], "partitions": {place: PLACE}}
+    peer.reply = lambda _: (200, {}, json.dumps(answer).encode())
+    return row
+
+
+def test_the_owner_of_a_keys_shard_is_asked_and_no_other(tmp_path: Path) -> None:
+    with closing(Peer()) as first, closing(Peer()) as second:
+        view = _sharded_view(tmp_path, first, second)
+        for peer, key, place in ((first, _FIRST, "0/0of2"), (second, _SECOND, "0/1of2")):
+            row = _rows_of(peer, key, place)
+            assert _ask(view, key=key) == [row]
+            ((path, _),) = peer.asked
+            assert parse_qs(urlsplit(path).query)["partitions"] == [place]
+
+
+def test_rows_of_all_shards_come_from_all_their_owners(tmp_path: Path) -> None:
+    with closing(Peer()) as first, closing(Peer()) as second:
+        view = _sharded_view(tmp_path, first, second)
+        rows = [_rows_of(second, _SECOND, "0/1of2"), _rows_of(first, _FIRST, "0/0of2")]
+        request = parse_request("rows", "range", {"partitions": "0"}, Limits(), 20_000)
+        router = QueryRouter(view)
+        answer = router.answer(request, Caller())
+        router.close()
+        assert sorted(map(json.loads, answer.rows), key=str) == sorted(rows, key=str)
+        assert list(answer.partitions) == ["0/0of2", "0/1of2"]
+        request = parse_request("rows", "range", {"partitions": "0/1of2"}, Limits(), 20_000)
+        assert [json.loads(row) for row in QueryRouter(view).answer(request, Caller()).rows] == [
+            rows[0]
+        ]
+
+
+@pytest.mark.parametrize("part", ["1", "0/0of4", "0/1of2,1"])
+def test_a_part_that_the_store_lacks_is_refused(part: str, tmp_path: Path) -> None:
+    with closing(Peer()) as first, closing(Peer()) as second:
+        view = _sharded_view(tmp_path, first, second)
+        with pytest.raises(BadQueryError, match="correct partitions="):
+            _ask(view, partitions=part)
+        assert [*first.asked, *second.asked] == []
