@@ -37,6 +37,8 @@ from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.report import results, table
 from benchmarks.report.results import GUARANTEES, Row, SuiteResult
 from benchmarks.restore import suite as restore
+from benchmarks.shards import plan as shards
+from benchmarks.shards.suite import ShardsSuite
 from benchmarks.suites import SUITES
 from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
 from benchmarks.topics.input_topic import TopicError
@@ -385,6 +387,23 @@ def _run_parallel(
         return _collect(suite.rows(iter(settings)), result, paths, suite.failures, console)
 
 
+def _run_shards(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = shards.QUICK if options.quick else shards.FULL
+    if options.pairs is not None:
+        size = dataclasses.replace(size, pairs=options.pairs)
+    systems = _names(parser, "--systems", options.systems, ("tidewheel",))
+    jobs = _names(parser, "--jobs", options.jobs, tuple(shards.JOBS))
+    paths = _paths(options, "shards", rounds=shards.FULL.pairs, everything=True)
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = ShardsSuite(broker.bootstrap_servers, size, console, date)
+        result = _empty_result("shards", date, systems, broker)
+        rows = suite.rows([shards.JOBS[name] for name in jobs])
+        return _collect(rows, result, paths, suite.failures, console)
+
+
 def _run_restore(
     parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
 ) -> int:
@@ -428,6 +447,7 @@ _RUN = {
     "memory": _run_memory,
     "parallel": _run_parallel,
     "restore": _run_restore,
+    "shards": _run_shards,
     "throughput": _run_throughput,
 }
 

@@ -9,6 +9,7 @@ from benchmarks.latency import suite as latency
 from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.restore import suite as restore
+from benchmarks.shards import plan as shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,12 @@ _SUITES = (
         summary="one partition, parallelising factors 1 to 256",
         jobs=tuple(parallel.JOBS),
         options=("--guarantees", "--factors", "--bootstrap-servers"),
+    ),
+    Suite(
+        name="shards",
+        summary="one partition, one worker against two with a shard each",
+        jobs=tuple(shards.JOBS),
+        options=("--bootstrap-servers",),
     ),
     Suite(
         name="handoff",

@@ -30,6 +30,10 @@ METRICS: Mapping[str, str] = {
     "lost": "records",
     "repeated": "records",
     "rss_mib_max": "MiB",
+    # Of the suite shards.
+    "workers_us_per_record": "µs",
+    "busiest_us_per_record": "µs",
+    "broker_us_per_record": "µs",
     # Of the suite coordinator.
     "decide_ms_p50": "ms",
     "decide_ms_p99": "ms",

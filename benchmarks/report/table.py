@@ -39,6 +39,7 @@ from benchmarks.report.results import (
 )
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
+from benchmarks.shards import lines as shards
 
 HEADINGS = (
     *SETTING_HEADINGS,
@@ -74,6 +75,7 @@ _OWN: Mapping[str, _Table] = {
     "memory": (memory.HEADINGS, memory.LEFT, memory.memory_lines),
     "parallel": (parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines),
     "restore": (restore.HEADINGS, restore.LEFT, restore.restore_lines),
+    "shards": (shards.HEADINGS, shards.LEFT, shards.shard_lines),
 }
 
 

@@ -1,0 +1,1 @@
+"""The suite `shards`: one partition, computed by one worker or shared by two."""
