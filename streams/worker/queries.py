@@ -113,8 +113,11 @@ def _sources(
 
 
 def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
-    """Return known lags (changelog offsets) by store and partition, except of restoring tasks."""
-    lags: dict[str, dict[int, int]] = {}
+    """Return known lags (changelog offsets) by store and partition, except of restoring tasks.
+
+    Of several shards of a partition, the one furthest behind counts.
+    """
+    by_task: dict[tuple[str, TaskId], int] = {}
     for worker in [thread.worker for thread in threads if thread.worker is not None]:
         for task_id, copy in list(worker.copies.items()):
             progress = copy.progress
@@ -125,12 +128,16 @@ def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
                 end = None if progress is None else progress.ends.get(partition)
                 if progress is not None and end is not None:
                     behind = max(end - progress.positions.get(partition, 0), 0)
-                    lags.setdefault(store, {})[task_id.partition] = behind
+                    by_task[store, task_id] = behind
     for worker in [thread.worker for thread in threads if thread.worker is not None]:
         for task_id, task in list(worker.tasks.items()):
             if task.life.cycle.state is TaskState.RUNNING:
                 for store in task.stores.specs:
-                    lags.setdefault(store, {})[task_id.partition] = 0
+                    by_task[store, task_id] = 0
+    lags: dict[str, dict[int, int]] = {}
+    for (store, task_id), behind in by_task.items():
+        by_partition = lags.setdefault(store, {})
+        by_partition[task_id.partition] = max(behind, by_partition.get(task_id.partition, 0))
     return {
         store: dict(sorted(by_partition.items())) for store, by_partition in sorted(lags.items())
     }
