@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from tidewheel.rebalance.inspect.describe import LogEntry, LogFold
 from tidewheel.rebalance.inspect.history import Chronicle
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import WHOLE, Shard, TopicPartition
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message
@@ -33,9 +33,10 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
-from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS
+from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS, offsets_group
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import CommittedOffset, SinkProducer
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Seconds between checks of the transactions that were open at a command's first check, until each
@@ -228,7 +229,7 @@ class GroupAccess:
                 subscribers=self.connection.admin.group_members(self.application_id),
                 foreign_offsets=foreign_offsets(self.application_id, committed),
                 topic_ids=self.connection.topics.topic_ids(),
-                progress=progress_of(self.application_id, committed) if self.shows_ranges else None,
+                progress=self._progress(committed) if self.shows_ranges else None,
                 open_transactions=self._stalled_transactions(),
             )
         except StreamsError as error:
@@ -262,11 +263,22 @@ class GroupAccess:
 
     def _with_ranges(self) -> BrokerFacts:
         try:
-            progress = progress_of(self.application_id, self._committed())
+            progress = self._progress(self._committed())
         except StreamsError as error:
             # Drop earlier ranges, which would be shown as current.
             return replace(self._around, progress=None, problem=str(error))
         return replace(self._around, progress=progress)
+
+    def _progress(
+        self, whole: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[Shard, dict[TopicPartition, Progress]]:
+        """Return the progress of whole tasks, and of the shards that the group has."""
+        shards = {task.shard for task in self.group.tasks} - {WHOLE}
+        committed = {WHOLE: whole} | {shard: self._committed(shard) for shard in shards}
+        return {
+            shard: progress_of(self.application_id, of_shard)
+            for shard, of_shard in committed.items()
+        }
 
     def _inputs(self) -> list[TopicPartition]:
         return [
@@ -275,11 +287,12 @@ class GroupAccess:
             for number in range(count)
         ]
 
-    def _committed(self) -> dict[TopicPartition, CommittedOffset]:
+    def _committed(self, shard: Shard = WHOLE) -> dict[TopicPartition, CommittedOffset]:
         inputs = self._inputs()
         if not inputs:
             return {}
-        return self.connection.admin.committed(self.application_id, inputs, stable=False)
+        group_id = offsets_group(self.application_id, shard)
+        return self.connection.admin.committed(group_id, inputs, stable=False)
 
 
 def wall_clock_ms() -> int:

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidewheel.rebalance.inspect.describe import LogFold, duration_text, program_name
-from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
+from tidewheel.rebalance.model import (
+    MemberPhase,
+    Shard,
+    TaskId,
+    TaskPhase,
+    TaskRole,
+    TopicPartition,
+)
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.plain_text import plain_text
@@ -55,7 +62,7 @@ class BrokerFacts:
         foreign_offsets: Partitions whose offset another application committed.
         topic_ids: Ids of the topics of group log and inbox; None if not requested.
         open_transactions: Transactions that block readers of the application's topics for 5 s.
-        progress: Committed position of each key range; None if not requested.
+        progress: Committed position of each key range, by shard; None if not requested.
         problem: Reason why the brokers could not be asked.
     """
 
@@ -63,7 +70,7 @@ class BrokerFacts:
     open_transactions: tuple[OpenTransaction, ...] = ()
     foreign_offsets: tuple[TopicPartition, ...] = ()
     topic_ids: Mapping[str, str] | None = None
-    progress: Mapping[TopicPartition, Progress] | None = None
+    progress: Mapping[Shard, Mapping[TopicPartition, Progress]] | None = None
     problem: str = ""
 
 

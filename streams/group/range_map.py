@@ -1,15 +1,16 @@
 """Range map: committed input offset of each key range; no I/O.
 
 The map is in the metadata of committed offsets (`progress_vector`), so it needs no member. Commits
-name partitions only; worker reports and the group log add the sub-topologies.
+name partitions only; worker reports and the group log add the sub-topologies. Each shard has a
+consumer group of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from tidewheel.rebalance.model import HASH_END, TaskId, TaskRole, TopicPartition
+from tidewheel.rebalance.model import HASH_END, Shard, TaskId, TaskRole, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.tasks.kafka.internal_topics import internal_prefix
@@ -66,22 +67,35 @@ def progress_of(
 
 
 def range_map(
-    progress: Mapping[TopicPartition, Progress],
+    progress: Mapping[Shard, Mapping[TopicPartition, Progress]],
     readers: Mapping[str, int],
     busy: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+    tasks: Collection[TaskId] = (),
 ) -> tuple[InputRanges, ...]:
     """Return key ranges, sorted by task.
 
-    `readers`: sub-topology by topic; `busy`: percent by task and lowest key hash of a range.
+    Args:
+        progress: Commits of each shard's consumer group.
+        readers: Sub-topology by topic.
+        busy: Percent by task and lowest key hash of a range.
+        tasks: Tasks of the group. Commits of a partition's other shards are from an earlier number
+            of shards, or repeat the least of all shards for other programs.
     """
     by_task: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
-    for partition, committed in sorted(progress.items()):
+    partitions = {task.whole for task in tasks}
+    commits = [
+        (shard, partition, committed)
+        for shard, of_shard in progress.items()
+        for partition, committed in of_shard.items()
+    ]
+    for shard, partition, committed in sorted(commits, key=lambda commit: commit[:2]):
         reader = readers.get(partition.topic)
         if reader is None:
             unknown.append(_ranges(None, partition, committed, {}))
-        else:
-            task = TaskId(reader, partition.partition)
+            continue
+        task = TaskId(reader, partition.partition, shard)
+        if task in tasks or task.whole not in partitions:
             loads = busy.get(str(task), {})
             by_task.append((task, _ranges(str(task), partition, committed, loads)))
     by_task.sort(key=lambda entry: entry[0])

@@ -233,7 +233,7 @@ def group_status(
         key_ranges=(
             None
             if around.progress is None
-            else range_map(around.progress, topic_readers(group, inbox), view.busy())
+            else range_map(around.progress, topic_readers(group, inbox), view.busy(), group.tasks)
         ),
         alarms=alarms(
             GroupView(
