@@ -1,5 +1,6 @@
 """Long calls of user code: the worker counts as slow, not as dead."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,16 +97,23 @@ def test_a_call_longer_than_a_transaction_may_last_happens_once(
 
 @pytest.mark.fault("52")
 def test_other_workers_continue_during_a_long_call(
-    cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
+    cluster: Cluster,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    start_worker: StartWorker,
+    tmp_path: Path,
 ) -> None:
     source, sink = topics
+    end = tmp_path / "end"
     workers = [start_worker(f"worker{number}") for number in range(3)]
     for worker in workers:
         worker.go("slow_call", source, sink, config | QUICK, fixed=False)
     until(lambda: all(len(owned(worker)) == 1 for worker in workers), "each worker has one task")
-    cluster.send(source, [(b"k", NAP.encode())], partition=0)
+    cluster.send(source, [(b"k", str(end).encode())], partition=0)
     cluster.send(source, [(b"k", b"0.01")] * 20, partition=1)
     until(lambda: len(cluster.read(sink)) >= 20, "the others commit")
-    assert NAP.encode() not in _values(cluster, sink)
+    assert str(end).encode() not in _values(cluster, sink)
+    until(lambda: any("nap (" in worker.log for worker in workers), "the call is a long one")
+    end.touch()
     until(lambda: len(cluster.read(sink)) >= 21, "the call has ended")
     assert [worker.name for worker in workers if FENCED in worker.log] == []

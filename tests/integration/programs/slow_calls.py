@@ -1,4 +1,7 @@
-"""Jobs whose user code sleeps for the seconds in the record, or in a tag for `init()`."""
+"""Jobs whose user code sleeps for the seconds in the record, or in a tag for `init()`.
+
+The path of a file instead of seconds: until the file exists.
+"""
 
 import asyncio
 import ctypes
@@ -24,7 +27,11 @@ _HOLDING = ctypes.PyDLL(None)
 
 
 def nap(value: bytes) -> bytes:
-    time.sleep(float(value))
+    if value.startswith(b"/"):
+        while not Path(value.decode()).exists():
+            time.sleep(0.01)
+    else:
+        time.sleep(float(value))
     return value
 
 

@@ -97,6 +97,7 @@ def test_the_fixture_uses_a_running_broker(tmp_path: Path) -> None:
             "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS": "far.example:9092",
             # The plugin is named above: pytest would load an installed one twice.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_ADDOPTS": "",
         },
         timeout=300,
         check=False,
