@@ -2,26 +2,19 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.keyed_analysis import counted
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
-from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
-from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
-from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
-from tidewheel.tasks.task.task_inputs import TaskInputs
-from tidewheel.tasks.task.task_life import TaskLife
+from tidewheel.tasks.task.loop_task import LoopTask
 from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
@@ -29,56 +22,22 @@ _log = logging.getLogger(__name__)
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 
-class ActiveTask:
+class ActiveTask(LoopTask):
     """A `Task` without key ranges."""
 
-    ranges: Sequence[RangeWorker] = ()
     awaits_commit = False
 
     def __init__(self, parts: TaskParts) -> None:
-        self.task_id = parts.task_id
-        self.plan = parts.plan
-        self.stores = parts.stores
-        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
-        self.life = TaskLife(
-            parts, self._inputs, lambda: self.counters, self._expired_puts, self._close_processing
-        )
-        self.group = self._inputs.group
-        self.next_offsets = self._inputs.next_offsets
-        self.partition_times_ms = self._inputs.partition_times_ms
-        self.figures = self.life.figures
+        super().__init__(parts)
         #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
         #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
         self._clock: PositionClock | None = None
 
-    def _expired_puts(self) -> int:
-        return self.stores.expired_puts
-
-    @cached_property
-    def processing(self) -> TaskProcessing:
-        return self.life.parts.make_processing(self.figures.metrics)
-
-    @property
-    def inputs(self) -> frozenset[TopicPartition]:
-        return self._inputs.partitions
-
-    @property
-    def calls_batches(self) -> bool:
-        return self.processing.graph.calls_batches
-
     @property
     def caches(self) -> TaskGraph | None:
         graph = self.processing.graph
         return graph if graph.may_flush else None
-
-    @property
-    def counters(self) -> TaskCounters:
-        return self.processing.counters
-
-    @property
-    def stream_time_ms(self) -> int:
-        return self.processing.stream_time_ms
 
     @property
     def commit_requested(self) -> bool:
@@ -87,9 +46,6 @@ class ActiveTask:
     @commit_requested.setter
     def commit_requested(self, requested: bool) -> None:
         self.processing.commit_requested = requested
-
-    def record_timestamp(self) -> int:
-        return self.processing.record_timestamp()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -122,10 +78,6 @@ class ActiveTask:
             for store in self.stores.stores.values():
                 store.divide()
             self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
-
-    def _close_processing(self) -> None:
-        if "processing" in self.__dict__:  # else a processor's constructor has failed
-            self.processing.graph.close()
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -184,21 +136,6 @@ class ActiveTask:
         self.counters.processed += done
         return done
 
-    def _decode(self, records: SourceRecords) -> tuple[str, RecordBatch]:
-        partition = TopicPartition(records.topic, records.partition)
-        source = self._inputs.sources[records.topic]
-        batch = source.decode(records, self.partition_times_ms[partition])
-        if len(batch):
-            latest = max(batch.timestamps)
-            self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-            processing = self.processing
-            processing.stream_time_ms = max(processing.stream_time_ms, latest)
-        return source.spec.name, batch
-
-    def _advance_offset(self, records: SourceRecords) -> None:
-        partition = TopicPartition(records.topic, records.partition)
-        self.next_offsets[partition] = records.offsets[-1] + 1
-
     def _process_run(self, records: SourceRecords) -> None:
         name, batch = self._decode(records)
         if len(batch):
@@ -218,16 +155,6 @@ class ActiveTask:
                 return row + 1
         return len(records)
 
-    def punctuate_wall_clock(self, now_ms: int) -> bool:
-        return self.processing.punctuate_wall_clock(now_ms)
-
-    def next_wall_clock_ms(self) -> int | None:
-        return self.processing.wall_clock_schedules.next_due_ms()
-
-    def erase(self, erasure: Erasure) -> None:
-        with self.stores.trusted():
-            self.processing.erase(erasure)
-
     def check(self) -> None: ...
 
     def halt(self, until_s: float, tick: Callable[[], None]) -> None: ...
@@ -245,39 +172,11 @@ class ActiveTask:
             records.position_times = self._clock.times(name, records, batch)
         return self._inputs.unprocessed(TopicPartition(records.topic, records.partition), batch)
 
-    def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
-        if self._inputs.is_processed(records, row):
-            return
-        self._inputs.refuse(self.life.parts.policy, records, row, error)
-        self.counters.skipped += 1
-
-    def _count_dropped(
-        self, node: str, count: int, reason: str, first: RecordMetadata | None
-    ) -> None:
-        self.figures.count_drop(self.counters, node, count, reason, first)
-
     # -- commits ---------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         return self.group.records > 0
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        return self.stores.uncommitted_bytes
-
-    @property
-    def may_be_ahead(self) -> bool:
-        return self.stores.may_be_ahead
-
-    def answer(self, question: Question) -> None:
-        question.answer(self.stores.uncommitted(question.store))
-
-    def request_seals(self) -> None:
-        return None
-
-    def drain(self) -> dict[str, Drained]:
-        return self.stores.drain()
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
         with self.stores.trusted():

@@ -10,23 +10,17 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
-from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.sink import RowsRefused, SinkTaskInfo
 from tidewheel.tasks.processing.api.topology_spec import ExternalSinkSpec
 from tidewheel.tasks.processing.engine.error_policy import node_failure
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords, memory_bytes
 from tidewheel.tasks.processing.engine.sink import ExternalSink
-from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
-from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.loop_task import LoopTask
 from tidewheel.tasks.task.sink_thread import SinkThread
 from tidewheel.tasks.task.sink_writer import Refusal, SinkItem, SinkWriter
-from tidewheel.tasks.task.task_inputs import TaskInputs
-from tidewheel.tasks.task.task_life import TaskLife
 from tidewheel.tasks.task.task_parts import TaskParts
 
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
@@ -40,37 +34,22 @@ class _Letters(Enum):
     IN_COMMIT = 2
 
 
-class SinkTask:
+class SinkTask(LoopTask):
     """A `Task` whose rows leave Kafka.
 
     Args:
         inline: Write and flush inside `process`, without a thread; the test driver does.
     """
 
-    ranges: Sequence[RangeWorker] = ()
     caches = None
 
     def __init__(self, parts: TaskParts, spec: ExternalSinkSpec, *, inline: bool) -> None:
-        self.task_id = parts.task_id
-        self.plan = parts.plan
-        self.stores = parts.stores
+        super().__init__(parts)
         self._spec = spec
         self._inline = inline
-        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
-        self.life = TaskLife(
-            parts, self._inputs, lambda: self.counters, lambda: 0, self._close_processing
-        )
-        self.group = self._inputs.group
-        self.next_offsets = self._inputs.next_offsets
-        self.partition_times_ms = self._inputs.partition_times_ms
-        self.figures = self.life.figures
         self._writer: SinkWriter | None = None
         self._thread: SinkThread | None = None
         self._letters = _Letters.NONE
-
-    @cached_property
-    def processing(self) -> TaskProcessing:
-        return self.life.parts.make_processing(self.figures.metrics)
 
     @cached_property
     def _end(self) -> ExternalSink:
@@ -79,25 +58,9 @@ class SinkTask:
         return operator
 
     @property
-    def inputs(self) -> frozenset[TopicPartition]:
-        return self._inputs.partitions
-
-    @property
     def writer(self) -> SinkWriter:
         assert self._writer is not None, "the task has started"
         return self._writer
-
-    @property
-    def calls_batches(self) -> bool:
-        return self.processing.graph.calls_batches
-
-    @property
-    def counters(self) -> TaskCounters:
-        return self.processing.counters
-
-    @property
-    def stream_time_ms(self) -> int:
-        return self.processing.stream_time_ms
 
     @property
     def commit_requested(self) -> bool:
@@ -105,9 +68,6 @@ class SinkTask:
 
     @commit_requested.setter
     def commit_requested(self, requested: bool) -> None: ...
-
-    def record_timestamp(self) -> int:
-        return self.processing.record_timestamp()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -142,7 +102,7 @@ class SinkTask:
             self._thread.close()
         elif self._writer is not None:
             self._writer.close()
-        self.processing.graph.close()
+        super()._close_processing()
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -156,14 +116,10 @@ class SinkTask:
 
     def process_records(self, records: SourceRecords) -> int:
         partition = TopicPartition(records.topic, records.partition)
-        source = self._inputs.sources[records.topic]
-        batch = source.decode(records, self.partition_times_ms[partition])
+        source, batch = self._decode(records)
         if len(batch):
-            latest = max(batch.timestamps)
-            self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-            self.processing.stream_time_ms = max(self.processing.stream_time_ms, latest)
-            self.processing.graph.run(source.spec.name, self._inputs.unprocessed(partition, batch))
-        self.next_offsets[partition] = records.offsets[-1] + 1
+            self.processing.graph.run(source, self._inputs.unprocessed(partition, batch))
+        self._advance_offset(records)
         self._put(partition, memory_bytes(records))
         self.counters.processed += len(records)
         return len(records)
@@ -225,27 +181,6 @@ class SinkTask:
         if self._thread is not None:
             self._thread.flush(until_s, tick)
 
-    def punctuate_wall_clock(self, now_ms: int) -> bool:  # noqa: ARG002 - stateless steps schedule nothing
-        return False
-
-    def next_wall_clock_ms(self) -> int | None:
-        return None
-
-    def erase(self, erasure: Erasure) -> None:
-        self.processing.erase(erasure)
-
-    def answer(self, question: Question) -> None:
-        question.answer(self.stores.uncommitted(question.store))
-
-    def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
-        self._inputs.refuse(self.life.parts.policy, records, row, error)
-        self.counters.skipped += 1
-
-    def _count_dropped(
-        self, node: str, count: int, reason: str, first: RecordMetadata | None
-    ) -> None:
-        self.figures.count_drop(self.counters, node, count, reason, first)
-
     # -- commits ---------------------------------------------------------------------------------
 
     @property
@@ -256,20 +191,6 @@ class SinkTask:
     def busy(self) -> bool:
         is_behind = self._writer is not None and self._writer.flushed != self.next_offsets
         return self.group.records > 0 or is_behind
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        return 0
-
-    @property
-    def may_be_ahead(self) -> bool:
-        return True
-
-    def request_seals(self) -> None:
-        return None
-
-    def drain(self) -> dict[str, Drained]:
-        return {}
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:  # noqa: ARG002 - it has no rows
         if self._letters is _Letters.EMITTED:
