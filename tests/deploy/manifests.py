@@ -24,11 +24,11 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def stages() -> dict[str, list[Instruction]]:
-    """Return the instructions of each stage of the Dockerfile, without their FROM."""
+def stages(dockerfile: Path = DEPLOY / "docker" / "Dockerfile") -> dict[str, list[Instruction]]:
+    """Return the instructions of each stage, without their FROM; a stage may have no name."""
     made: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
-    for instruction in _instructions():
+    for instruction in _instructions(dockerfile.read_text(encoding="utf-8")):
         if instruction.name == "FROM":
             _, _, stage = instruction.text.partition(" AS ")
             current = made.setdefault(stage, [])
@@ -37,8 +37,7 @@ def stages() -> dict[str, list[Instruction]]:
     return made
 
 
-def _instructions() -> Iterator[Instruction]:
-    text = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+def _instructions(text: str) -> Iterator[Instruction]:
     text = re.sub(r"(?m)^#.*\n", "", text).replace("\\\n", "")
     for line in filter(None, text.splitlines()):
         name, _, rest = line.partition(" ")

@@ -16,6 +16,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from compose_spec import PyCompose
 
+from tests.deploy.manifests import stages
 from tests.integration.cluster import until
 from tests.streams.cli.command_runs import ROOT, Command
 from tidewheel.streams.broker import RunningBroker
@@ -92,6 +93,17 @@ def test_the_compose_file_is_valid(project: Path) -> None:
     listeners = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     for name in ("app", "topics"):
         assert f"://{services[name]['environment']['TIDEWHEEL_BOOTSTRAP_SERVERS']}" in listeners
+
+
+def test_the_container_is_checked_and_stopped_as_that_of_deploy(project: Path) -> None:
+    dockerfile = dict(stages(project / "Dockerfile")[""])
+    ours = dict(stages()["runtime"])
+    for instruction in ("USER", "STOPSIGNAL", "HEALTHCHECK", "CMD"):
+        assert dockerfile[instruction] == ours[instruction]
+    assert "os.environ['TIDEWHEEL_HTTP_PORT']" in ours["HEALTHCHECK"]
+    assert "TIDEWHEEL_HTTP_PORT=8080" in dockerfile["ENV"].split()
+    data = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    assert data["project"]["dependencies"] == ["tidewheel[web]"]  # answers the check
 
 
 def test_all_files_are_complete(project: Path) -> None:
