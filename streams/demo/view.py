@@ -46,8 +46,8 @@ class DemoView(Protocol):
 
 
 class TerminalView:
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
     def print_event(self, event: str, message: str, **_figures: Any) -> None:
         del event

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.live import Live
 
 from tidewheel.streams.cli.arguments import SettingsOptions
@@ -15,7 +14,7 @@ from tidewheel.streams.cli.aside import Aside, exit_immediately
 from tidewheel.streams.cli.group_access import group_access, moment_text
 from tidewheel.streams.cli.group_view import range_lines, slow_record_lines, status_line
 from tidewheel.streams.cli.live_view import LiveView, terminal_keys, wait_with_keys
-from tidewheel.streams.cli.output import print_json
+from tidewheel.streams.cli.output import print_json, text_console
 from tidewheel.streams.cli.status_reader import StatusReader, check_interval
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
@@ -134,7 +133,7 @@ def _dated(status: GroupStatus) -> str:
 
 
 def _show(reads: _StatusReads) -> None:
-    console, view = Console(), LiveView()
+    console, view = text_console(), LiveView()
     with (
         terminal_keys() as read_key,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,

@@ -216,6 +216,36 @@ def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
     assert terminal.process.wait(120) == ExitCode.OK
 
 
+_STDOUT_IS_A_CLOSED_TERMINAL = """
+import io
+import sys
+
+class Closed(io.StringIO):
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise BrokenPipeError
+
+sys.stdout = Closed()
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_the_live_view_is_no_error() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _STDOUT_IS_A_CLOSED_TERMINAL + _ON_A_TERMINAL],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (ExitCode.OK, "", "")
+
+
 @pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_a_poll(
     on_a_terminal: Callable[..., Terminal], silent_broker: str
