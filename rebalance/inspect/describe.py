@@ -11,7 +11,7 @@ from tidewheel.rebalance.leader.compatibility import is_assignable
 from tidewheel.rebalance.leader.targets import has_basis, is_outdated
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
-from tidewheel.rebalance.protocol.group import Group, Target, apply, refusal_of
+from tidewheel.rebalance.protocol.group import Group, Target, apply, changed_keys, refusal_of
 from tidewheel.rebalance.protocol.naming import display_name
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
@@ -80,7 +80,8 @@ class LogFold:
         self.claims: deque[int] = deque(maxlen=_REMEMBERED)
         #: True if the target is outdated; None: unknown since the last change.
         self._assigning: bool | None = False
-        self._owned: set[TaskId] = set()
+        #: Tasks that are not settled (see `_is_settled`); None: unknown since the last change.
+        self._unsettled: set[TaskId] | None = None
         self._assignable = 0
         #: Target, GROUP record and number of assignable members that last fitted each other.
         self._fitting: tuple[Target | None, GroupRecord | None, int] = (None, None, 0)
@@ -89,7 +90,9 @@ class LogFold:
     def phase(self) -> GroupPhase:
         if self._assigning is None:
             self._assigning = self._is_outdated()
-        return phase_of(self.group, assigning=self._assigning, owned=self._owned)
+        if self._unsettled is None:
+            self._unsettled = _unsettled(self.group)
+        return phase_of(self.group, assigning=self._assigning, unsettled=self._unsettled)
 
     def _is_outdated(self) -> bool:
         group, (target, about, count) = self.group, self._fitting
@@ -119,6 +122,8 @@ class LogFold:
             if since.known:
                 self.claims.append(since.at_ms)
         self._track_changes(before, after, since, entry.record)
+        if self._unsettled is not None:
+            self._settle(_resettled(before, after, entry.record))
         if after.about is not before.about or after.target is not before.target:
             self._assigning = None
         return True
@@ -152,20 +157,24 @@ class LogFold:
                     self._track_member(incarnation, before, after, since)
             case _:
                 pass
-        if after.step is not before.step:
-            present = {
-                (task, copy.incarnation, copy.learn_epoch)
-                for task in {*after.step.learners, *after.step.standbys}
-                for copy in after.step.copies(task)
-            }
-            self.copy_since = {copy: self.copy_since.get(copy, since) for copy in sorted(present)}
+        for task in after.step.changed_tasks(before.step):
+            old, new = before.step.copies(task), after.step.copies(task)
+            for copy in old:
+                if copy not in new:
+                    self.copy_since.pop((task, copy.incarnation, copy.learn_epoch), None)
+            for copy in new:
+                self.copy_since.setdefault((task, copy.incarnation, copy.learn_epoch), since)
+
+    def _settle(self, tasks: set[TaskId] | None) -> None:
+        unsettled, self._unsettled = self._unsettled, None
+        if unsettled is None or tasks is None:
+            return
+        unsettled -= tasks
+        unsettled.update(task for task in tasks if not _is_settled(self.group, task))
+        self._unsettled = unsettled
 
     def _track_task(self, task: TaskId, before: Group, after: Group, since: Since) -> None:
         old, state = before.states.get(task), after.states.get(task)
-        if state is None or state.owner is None:
-            self._owned.discard(task)
-        else:
-            self._owned.add(task)
         if state is None:
             return
         now = (state.task_epoch, state.phase, state.owner)
@@ -202,11 +211,11 @@ def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
 
 
 def phase_of(
-    group: Group, *, assigning: bool | None = None, owned: Collection[TaskId] | None = None
+    group: Group, *, assigning: bool | None = None, unsettled: Collection[TaskId] | None = None
 ) -> GroupPhase:
     """Return a group's phase.
 
-    `assigning` is the result of `is_outdated`, and `owned` are all tasks with an owner, if known.
+    `assigning` is the result of `is_outdated`, and `unsettled` that of `_unsettled`, if known.
 
     >>> phase_of(Group()).value
     'EMPTY'
@@ -217,8 +226,8 @@ def phase_of(
         return GroupPhase.EMPTY
     if is_outdated(group) if assigning is None else assigning:
         return GroupPhase.ASSIGNING
-    owned = _owned(group) if owned is None else owned
-    return GroupPhase.RUNNING if _is_at_target(group, owned) else GroupPhase.RECONCILING
+    unsettled = _unsettled(group) if unsettled is None else unsettled
+    return GroupPhase.RUNNING if _is_at_target(group, unsettled) else GroupPhase.RECONCILING
 
 
 def task_phase_text(group: Group, task: TaskId) -> str:
@@ -294,15 +303,41 @@ def duration_text(milliseconds: int) -> str:
     return f"{ms // 100 / 10} s"
 
 
-def _is_at_target(group: Group, owned: Collection[TaskId]) -> bool:
-    if group.step.learners or any(
-        record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
+def _is_at_target(group: Group, unsettled: Collection[TaskId]) -> bool:
+    if unsettled or group.step.learners:
+        return False
+    return all(
+        record.phase in (MemberPhase.ACTIVE, MemberPhase.PARKED)
         for record in group.members.values()
-    ):
-        return False
-    if any(task not in group.tasks for task in owned):
-        return False
-    return all(_is_at_home(group, task) for task in group.tasks)
+    )
+
+
+def _unsettled(group: Group) -> set[TaskId]:
+    return {task for task in {*group.tasks, *group.states} if not _is_settled(group, task)}
+
+
+def _resettled(before: Group, after: Group, record: AnyRecord) -> set[TaskId] | None:
+    """Return the tasks that a record may settle or unsettle; None: any."""
+    if isinstance(record, SnapshotEnd) or after.about is not before.about:
+        return None
+    # Standbys count by the names of their members.
+    if after.members is not before.members and after.target.standbys:
+        return None
+    tasks = set[TaskId]()
+    if isinstance(record, TaskRecord):
+        tasks.add(TaskId.parse(record.task))
+    if after.target is not before.target:
+        tasks |= changed_keys(after.target.owners, before.target.owners)
+        tasks |= changed_keys(after.target.standbys, before.target.standbys)
+    return tasks | changed_keys(after.step.standbys, before.step.standbys)
+
+
+def _is_settled(group: Group, task: TaskId) -> bool:
+    """Return True if a task is where the target has it, or if it is gone and has no owner."""
+    if task in group.tasks:
+        return _is_at_home(group, task)
+    state = group.states.get(task)
+    return state is None or state.owner is None
 
 
 def _is_at_home(group: Group, task: TaskId) -> bool:

@@ -173,10 +173,14 @@ class _TaskMove:
 
 
 class Chronicle:
-    """Builder of episodes from log entries in offset order; keeps the last `keep`."""
+    """Builder of episodes from log entries in offset order; keeps the last `keep`.
 
-    def __init__(self, keep: int | None = None) -> None:
-        self._fold = LogFold()
+    Args:
+        fold: Fold to add the entries to, still without any; default: one of its own.
+    """
+
+    def __init__(self, keep: int | None = None, *, fold: LogFold | None = None) -> None:
+        self._fold = LogFold() if fold is None else fold
         self._done: deque[Episode] = deque(maxlen=keep)
         self._journeys: dict[TaskId, _TaskMove] = {}
         self._first: LogEntry | None = None
@@ -191,10 +195,8 @@ class Chronicle:
         self._last: LogEntry | None = None
 
     def add(self, entry: LogEntry | RejectedRecord) -> None:
-        if isinstance(entry, RejectedRecord):
-            return
         before = self._fold.group
-        if not self._fold.add(entry):
+        if not self._fold.add(entry) or isinstance(entry, RejectedRecord):
             return
         after = self._fold.group
         texts: list[tuple[str, str]] = []
@@ -314,20 +316,19 @@ class Chronicle:
         return f"{name} is back after {away_text}{_process_text(record)}"
 
     def _track_copies(self, before: Group, after: Group, entry: LogEntry) -> None:
-        if after.step is before.step:
-            return
-        for task in {*after.step.learners, *after.step.standbys}:
+        for task in sorted(after.step.changed_tasks(before.step)):
             copies = self._journeys.setdefault(task, _TaskMove()).copies
-            for copy in reversed(after.step.copies(task)):
+            present = after.step.copies(task)
+            for copy in reversed(present):
                 role = "learner" if after.step.learners.get(task) == copy else "standby"
                 started = copies.get(copy.incarnation)
                 if started is None or started.learn_epoch != copy.learn_epoch:
                     copies[copy.incarnation] = _CopyStart(
                         role, copy.learn_epoch, entry.timestamp_ms
                     )
-        for task, copy in sorted(before.step.learners.items()):
-            if copy not in after.step.copies(task):
-                self._dropped.append((task, copy.incarnation, entry))
+            learner = before.step.learners.get(task)
+            if learner is not None and learner not in present:
+                self._dropped.append((task, learner.incarnation, entry))
 
     def _dropped_learners(self) -> list[tuple[TaskId, str, LogEntry]]:
         granted = {(move.task, move.target) for move in self._moves}
@@ -401,7 +402,10 @@ class Chronicle:
                 granted_ms=entry.timestamp_ms,
             )
         )
-        self._journeys[task] = _TaskMove()
+        standbys = {copy.incarnation for copy in self._fold.group.step.copies(task)} - {owner}
+        self._journeys[task] = _TaskMove(
+            copies={copy: start for copy, start in journey.copies.items() if copy in standbys}
+        )
 
 
 def _owners(group: Group) -> dict[TaskId, str]:

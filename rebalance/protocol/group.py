@@ -78,6 +78,22 @@ class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
         learner = self.learners.get(task)
         return ((learner,) if learner is not None else ()) + self.standbys.get(task, ())
 
+    def changed_tasks(self, earlier: "IntermediateAssignment") -> set[TaskId]:
+        """Return tasks that have other copies than in `earlier`."""
+        learners = changed_keys(self.learners, earlier.learners)
+        return learners | changed_keys(self.standbys, earlier.standbys)
+
+
+def changed_keys(now: Mapping[TaskId, Any], before: Mapping[TaskId, Any]) -> set[TaskId]:
+    """Return the tasks that only one of the mappings has, or both with different values.
+
+    >>> changed_keys({TaskId(0, 1): "a"}, {TaskId(0, 1): "b"}) == {TaskId(0, 1)}
+    True
+    """
+    if now is before or now == before:  # comparing costs less than the sets
+        return set()
+    return {task for task, _ in now.items() ^ before.items()}
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Group log content; `==` ignores `ended`: late readers know fewer ended incarnations."""

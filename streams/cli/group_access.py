@@ -127,7 +127,7 @@ class GroupAccess:
         self.connection = connection
         self.log = LogFold(state_topic(config.application_id))
         self.inbox = InboxFold()
-        #: Set by commands that show the group's history.
+        #: Set by commands that show the group's history, before the first read. It shares `log`.
         self.chronicle: Chronicle | None = None
         #: Set by commands that show key ranges: their positions are in committed offsets.
         self.shows_ranges = False
@@ -160,9 +160,7 @@ class GroupAccess:
         """Read the group log; return new entries, if `decided` only before open transactions."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
-            self.log.add(entry)
-            if self.chronicle is not None:
-                self.chronicle.add(entry)
+            (self.chronicle or self.log).add(entry)
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:

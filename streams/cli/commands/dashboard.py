@@ -129,7 +129,7 @@ def _serve(
 
 def _fetch_status(access: GroupAccess, graph: TopologyGraph | None) -> Callable[[], PolledGroup]:
     status_reader = StatusReader(access)
-    chronicle = access.chronicle = Chronicle(keep=_EPISODES)
+    chronicle = access.chronicle = Chronicle(keep=_EPISODES, fold=access.log)
     history, alarms = HistoryTexts(moment_text), AlarmHistory()
     group_graph = GroupGraph(access.application_id)
 

@@ -1,8 +1,12 @@
 """Group history: members, moves, durations."""
 
+import pytest
+
 from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
+from tidewheel.rebalance.inspect import describe
 from tidewheel.rebalance.inspect.history import Chronicle, Episode, account, episode_text
-from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.group import Group
 
 
 def _when(timestamp_ms: int) -> str:
@@ -52,6 +56,42 @@ def test_a_death_with_a_standby() -> None:
         "  +600 ms   0_1: h-b (b) → h-a (a) by its standby (planted 5.6 s before), 600 ms without an owner, its owner was fenced, epoch 2\n"
         "  +600 ms   0_3: h-b (b) → h-a (a) without a copy, 600 ms without an owner, its owner was fenced, epoch 2"
     )
+
+
+def test_a_standby_stays_known_when_its_task_moves_to_another_member() -> None:
+    standbys = {"0_1": ("a-1", 3)}
+    book = two_members().step(standbys=standbys).after(5_000).member("c")
+    book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
+    book.step({"0_1": ("c-1", 7)}, standbys).after(1_000)
+    book.step(standbys=standbys).released("0_1").grant("0_1", "c").after(1_000)
+    book.member("c", MemberPhase.FENCING).fence_wait("0_1", "c").released("0_1", "fence")
+    book.step().grant("0_1", "a")
+    (move,) = _last_episode(book).moves
+    assert (move.how, move.planted_ms) == ("standby", T + 1_000)
+
+
+def test_the_cost_of_a_record_does_not_grow_with_the_number_of_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks = [f"0_{partition}" for partition in range(500)]
+    book = two_members(tuple(tasks))
+    moving = tasks[1:100:2]
+    owners = {task: "ab"[index % 2] for index, task in enumerate(tasks)}
+    book.target(owners | dict.fromkeys(moving, "a"), "moves")
+    for task in moving:
+        book.step({task: ("a-1", 7)}).revoke(task, "b", "a").step().released(task).grant(task, "a")
+    checked: list[TaskId] = []
+
+    def counted(group: Group, task: TaskId) -> bool:
+        checked.append(task)
+        return is_settled(group, task)
+
+    is_settled = describe._is_settled  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(describe, "_is_settled", counted)
+    (*_, episode) = account(book.entries)
+    assert (len(episode.moves), episode.stayed) == (50, 450)
+    # Once for each task after a target and after each change of the program, and once a record.
+    assert len(checked) < len(book.entries) + 10 * len(tasks)
 
 
 def test_a_static_member_restarts() -> None:

@@ -290,6 +290,12 @@ def _folded(offset: int, data: bytes, fold: LogFold, chronicle: Chronicle, plain
     fold.add(entry)
     chronicle.add(entry)
     assert fold.phase is phase_of(fold.group)
+    step = fold.group.step
+    assert set(fold.copy_since) == {
+        (task, copy.incarnation, copy.learn_epoch)
+        for task in {*step.learners, *step.standbys}
+        for copy in step.copies(task)
+    }
     return plain
 
 
