@@ -5,9 +5,10 @@ that member's fair share. Otherwise it goes to a member with a copy or disk stat
 the least loaded. A joining member takes its share only; if one leaves, only its tasks move.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
+from itertools import zip_longest
 
 from tidewheel.rebalance.assignors.process_load import Shares, fair_shares
 from tidewheel.rebalance.assignors.standby_placement import place_standbys
@@ -84,9 +85,10 @@ class _Kind:
         crowded.sort(key=lambda name: (self._other_counts.get(name, 0) / self._threads[name], name))
         wanting = {name for name in owned if len(owned[name]) < self._shares.base[name]}
         copied = frozenset[TaskId]().union(*(self._members[name].copies for name in wanting))
-        for name, tasks in owned.items():
+        for turn, (name, tasks) in enumerate(owned.items()):
+            tasks[:] = _interleaved(tasks, turn)
             # Last, and so first to move, are tasks that a member with room already has a copy of.
-            tasks.sort(key=lambda task: (task in copied, task))
+            tasks.sort(key=lambda task: task in copied)
             for task in tasks[: self._shares.base[name]]:
                 self._assign(task, name)
         for name in crowded:
@@ -130,3 +132,21 @@ class _Kind:
     def _entry(self, name: str) -> tuple[float, float, str]:
         have, threads = self._have[name] + 1, self._threads[name]
         return have / threads, (have + self._other_counts.get(name, 0)) / threads, name
+
+
+def _interleaved(tasks: Iterable[TaskId], turn: int) -> list[TaskId]:
+    """Return the tasks in an order in which sub-topologies take turns.
+
+    So a joining member gets tasks of all, not one sub-topology as a whole. Members give up different
+    ones first, by their `turn`.
+
+    >>> [str(task) for task in _interleaved([TaskId(0, 0), TaskId(0, 1), TaskId(3, 0), TaskId(3, 1)], 1)]
+    ['3_0', '0_0', '3_1', '0_1']
+    """
+    by_subtopology: dict[int, list[TaskId]] = {}
+    for task in sorted(tasks):
+        by_subtopology.setdefault(task.subtopology, []).append(task)
+    turns = deque(by_subtopology.values())
+    turns.rotate(turn)
+    rounds = zip_longest(*turns)
+    return [task for tasks in rounds for task in tasks if task is not None]

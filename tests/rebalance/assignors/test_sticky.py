@@ -7,7 +7,15 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rebalance.assignors.requests import asked, loads, requests, tasks, with_answer
+from tests.rebalance.assignors.requests import (
+    STATEFUL,
+    STATELESS,
+    asked,
+    loads,
+    requests,
+    tasks,
+    with_answer,
+)
 from tidewheel.rebalance.assignors.sticky import StickyAssignor
 from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
 from tidewheel.rebalance.model import TaskId
@@ -85,6 +93,27 @@ def test_invariant_20_removing_a_member_moves_only_its_tasks(
     after = ASSIGN(replace(before, members=left)).owners
     for task, owner in ASSIGN(before).owners.items():
         assert after[task] == owner or owner == gone.name
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(2, 6), st.booleans())
+def test_joining_members_get_tasks_of_all_sub_topologies(
+    subtopologies: int, partitions: int, members: int, stateful: bool
+) -> None:
+    shape = STATEFUL if stateful else STATELESS
+    shapes = {
+        TaskId(subtopology, partition): shape
+        for subtopology in range(subtopologies)
+        for partition in range(partitions)
+    }
+    request = balanced(asked([member("m0")], shapes))
+    for number in range(1, members):
+        request = balanced(replace(request, members=(*request.members, member(f"m{number}"))))
+        for subtopology in range(subtopologies):
+            counts = [
+                sum(task.subtopology == subtopology for task in each.owned)
+                for each in request.members
+            ]
+            assert max(counts) - min(counts) <= 2
 
 
 @given(requests(), st.data())
