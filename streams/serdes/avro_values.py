@@ -22,6 +22,9 @@ from tidewheel.streams.serdes.schema_port import CodecError
 _EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _MISSING: Final = object()
+#: Maximum array items without bytes, such as nulls, in one value: a few bytes can claim any number.
+EMPTY_ITEMS_MAX: Final = 10_000
+_VARINT_BYTES_MAX: Final = 10
 #: Key of the main schema among the schemas it references; not a legal type name.
 _ROOT: Final = "$root"
 
@@ -37,12 +40,22 @@ class AvroValues:
         self._has_maps = any(kind_of(part) == "map" for part in _parts(self.schema))
         self.is_bytes = kind_of(self.schema) == "bytes"
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
+        self.has_empty_items = any(
+            kind_of(part) == "array" and self.is_empty(part["items"])
+            for part in _parts(self.schema)
+        )
 
     def checked(self, value: Any) -> Any:
         """Return a value that fastavro reads back equal, with union branches named if needed.
 
         Raises `CodecError` if there is none.
         """
+        checked = self._checked(value)
+        if self.has_empty_items:
+            self.check_size(self._encoded(checked, self.schema))
+        return checked
+
+    def _checked(self, value: Any) -> Any:
         try:
             is_valid = self._is_valid(value)
             if is_valid and not self._may_change:
@@ -85,6 +98,7 @@ class AvroValues:
         return self._encoded(value, self.schema)
 
     def decode(self, data: bytes) -> Any:
+        self.check_size(data)
         source = io.BytesIO(data)
         try:
             value = self._read(source, self.schema, None)
@@ -94,6 +108,63 @@ class AvroValues:
         if left:
             raise CodecError(f"{left} bytes are left over behind the value")
         return value
+
+    def check_size(self, data: bytes) -> None:
+        """Raise `CodecError` if arrays have too many items without bytes.
+
+        fastavro would make a list of any length from them, or count for years to skip it.
+        """
+        if not self.has_empty_items:
+            return
+        try:
+            self._skip(self.schema, _Cursor(data))
+        except RecursionError:
+            raise CodecError("their values are nested too deep") from None
+
+    def _skip(self, schema: Any, cursor: "_Cursor") -> None:
+        schema = self.resolved(schema)
+        match kind_of(schema):
+            case "union":
+                self._skip(schema[cursor.index(len(schema))], cursor)
+            case "record" | "error":
+                for field in schema["fields"]:
+                    self._skip(field["type"], cursor)
+            case "array":
+                self._skip_items(schema["items"], cursor)
+            case "map":
+                for count in cursor.blocks():
+                    for _ in range(count):
+                        cursor.skip(cursor.long())
+                        self._skip(schema["values"], cursor)
+            case "fixed":
+                cursor.skip(schema["size"])
+            case kind:
+                cursor.skip_plain(kind)
+
+    def _skip_items(self, schema: Any, cursor: "_Cursor") -> None:
+        is_empty = self.is_empty(schema)
+        for count in cursor.blocks():
+            if is_empty:
+                cursor.count_empty(count)
+                continue
+            for _ in range(count):
+                self._skip(schema, cursor)
+
+    def is_empty(self, schema: Any, outer: tuple[str, ...] = ()) -> bool:
+        """Return True if values of a schema have no bytes; `outer` are records around it."""
+        schema = self.resolved(schema)
+        match kind_of(schema):
+            case "null":
+                return True
+            case "fixed":
+                return bool(schema["size"] == 0)
+            case "record" | "error":
+                name = schema["name"]
+                return name not in outer and all(
+                    self.is_empty(field["type"], (*outer, name)) for field in schema["fields"]
+                )
+            case _:
+                return False
 
     def refusal(self, value: Any) -> str:
         is_record = _is_a(self.schema, dict) and _is_a(value, Mapping)
@@ -379,6 +450,67 @@ def _full_name(schema: Any, name: str) -> str:
 def _is_a(value: Any, kinds: Any) -> bool:
     """Call `isinstance` without type narrowing: users may pass any value."""
     return isinstance(value, kinds)
+
+
+#: Bytes of values by type, where all have as many.
+_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+class _Cursor:
+    """Position in the bytes of a value, and the number of its items without bytes so far."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._empty = 0
+
+    def skip(self, size: int) -> None:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise CodecError("they end in the middle of a value")
+        self._at += size
+
+    def long(self) -> int:
+        number = 0
+        for index in range(_VARINT_BYTES_MAX):
+            self.skip(1)
+            byte = self._data[self._at - 1]
+            number |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:  # noqa: PLR2004 - the bit of a further byte
+                break
+        else:
+            raise CodecError("they have a number of more than 64 bits")
+        number &= (1 << 64) - 1
+        return (number >> 1) ^ -(number & 1)
+
+    def skip_plain(self, kind: str) -> None:
+        match kind:
+            case "int" | "long" | "enum":
+                self.long()
+            case "bytes" | "string":
+                self.skip(self.long())
+            case _:
+                self.skip(_SIZES[kind])
+
+    def index(self, end: int) -> int:
+        index = self.long()
+        if not 0 <= index < end:
+            raise CodecError("they have a branch that the union lacks")
+        return index
+
+    def blocks(self) -> Iterator[int]:
+        """Yield the number of items of each block of an array or map."""
+        while count := self.long():
+            if count < 0:
+                self.long()  # the block's bytes
+            yield abs(count)
+
+    def count_empty(self, count: int) -> None:
+        self._empty += count
+        if self._empty > EMPTY_ITEMS_MAX:
+            raise CodecError(
+                f"arrays have more than {EMPTY_ITEMS_MAX} items without bytes, such as nulls, the "
+                "maximum in one value; write a number instead"
+            )
 
 
 def _is_of_shape(value: Any, kind: str) -> bool:

@@ -79,6 +79,10 @@ _SERDES: dict[str, tuple[Any, list[bytes]]] = {
         [msgspec.msgpack.encode({"name": "a", "inner": {"name": "b"}})],
     ),
     "avro": (Serdes.avro(_LINKED), [b"\x02a\x02\x02k\x04xy\x00\x00\x00\x02\x05\x00\x00"]),
+    "avro nulls": (
+        Serdes.avro({"type": "array", "items": {"type": "array", "items": "null"}}),
+        [b"\x04\x02\x00\x06\x00\x00"],
+    ),
     "protobuf": (Serdes.protobuf(struct_pb2.Struct), [_MESSAGE.SerializeToString()]),
     "json schema": (
         Serdes.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}}),

@@ -114,8 +114,11 @@ class ConfluentFormats:
         # Otherwise fields missing in the schema are silently left out.
         conf_options = {"validate.strict.allow.default": True, **used.serializer}
         reading = {**used.deserializer}
-        reading["schema.id.deserializer"] = _without_padding(
-            reading.get("schema.id.deserializer", dual_schema_id_deserializer)
+        reading["schema.id.deserializer"] = _payload_reader(
+            reading.get("schema.id.deserializer", dual_schema_id_deserializer),
+            _AvroWriters(
+                link, reading.get("subject.name.strategy"), pinned=source.subject is not None
+            ),
         )
         write: Any = avro.AvroSerializer
         read: Any = avro.AvroDeserializer
@@ -491,11 +494,45 @@ class _Padded(bytes):
     """A frame plus one byte: the Avro deserialiser rejects values of no bytes (empty records)."""
 
 
-def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
+def _payload_reader(read_id: Any, writers: "_AvroWriters") -> Callable[[bytes, Any, Any], Any]:
     def read(data: bytes, context: Any, schema_id: Any) -> Any:
-        return read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
+        payload = read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
+        writers.check(payload, context, schema_id)
+        return payload
 
     return read
+
+
+class _AvroWriters:
+    """Check of records against the schemas that wrote them, by schema id."""
+
+    def __init__(self, link: _Link, subject_of: Any, *, pinned: bool) -> None:
+        self._link = link
+        #: Strategy of ours; a user's may have other arguments.
+        is_ours = pinned or subject_of is topic_subject_name_strategy
+        self._subject_of = subject_of if is_ours else None
+        #: None: the schema has no arrays whose items have no bytes, or its records are encrypted.
+        self._values: dict[tuple[Any, Any], AvroValues | None] = {}
+
+    def check(self, payload: Any, context: Any, schema_id: Any) -> None:
+        key = (schema_id.id, schema_id.guid)
+        if key not in self._values:
+            self._values[key] = self._values_of(schema_id, context)
+        values = self._values[key]
+        if values is not None:
+            values.check_size(payload.getvalue()[payload.tell() :])
+
+    def _values_of(self, schema_id: Any, context: Any) -> AvroValues | None:
+        if schema_id.id is None:
+            schema = self._link.client.get_schema_by_guid(str(schema_id.guid))
+        else:
+            # The subject that the deserialiser requests next: the client caches the answer.
+            subject = None if self._subject_of is None else self._subject_of(context, None)
+            schema = self._link.client.get_schema(schema_id.id, subject)
+        if schema.rule_set is not None and schema.rule_set.encoding_rules:
+            return None  # only owners of the key can have written them
+        values = AvroValues(schema.schema_str, self._link.references.texts(schema))
+        return values if values.has_empty_items else None
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:

@@ -137,3 +137,97 @@ def test_every_value_reads_back_equal_or_is_refused(schema: Any) -> None:
         assert read == value or is_nan or is_rounded
 
     law()
+
+
+# -- items without bytes -------------------------------------------------------------------------------
+
+NOTHING = record(name="Nothing")
+ALL_KINDS = record(
+    ("a", "boolean"), ("b", "int"), ("c", "long"), ("d", "float"), ("e", "double"), ("f", "bytes"), ("g", "string"),
+    ("h", {"type": "fixed", "name": "Three", "size": 3}), ("i", {"type": "enum", "name": "Side", "symbols": ["L", "R"]}),
+    ("j", ["null", "string", NOTHING]), ("k", {"type": "map", "values": ["null", "long"]}),
+    ("l", {"type": "array", "items": {"type": "array", "items": "Nothing"}}), ("m", ["null", "Row"]),
+    ("n", {"type": "array", "items": "null"}),
+)  # fmt: skip
+
+
+def _long(number: int) -> bytes:
+    """Avro's form of a number from 0 on."""
+    number *= 2
+    data = bytearray()
+    while number > 0x7F:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*data, number])
+
+
+@pytest.mark.parametrize(
+    ("schema", "before"),
+    [
+        ({"type": "array", "items": "null"}, b""),
+        ({"type": "array", "items": {"type": "null"}}, b""),
+        ({"type": "array", "items": NOTHING}, b""),
+        ({"type": "array", "items": {"type": "fixed", "name": "Zero", "size": 0}}, b""),
+        ({"type": "array", "items": record(("a", "null"), ("b", NOTHING))}, b""),
+        ({"type": "array", "items": {"type": "array", "items": "null"}}, b"\x02"),
+        ({"type": "map", "values": {"type": "array", "items": "null"}}, b"\x02\x02k"),
+        (["null", {"type": "array", "items": "null"}], b"\x02"),
+        (record(("a", NOTHING), ("b", {"type": "array", "items": "Nothing"})), b""),
+        (record(("a", "string"), ("b", {"type": "array", "items": "null"})), b"\x02k"),
+        ({"type": "array", "items": "null"}, _long(9_999) + _long(1)),
+    ],
+    ids=str,
+)
+def test_few_bytes_can_not_make_a_long_list(schema: Any, before: bytes) -> None:
+    serde = Serdes.avro(schema)
+    # Reading these numbers would need more memory than any machine has.
+    for count in (_long(1 << 50), b"\x01\x00", b"\xff" * 9 + b"\x01", b"\x80" * 10 + b"\x02"):
+        with pytest.raises(SerializationError):
+            serde.deserialize("topic", before + count + bytes(3))
+    with pytest.raises(SerializationError, match="10000"):
+        serde.deserialize("topic", before + _long(1 << 50) + bytes(3))
+
+
+def test_a_list_of_nulls_as_long_as_the_limit_is_read_back_and_a_longer_one_is_not_written() -> (
+    None
+):
+    schema = {"type": "array", "items": "null"}
+    assert back(schema, [None] * 10_000) == [None] * 10_000
+    with pytest.raises(SerializationError, match="10000"):
+        Serdes.avro(schema).serialize("topic", [None] * 10_001)
+
+
+def _rows() -> st.SearchStrategy[dict[str, Any]]:
+    return st.recursive(st.none(), _row, max_leaves=3).map(lambda row: row or _PLAIN_ROW)
+
+
+def _row(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "a": st.booleans(),
+            "b": st.integers(-(2**31), 2**31 - 1),
+            "c": st.integers(-(2**63), 2**63 - 1),
+            "d": st.floats(width=32, allow_nan=False),
+            "e": st.floats(allow_nan=False),
+            "f": st.binary(max_size=200),
+            "g": st.text(max_size=200),
+            "h": st.binary(min_size=3, max_size=3),
+            "i": st.sampled_from(["L", "R"]),
+            "j": st.one_of(st.none(), st.text(max_size=3), st.just({})),
+            "k": st.dictionaries(st.text(max_size=3), st.none() | st.integers(0, 9), max_size=3),
+            "l": st.lists(st.lists(st.just({}), max_size=3), max_size=3),
+            "m": inner,
+            "n": st.lists(st.none(), max_size=70),
+        }
+    )
+
+
+_PLAIN_ROW: dict[str, Any] = {
+    "a": True, "b": 1, "c": 1, "d": 1.0, "e": 1.0, "f": b"f", "g": "g", "h": b"hhh", "i": "L", "j": {}, "k": {}, "l": [[{}]],
+    "m": None, "n": [None],
+}  # fmt: skip
+
+
+@given(_rows())
+def test_a_value_of_any_kinds_before_a_list_of_nulls_is_read_back(row: dict[str, Any]) -> None:
+    assert back(ALL_KINDS, row) == row

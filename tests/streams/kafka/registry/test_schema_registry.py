@@ -550,6 +550,23 @@ def test_an_avro_value_without_its_bytes_is_refused(registry: SchemaRegistry) ->
         serde.deserialize("orders", data[:5])
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "skipped"])
+def test_few_bytes_can_not_make_a_long_list(registry: SchemaRegistry, is_read: bool) -> None:
+    """The writer's schema counts: fastavro also counts through a list that the reader lacks."""
+    nulls = {"name": "nulls", "type": {"type": "array", "items": "null"}}
+    wide = {**ORDER, "fields": [nulls, *ORDER["fields"]]}
+    data = Serdes.avro(wide, registry.url).serialize("orders", {"nulls": [None], "cents": 1}) or b""
+    serde = Serdes.avro(wide if is_read else ORDER, registry.url)
+    assert serde.deserialize("orders", data) == ({"nulls": [None]} if is_read else {}) | {
+        "cents": 1
+    }
+
+    damaged = framed(1, b"\x80" * 8 + b"\x01" + bytes(2))
+
+    with pytest.raises(SerializationError, match="10000"):
+        serde.deserialize("orders", damaged)
+
+
 def test_a_decimal_that_does_not_fit_is_refused(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(DECIMAL, registry.url)
     for bad in (Decimal("1.111"), Decimal(10**9), "1.10"):
