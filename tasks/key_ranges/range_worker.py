@@ -102,6 +102,8 @@ class RangeWorker:
     One thread at a time calls `turn`; the loop's thread calls the rest, unless noted.
 
     Attributes:
+        loop_blocked_s: Seconds that its records occupied the event loop beyond 2 ms each.
+        loop_used_s: The same in processor time of the loop's thread.
         seals: Work sealed (handed over for a commit) that the loop has not received yet.
         passes_done: Number of finished rows that only represent the time of other ranges' records.
         dirty: True if finished work is not sealed.
@@ -113,6 +115,7 @@ class RangeWorker:
     """
 
     loop_blocked_s = 0.0
+    loop_used_s = 0.0
     busy_percent = 0
     items_done = 0
 
@@ -423,7 +426,11 @@ class RangeWorker:
 
     def _count_blocking(self, shared: SharedRunner, done: int) -> None:
         worked_s, shared.worked_s = shared.worked_s, 0.0
-        self.loop_blocked_s = max(0.0, self.loop_blocked_s + worked_s - done * _OCCUPY_MAX_S)
+        shared.turns.worked_s += worked_s
+        used_s = worked_s * shared.turns.watch.cpu_share
+        allowed_s = done * _OCCUPY_MAX_S
+        self.loop_blocked_s = max(0.0, self.loop_blocked_s + worked_s - allowed_s)
+        self.loop_used_s = max(0.0, self.loop_used_s + used_s - allowed_s)
 
     def _records(self, processing: TaskProcessing, until_s: float) -> Steps[int]:
         item = self._item

@@ -194,7 +194,9 @@ class SharedLoop:
         self.loop = self._runner.get_loop()
         self.loop.set_task_factory(cast("Any", _task_factory))
         thread = threading.Thread(target=self._run, name="tidewheel-awaiting", daemon=True)
-        self.watch = LoopWatch(self.loop, thread)
+        #: Seconds that steps of key ranges have occupied the loop.
+        self.worked_s = 0.0
+        self.watch = LoopWatch(self.loop, thread, lambda: self.worked_s)
         thread.start()
 
     async def limited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.buffers.expiry import StoreExpiry
 from tidewheel.state_stores.buffers.merged_changes import merge_changes
@@ -37,6 +38,7 @@ from tidewheel.tasks.key_ranges.ledger import (
     first_restart_point,
     offsets_of,
 )
+from tidewheel.tasks.key_ranges.loop_watch import Sight
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 from tidewheel.tasks.key_ranges.progress_merge import level, starting_ranges, together
 from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
@@ -82,6 +84,8 @@ _HANGS_S: Final = 1.0
 #: Seconds that a task's coroutines may block the shared event loop, beyond 2 ms a record, before
 #: its only warning.
 _BLOCKING_MAX_S: Final = 1.0
+#: Checks that must find a step at the same place, a quarter of a second apart, to call it blocking.
+_SIGHTS_MIN: Final = 3
 _TICK_S: Final = 0.01
 
 
@@ -131,6 +135,11 @@ class ParallelTask:
         #: no clock is needed.
         self._counted: Counted | None = None
         self.has_reported_blocking = False
+        #: Last place where the event loop was found in a step, and how often in a row.
+        self._sight: Sight | None = None
+        self._sights = 0
+        #: Function that was found in the same call again and again; "": none.
+        self._blocks_in = ""
 
     def _expired_puts(self) -> int:
         return sum(key_range.expired_puts for key_range in self.ranges)
@@ -409,16 +418,27 @@ class ParallelTask:
         self._warn_of_blocking()
         self._repartitioning.request(None if key_ranges == self._dealer.ranges else key_ranges)
 
+    def record_sight(self, sight: Sight | None) -> None:
+        """Record where the event loop was found in a step of this task, if it was in one."""
+        if sight is None:
+            return
+        self._sights = self._sights + 1 if sight == self._sight else 1
+        self._sight = sight
+        if sight.can_block and self._sights >= _SIGHTS_MIN:
+            self._blocks_in = sight.text
+
     def _warn_of_blocking(self) -> None:
-        if (
-            not self.has_reported_blocking
-            and sum(key_range.loop_blocked_s for key_range in self.ranges) > _BLOCKING_MAX_S
-        ):
+        if self.has_reported_blocking:
+            return
+        used_s = sum(key_range.loop_used_s for key_range in self.ranges)
+        blocked_s = sum(key_range.loop_blocked_s for key_range in self.ranges)
+        if used_s > _BLOCKING_MAX_S or (self._blocks_in and blocked_s > _BLOCKING_MAX_S):
             self.has_reported_blocking = True
             _log.warning(
-                "task %s: its coroutines block the event loop instead of awaiting, so its key ranges wait for each other; "
+                "task %s: its coroutines block the event loop instead of awaiting%s, so its key ranges wait for each other; "
                 "await long calls, pass them to asyncio.to_thread(), or use plain functions, which run in threads",
                 self.task_id,
+                f", often in {plain_text(self._blocks_in)}" if self._blocks_in else "",
             )
 
     @property

@@ -19,7 +19,7 @@ from tidewheel.tasks.key_ranges.range_assignment import (
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.task.parallel_task import ParallelTask, parallel_tasks
-from tidewheel.tasks.task.range_status import blocking
+from tidewheel.tasks.task.range_status import blocking, sight
 from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class RangePlacement:
     def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
         self._pool.watch(now_s)
         for task in tasks:
+            task.record_sight(sight(task))
             coroutine = None if task in self._reported_tasks else blocking(task)
             if coroutine is not None:
                 self._reported_tasks.add(task)

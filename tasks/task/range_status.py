@@ -1,17 +1,19 @@
 """Status of a task's key ranges, for worker status, `top` and `KafkaStreams.tasks`."""
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from tidewheel.rebalance.protocol.plain_text import plain_text
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
-from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch
+from tidewheel.tasks.key_ranges.loop_watch import LoopStep, LoopWatch, Sight
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
+_CHECKS_MIN: Final = 3
 #: Maximum entries per task in a status: one heartbeat carries those of all tasks of a worker.
 _RECORDS_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
@@ -50,13 +52,28 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
 def blocking(task: Task) -> BlockingCoroutine | None:
     """Return the task's coroutine that has blocked the shared event loop for 1 s, if any."""
     now_s = time.monotonic()
+    for key_range, watch, step in _steps(task):
+        # The checks show that this process has run meanwhile: it was not the machine that stopped.
+        if now_s - step.since_s >= _LONG_S and watch.checks >= _CHECKS_MIN:
+            return _coroutine(key_range, watch, step, now_s)
+    return None
+
+
+def sight(task: Task) -> Sight | None:
+    """Return the place that the shared event loop is at, if it is in a step of the task."""
+    for _, watch, step in _steps(task):
+        return watch.sight(step)
+    return None
+
+
+def _steps(task: Task) -> Iterator[tuple[RangeWorker, LoopWatch, LoopStep]]:
     for key_range in task.ranges:
         shared = key_range.waiting.shared
         if shared is not None:
-            step = shared.turns.watch.step()
-            if step is not None and now_s - step.since_s >= _LONG_S and key_range.owns(step.task):
-                return _coroutine(key_range, shared.turns.watch, step, now_s)
-    return None
+            watch = shared.turns.watch
+            step = watch.step()
+            if step is not None and key_range.owns(step.task):
+                yield key_range, watch, step
 
 
 def _coroutine(

@@ -7,6 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,22 +302,65 @@ def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
     assert [thread for thread, _ in _places(bench)] == [AWAITING]
 
 
-def test_K5_a_blocking_coroutine_is_logged(
+_CALLED_BLOCKING = "block the event loop"
+
+
+@pytest.fixture
+def judged_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._WATCH_INTERVAL_S", 0.0)
+
+
+def _warnings(supplier: Supplier, records: int, caplog: pytest.LogCaptureFixture) -> list[str]:
+    with caplog.at_level(logging.WARNING):
+        _live(_with(supplier), records)
+    return [message for message in caplog.messages if _CALLED_BLOCKING in message]
+
+
+@pytest.mark.usefixtures("judged_always")
+def test_K5_a_blocking_coroutine_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses no processor time, but is found in the same call again and again."""
+    monkeypatch.setattr("tidewheel.tasks.task.parallel_task._BLOCKING_MAX_S", 0.01)
+
+    class Block(Plain):
+        async def process(self, record: Record[str, str]) -> None:  # type: ignore[override]
+            time.sleep(0.02)  # noqa: ASYNC251 - the test needs a blocking call
+            self.context.forward(record)
+
+    (warning,) = _warnings(Block, 40, caplog)
+    assert "Block.process (test_shared_loop.py:" in warning
+
+
+@pytest.mark.usefixtures("judged_always")
+def test_K5_a_coroutine_that_computes_for_long_blocks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.task.parallel_task._BLOCKING_MAX_S", 0.01)
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("tidewheel.tasks.task.parallel_task._SIGHTS_MIN", 10**9)
 
-    class Block(Processor[str, str, str, str]):
-        keyed = True
-
-        async def process(self, record: Record[str, str]) -> None:
-            time.sleep(0.005)  # noqa: ASYNC251 - the test needs a blocking call
+    class Compute(Plain):
+        async def process(self, record: Record[str, str]) -> None:  # type: ignore[override]
+            until_s = time.thread_time() + 0.01
+            while time.thread_time() < until_s:
+                pass
             self.context.forward(record)
 
-    with caplog.at_level(logging.WARNING):
-        _live(_with(Block), 40)
-    assert [each for each in caplog.messages if "block the event loop" in each]
+    assert len(_warnings(Compute, 60, caplog)) == 1
+
+
+@pytest.mark.usefixtures("judged_always")
+def test_K5_a_coroutine_that_awaits_on_a_starved_machine_does_not_block(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step takes 0.1 s of wall-clock time, in which the thread has no processor."""
+    monkeypatch.setattr("tidewheel.tasks.task.parallel_task._SIGHTS_MIN", 10**9)
+    readings = count()
+    starved = SimpleNamespace(monotonic=lambda: time.monotonic() + 0.1 * next(readings))
+    monkeypatch.setattr("tidewheel.tasks.processing.engine.steps.time", starved)
+    assert not _warnings(ReportPlace, 60, caplog)
+    assert next(readings) > 100
 
 
 async def _later(value: int) -> int:

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from tests.tasks.loop.group_bench import GroupBench, Host
 from tidewheel import Processor, Record, StreamsBuilder
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
+from tidewheel.tasks.task.range_status import blocking
 
 THREADS = 4
 BLOCKS, WAITS = "blocks", "waits"
@@ -134,10 +135,12 @@ def test_any_name_of_the_blocking_coroutine_fits_into_a_heartbeat() -> None:
 
 
 @contextmanager
-def _watched() -> Generator[tuple[asyncio.AbstractEventLoop, LoopWatch]]:
+def _watched(
+    worked_s: Callable[[], float] = lambda: 0.0,
+) -> Generator[tuple[asyncio.AbstractEventLoop, LoopWatch]]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
-    watch = LoopWatch(loop, thread)
+    watch = LoopWatch(loop, thread, worked_s)
     thread.start()
     try:
         yield loop, watch
@@ -180,6 +183,80 @@ def test_a_step_starts_when_it_is_first_seen() -> None:
         assert watch.place(step).startswith("_Steps.run (test_blocked_loops.py:")
         for each in steps.go:
             each.set()
+
+
+def test_a_step_that_few_checks_have_seen_is_not_blamed() -> None:
+    """A machine that stopped for a while made it long."""
+    with _watched() as (loop, watch):
+        steps = _Steps()
+        done = asyncio.run_coroutine_threadsafe(steps.run(), loop)
+        assert steps.at[0].wait(20)
+        task: Any = SimpleNamespace(ranges=[_RangeInCall(watch)])
+        watch.check(time.monotonic() - 60)
+        assert blocking(task) is None
+        for _ in range(3):
+            watch.check(time.monotonic())
+        coroutine = blocking(task)
+        assert coroutine is not None
+        assert coroutine.function.startswith("_Steps.run (test_blocked_loops.py:")
+        for gate in steps.go:
+            gate.set()
+        done.result(20)
+
+
+class _RangeInCall:
+    """Key range whose call is the current one of a watched loop."""
+
+    unit_since_s = None
+    processing = None
+    setting = SimpleNamespace(first_hash=0)
+
+    def __init__(self, watch: LoopWatch) -> None:
+        self.waiting = SimpleNamespace(shared=SimpleNamespace(turns=SimpleNamespace(watch=watch)))
+
+    def owns(self, _task: object) -> bool:
+        return True
+
+
+def test_a_thread_that_waits_in_a_call_of_the_user_can_block() -> None:
+    with _watched() as (loop, watch):
+        steps = _Steps()
+        done = asyncio.run_coroutine_threadsafe(steps.run(), loop)
+        assert steps.at[0].wait(20)
+        watch.check(1.0)
+        step = watch.step()
+        assert step is not None
+        until_s = time.monotonic() + 20
+        while (sight := watch.sight(step)) != watch.sight(step) and time.monotonic() < until_s:
+            pass  # the thread is on its way into the wait
+        assert sight is not None
+        assert sight.can_block
+        for gate in steps.go:
+            gate.set()
+        done.result(20)
+
+
+def test_the_share_of_the_processor_follows_the_work_of_the_steps() -> None:
+    worked_s = 0.0
+
+    async def compute() -> None:
+        nonlocal worked_s
+        until_s = time.thread_time() + 0.05
+        while time.thread_time() < until_s:
+            pass
+        worked_s += 0.05
+
+    async def check() -> None:
+        watch.check(time.monotonic())
+        await asyncio.sleep(0)  # the marker's turn
+
+    with _watched(lambda: worked_s) as (loop, watch):
+        for coroutine in (check, compute, check):
+            asyncio.run_coroutine_threadsafe(coroutine(), loop).result(20)
+        assert watch.cpu_share > 0.8
+        worked_s += 10
+        asyncio.run_coroutine_threadsafe(check(), loop).result(20)
+        assert watch.cpu_share < 0.1
 
 
 def test_the_next_step_of_the_same_task_is_another_one() -> None:
