@@ -181,14 +181,18 @@ class PostgresUpsert(Sink):
         positions = self._identifier(self._positions_table)
         exists = connection.execute("select to_regclass(%s)", [self._positions_table]).fetchone()
         if exists is None or exists[0] is None:
-            connection.execute(
-                self._sql(
-                    "create table if not exists {} (application text, target text, topic text, partition int, "
-                    "next_offset bigint not null, owner text not null, updated_at timestamptz not null default now(), "
-                    "primary key (application, target, topic, partition))",
-                    positions,
+            errors = self._psycopg.errors
+            # `if not exists` fails while another task's creation is not committed yet.
+            with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
+                connection.execute(
+                    self._sql(
+                        "create table if not exists {} (application text, target text, topic text, partition int, "
+                        "next_offset bigint not null, owner text not null, "
+                        "updated_at timestamptz not null default now(), "
+                        "primary key (application, target, topic, partition))",
+                        positions,
+                    )
                 )
-            )
         connection.execute(
             self._sql(
                 "create temp table tidewheel_rows on commit delete rows as "

@@ -1,10 +1,13 @@
 """PostgresUpsert on a real server: rows, positions, owners, refused rows, and errors."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.integration.postgres_server import PostgresServer
@@ -215,3 +218,23 @@ def test_reset_deletes_the_positions_of_one_application(
     upsert().reset("shop")
     assert upsert().open(info()) == {AT: 0}
     assert upsert().open(info(application="other")) == {AT: 5}
+
+
+def test_first_tasks_may_create_the_table_of_positions_together(
+    postgres: PostgresServer, upsert: Upsert
+) -> None:
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    sink = upsert(positions_table="first_positions")
+    with psycopg.connect(postgres.conninfo) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(
+            "create table first_positions (application text, target text, topic text, partition int, "
+            "next_offset bigint not null, owner text not null, updated_at timestamptz not null default now(), "
+            "primary key (application, target, topic, partition))"
+        )
+        opened = pool.submit(sink.open, info())
+        deadline = time.monotonic() + 120
+        while postgres.execute(waiting) != [(1,)] and not opened.done():
+            assert time.monotonic() < deadline, "the sink does not wait for the other transaction"
+            time.sleep(0.01)
+        other.commit()
+        assert opened.result(120) == {AT: 0}
