@@ -7,10 +7,9 @@ consumer group of its own.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
-from tidewheel.rebalance.model import HASH_END, Shard, TaskId, TaskRole, TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TaskRole, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.tasks.kafka.internal_topics import internal_prefix
@@ -122,7 +121,6 @@ def _ranges(
     task: str | None, partition: TopicPartition, progress: Progress, busy: Mapping[int, int]
 ) -> InputRanges:
     lowest = progress.committed_offset
-    ends = [*(position.first_hash for position in progress.ranges), HASH_END]
     return InputRanges(
         task=task,
         topic=partition.topic,
@@ -131,12 +129,12 @@ def _ranges(
         committed=lowest,
         ranges=tuple(
             KeyRange(
-                first=f"{first:08x}",
-                last=f"{end - 1:08x}",
-                offset=position.offset,
-                ahead=position.offset - lowest,
-                busy=busy.get(first),
+                first=f"{part.first_hash:08x}",
+                last=f"{part.end_hash - 1:08x}",
+                offset=part.offset,
+                ahead=part.offset - lowest,
+                busy=busy.get(part.first_hash),
             )
-            for position, (first, end) in zip(progress.ranges, pairwise(ends), strict=True)
+            for part in progress.vector.parts
         ),
     )

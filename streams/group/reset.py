@@ -26,7 +26,8 @@ from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.kafka.internal_topics import changelog_topic, internal_prefix, is_internal
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.sink import Sink
 
 #: Suffixes of internal topics, in the order of a reset plan; foreign-key joins use "-topic".
@@ -266,7 +267,7 @@ def _commit(plan: ResetPlan, admin: Admin) -> None:
             transactional_id=f"{internal_prefix(plan.application_id)}reset",
             topic_id=topic.topic_id,
             topology_hash=bytes(TOPOLOGY_HASH_BYTES),
-            ranges=(RangeProgress(0, move.after),),
+            vector=Vector.at(move.after),
             facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
         offsets[move.partition] = CommittedOffset(move.after, progress.encode())

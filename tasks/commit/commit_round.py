@@ -17,7 +17,8 @@ from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets,
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit_facts import encode_details, encode_operators
 from tidewheel.tasks.kafka.ports import Admin, Background, Clock, CommittedOffset, Positions
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.restore.start_positions import StartPosition
 from tidewheel.tasks.task.task import Task
@@ -51,7 +52,7 @@ class Work:
     drained: Mapping[TaskId, Mapping[str, Drained]]
     outputs: list[OutputColumns]
     offsets: dict[TopicPartition, int]
-    progress: dict[TopicPartition, tuple[RangeProgress, ...]]
+    progress: dict[TopicPartition, Vector]
     start_s: float
     size_bytes: int
 
@@ -120,7 +121,7 @@ class CommitRound:
         self.puts = Counter[str]()
         self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
-        self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
+        self._progress: dict[TopicPartition, Vector] = {}
         self._former: dict[TaskId, set[str]] = {}
         self._facts: dict[TopicPartition, bytes] = {}
         self._operators = {
@@ -305,21 +306,19 @@ class CommitRound:
             },
         )
 
-    def _metadata(
-        self, partition: TopicPartition, offset: int, ranges: tuple[RangeProgress, ...]
-    ) -> str:
+    def _metadata(self, partition: TopicPartition, offset: int, vector: Vector) -> str:
         task = self._input.owners[partition]
         return Progress(
             task_epoch=self.epochs[task.task_id],
             transactional_id=self.committer.producer.transactional_id,
             topic_id=self.topic_ids[partition.topic],
             topology_hash=self._topology_hash,
-            ranges=ranges,
+            vector=vector,
             stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
             sequence=self.sequence.number,
             facts=self._facts[partition],
-            read_from=offset if offset < min(span.offset for span in ranges) else None,
+            read_from=offset if offset < vector.lowest else None,
         ).encode()
 
     def _write(self, prepared: _Prepared, positions: Positions) -> None:

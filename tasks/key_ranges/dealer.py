@@ -9,11 +9,11 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.rows import column_bytes
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash, key_hashes
 from tidewheel.tasks.key_ranges.ledger import Chunk
 from tidewheel.tasks.key_ranges.range_worker import RangeSetting
 from tidewheel.tasks.key_ranges.sealed_work import WorkItem
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
@@ -55,7 +55,7 @@ class Dealer:
         batch: RecordBatch,
         *,
         time_before_ms: int,
-        old: OldMap | None,
+        old: Vector | None,
         letters: Letters,
         others: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
@@ -103,7 +103,7 @@ class Dealer:
         batch: RecordBatch,
         rows: Sequence[int],
         times: Sequence[int],
-        old: OldMap | None,
+        old: Vector | None,
     ) -> list[Share]:
         chosen: dict[int, Sequence[int]]
         if not len(batch):
@@ -133,7 +133,7 @@ class Dealer:
         return shares
 
     def _chosen(
-        self, records: SourceRecords, rows: Sequence[int], old: OldMap | None
+        self, records: SourceRecords, rows: Sequence[int], old: Vector | None
     ) -> dict[int, Sequence[int]]:
         raw_keys, offsets = records.raw_keys, records.offsets
         if len(rows) != len(records):
@@ -181,11 +181,11 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
 
 
 def with_passed_row(
-    item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
+    item: WorkItem, chunk: Chunk, old: Vector | None, setting: RangeSetting
 ) -> WorkItem:
     if old is None:
         return item
-    passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))
+    passed = bisect_left(chunk.offsets, old.lowest_between(setting.first_hash, setting.end_hash))
     return msgspec.structs.replace(item, passed=passed)
 
 

@@ -60,7 +60,9 @@ def shard_of(raw_key: bytes, count: int) -> Shard:
 
 
 class KeyRanges(msgspec.Struct, frozen=True):
-    """Key ranges of one task; ValueError unless 1 to `RANGES_MAX` first hashes ascend from 0.
+    """Key ranges of one task, without gaps up to `end_hash`.
+
+    ValueError unless 1 to `RANGES_MAX` first hashes ascend below it.
 
     >>> ranges = KeyRanges.even(2)
     >>> ranges.first_hashes
@@ -70,28 +72,32 @@ class KeyRanges(msgspec.Struct, frozen=True):
     """
 
     first_hashes: tuple[int, ...] = (0,)
+    end_hash: int = HASH_END
 
     def __post_init__(self) -> None:
         hashes = self.first_hashes
         if not 1 <= len(hashes) <= RANGES_MAX:
             raise ValueError(f"a task has 1 to {RANGES_MAX} key ranges, not {len(hashes)}")
-        ascending = all(lower < upper for lower, upper in pairwise(hashes))
-        if hashes[0] != 0 or not ascending or hashes[-1] >= HASH_END:
-            raise ValueError(
-                f"first hashes of key ranges begin at 0 and ascend below 2**32: {hashes}"
-            )
+        bounds = (*hashes, self.end_hash)
+        ascending = all(lower < upper for lower, upper in pairwise(bounds))
+        if hashes[0] < 0 or not ascending or self.end_hash > HASH_END:
+            raise ValueError(f"hashes of key ranges ascend from 0 to 2**32 at most: {bounds}")
 
     @classmethod
     def even(cls, count: int) -> "KeyRanges":
         """Return `count` ranges whose widths differ by at most one hash."""
         return cls(tuple(index * HASH_END // count for index in range(count)))
 
+    @classmethod
+    def one(cls, first_hash: int = 0, end_hash: int = HASH_END) -> "KeyRanges":
+        return cls((first_hash,), end_hash)
+
     def __len__(self) -> int:
         return len(self.first_hashes)
 
     def end_of(self, index: int) -> int:
         following = index + 1
-        return self.first_hashes[following] if following < len(self.first_hashes) else HASH_END
+        return self.first_hashes[following] if following < len(self.first_hashes) else self.end_hash
 
     def index_of(self, hash_: int) -> int:
         return bisect_right(self.first_hashes, hash_) - 1
@@ -101,3 +107,29 @@ class KeyRanges(msgspec.Struct, frozen=True):
         if len(firsts) == 1:
             return [0] * len(hashes)
         return [bisect_right(firsts, hash_) - 1 for hash_ in hashes]
+
+
+def starting_ranges(
+    wanted: KeyRanges, before: Sequence[KeyRanges], fitting: int, *, as_before: bool
+) -> KeyRanges:
+    """Return the key ranges with which a task starts.
+
+    Args:
+        before: Ranges in the last commit of each input where their progress differs.
+        fitting: Maximum ranges whose progress fits into a commit, which merges old and new ones.
+        as_before: True to keep the old boundaries until progress is equal, because the same timed
+            callbacks must have run for all keys of one range.
+
+    >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
+    >>> starting_ranges(thirds, [], 10, as_before=True) == starting_ranges(thirds, [halves], 10, as_before=False) == thirds
+    True
+    >>> starting_ranges(thirds, [halves], 10, as_before=True) == starting_ranges(thirds, [halves], 3, as_before=False) == halves
+    True
+    """
+    for ranges in before:
+        if len({*wanted.first_hashes, *ranges.first_hashes}) > fitting:
+            return ranges
+    if not before or not as_before:
+        return wanted
+    hashes = sorted({hash_ for ranges in before for hash_ in ranges.first_hashes})
+    return KeyRanges(tuple(hashes), wanted.end_hash)

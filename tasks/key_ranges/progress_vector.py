@@ -14,6 +14,7 @@ import msgspec
 
 from tidewheel.rebalance.model import EPOCH_MAX, HASH_END
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH, RANGES_MAX
+from tidewheel.tasks.key_ranges.vector import Vector
 
 _MAGIC = 0xE7
 _VERSION = 2
@@ -61,13 +62,6 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
     return max(1, min(free_bytes // _RANGE_BYTES, RANGES_MAX))
 
 
-class RangeProgress(msgspec.Struct, frozen=True):
-    """Progress of the range from `first_hash`: the next offset that it will process."""
-
-    first_hash: int
-    offset: int
-
-
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Committed progress of one input partition.
 
@@ -88,7 +82,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     topic_id: bytes
     topology_hash: bytes
-    ranges: tuple[RangeProgress, ...]
+    vector: Vector
     stream_time_ms: int = -1
     operator_times_ms: tuple[int, ...] = ()
     key_hash: str = KEY_HASH
@@ -100,15 +94,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def committed_offset(self) -> int:
         if self.read_from is not None:
             return self.read_from
-        return min(entry.offset for entry in self.ranges)
+        return self.vector.lowest
 
     @property
     def highest_offset(self) -> int:
-        return max(entry.offset for entry in self.ranges)
+        return self.vector.highest
 
     @property
     def is_absurd(self) -> bool:
-        hashes = [entry.first_hash for entry in self.ranges]
+        hashes = list(self.vector.first_hashes)
         return (
             self.task_epoch > EPOCH_MAX
             or len(hashes) > RANGES_MAX
@@ -122,7 +116,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """Return the metadata text; raise ValueError if it is too long for a broker.
 
         >>> progress = Progress(task_epoch=0, transactional_id="app-fixed-0", topic_id=bytes(16),
-        ...     topology_hash=bytes(8), ranges=(RangeProgress(0, 42),))
+        ...     topology_hash=bytes(8), vector=Vector.at(42))
         >>> Progress.decode(progress.encode(), committed_offset=42) == progress
         True
         """
@@ -134,12 +128,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         body += self.topic_id
         body += self.topology_hash
         _append_text(body, self.key_hash)
-        _append_number(body, len(self.ranges))
+        _append_number(body, len(self.vector.first_hashes))
         previous = 0
-        for entry in self.ranges:
-            _append_number(body, entry.first_hash - previous)
-            _append_number(body, entry.offset - base)
-            previous = entry.first_hash
+        for part in self.vector.parts:
+            _append_number(body, part.first_hash - previous)
+            _append_number(body, part.offset - base)
+            previous = part.first_hash
         _append_number(body, self.stream_time_ms + 1)
         _append_number(body, len(self.operator_times_ms))
         for time_ms in self.operator_times_ms:
@@ -166,8 +160,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             progress = cls._read(reader, committed_offset, has_facts=has_facts)
         except (IndexError, UnicodeDecodeError):
             return None
-        ranges = progress.ranges
-        if not ranges or ranges[0].first_hash != 0 or not reader.at_end or progress.is_absurd:
+        hashes = progress.vector.first_hashes
+        if not hashes or hashes[0] != 0 or not reader.at_end or progress.is_absurd:
             return None
         further = progress.committed_offset != committed_offset
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
@@ -180,11 +174,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         topic_id = reader.read(_TOPIC_ID_BYTES)
         topology_hash = reader.read(TOPOLOGY_HASH_BYTES)
         key_hash = reader.text()
-        ranges: list[RangeProgress] = []
-        first_hash = 0
+        hashes: list[int] = []
+        offsets: list[int] = []
         for _ in range(reader.number()):
-            first_hash += reader.number()
-            ranges.append(RangeProgress(first_hash, committed_offset + reader.number()))
+            hashes.append(reader.number() + (hashes[-1] if hashes else 0))
+            offsets.append(committed_offset + reader.number())
         stream_time_ms = reader.number() - 1
         operator_times_ms = tuple(reader.number() - 1 for _ in range(reader.number()))
         return cls(
@@ -192,7 +186,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             transactional_id=transactional_id,
             topic_id=topic_id,
             topology_hash=topology_hash,
-            ranges=tuple(ranges),
+            vector=Vector(tuple(hashes), tuple(offsets)),
             stream_time_ms=stream_time_ms,
             operator_times_ms=operator_times_ms,
             key_hash=key_hash,

@@ -15,9 +15,9 @@ from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
 from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.topology_spec import OffsetReset
 from tidewheel.tasks.restore.offset_origin import (
     GroupOffsets,
@@ -485,13 +485,13 @@ def earlier_transactional_ids(
     return [transactional_id for transactional_id in ids if transactional_id not in known_ids]
 
 
-def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
+def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, Vector]:
     """Return the progress of each input's key ranges at its last commit.
 
     Ranges by an unknown hash function are ignored. Records from the lowest offset are then
     processed again, even those that faster ranges had finished.
     """
-    maps: dict[TopicPartition, OldMap] = {}
+    maps: dict[TopicPartition, Vector] = {}
     for partition, start in sorted(starts.items()):
         progress = start.progress
         if progress is None or progress.highest_offset == progress.committed_offset:
@@ -504,7 +504,7 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
                 progress.key_hash,
             )
             continue
-        maps[partition] = OldMap(progress.ranges)
+        maps[partition] = progress.vector
     return maps
 
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.keyed_analysis import counted
-from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
@@ -19,7 +18,7 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
 
-_NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
+_NO_MAPS: Final[Mapping[TopicPartition, Vector]] = {}
 
 
 class ActiveTask(LoopTask):
@@ -54,7 +53,7 @@ class ActiveTask(LoopTask):
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
         operator_times_ms: tuple[int, ...] = (),
-        old_maps: Mapping[TopicPartition, OldMap] = _NO_MAPS,
+        old_maps: Mapping[TopicPartition, Vector] = _NO_MAPS,
     ) -> None:
         self.stores.reject_unsorted_keys()
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
@@ -189,13 +188,13 @@ class ActiveTask(LoopTask):
             self.next_offsets[partition] = max(self.next_offsets[partition], position)
         return self.next_offsets[partition]
 
-    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
+    def progress(self, partition: TopicPartition, offset: int) -> Vector:
         old = self._inputs.old_maps.get(partition)
         if old is None:
-            return (RangeProgress(0, offset),)
+            return Vector.at(offset)
         if old.highest <= offset:
             del self._inputs.old_maps[partition]
-        return old.after(offset).ranges
+        return old.after(offset)
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
         return self.partition_times_ms[partition]

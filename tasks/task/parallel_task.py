@@ -22,8 +22,7 @@ from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
 from tidewheel.tasks.key_ranges.dealer import Dealer, Share, time_passes, with_passed_row
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
-from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash, starting_ranges
 from tidewheel.tasks.key_ranges.keyed_analysis import (
     counted,
     keyedness,
@@ -40,8 +39,7 @@ from tidewheel.tasks.key_ranges.ledger import (
 )
 from tidewheel.tasks.key_ranges.loop_watch import Sight
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
-from tidewheel.tasks.key_ranges.progress_merge import level, starting_ranges, together
-from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import (
     RangeCollector,
@@ -53,6 +51,7 @@ from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
 from tidewheel.tasks.key_ranges.sealed_work import Seal, SealBarrier, by_store
 from tidewheel.tasks.key_ranges.shared_loop import SharedRunner
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.call_window import CallPlaces
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
@@ -68,7 +67,7 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
 
-_NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
+_NO_MAPS: Final[Mapping[TopicPartition, Vector]] = {}
 
 #: A commit does not wait for key ranges whose unit of work takes longer (s).
 _UNIT_MAX_S: Final = 0.02
@@ -119,7 +118,7 @@ class ParallelTask:
         self._closed_counters = TaskCounters()
         #: Next offset of each input to distribute to key ranges.
         self._distributed_offsets: dict[TopicPartition, int] = {}
-        self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
+        self._vectors: dict[TopicPartition, Vector] = {}
         self._dead_letters: dict[int, list[OutputColumns]] = {}
         self._distributed_bytes = 0
         self._runs = RunMemory(0)
@@ -185,7 +184,7 @@ class ParallelTask:
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
         operator_times_ms: tuple[int, ...] = (),
-        old_maps: Mapping[TopicPartition, OldMap] = _NO_MAPS,
+        old_maps: Mapping[TopicPartition, Vector] = _NO_MAPS,
     ) -> None:
         self.stores.reject_unsorted_keys()
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
@@ -667,21 +666,21 @@ class ParallelTask:
         if min(offsets) == end and not self.group.buffers[partition].records:
             end = self._distributed_offsets[partition] = max(end, position)
             offsets = [end] * len(offsets)
-        vector = tuple(map(RangeProgress, self._dealer.ranges.first_hashes, offsets))
+        vector = Vector(
+            self._dealer.ranges.first_hashes, tuple(offsets), self._dealer.ranges.end_hash
+        )
         self._vectors[partition] = self._merge_old_progress(partition, vector)
-        self.next_offsets[partition] = lowest = min(entry.offset for entry in vector)
+        self.next_offsets[partition] = lowest = vector.lowest
         return lowest
 
-    def _merge_old_progress(
-        self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
-    ) -> tuple[RangeProgress, ...]:
+    def _merge_old_progress(self, partition: TopicPartition, vector: Vector) -> Vector:
         old = self._inputs.old_maps.get(partition)
-        if old is not None and min(entry.offset for entry in vector) < old.highest:
-            return together(vector, old.ranges)
+        if old is not None and vector.lowest < old.highest:
+            return vector.together(old)
         self._inputs.old_maps.pop(partition, None)
-        return level(vector)
+        return vector.level()
 
-    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - already in the vector
+    def progress(self, partition: TopicPartition, offset: int) -> Vector:  # noqa: ARG002 - already in the vector
         return self._vectors[partition]
 
     def committed_time_ms(self, partition: TopicPartition) -> int:

@@ -10,8 +10,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
-from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.sink import RowsRefused, SinkTaskInfo
 from tidewheel.tasks.processing.api.topology_spec import ExternalSinkSpec
 from tidewheel.tasks.processing.engine.error_policy import node_failure
@@ -23,7 +22,7 @@ from tidewheel.tasks.task.sink_thread import SinkThread
 from tidewheel.tasks.task.sink_writer import Refusal, SinkItem, SinkWriter
 from tidewheel.tasks.task.task_parts import TaskParts
 
-_NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
+_NO_MAPS: Final[Mapping[TopicPartition, Vector]] = {}
 
 
 class _Letters(Enum):
@@ -76,7 +75,7 @@ class SinkTask(LoopTask):
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
         operator_times_ms: tuple[int, ...] = (),
-        old_maps: Mapping[TopicPartition, OldMap] = _NO_MAPS,
+        old_maps: Mapping[TopicPartition, Vector] = _NO_MAPS,
     ) -> None:
         assert not operator_times_ms, "stateless steps have no times"
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
@@ -213,8 +212,8 @@ class SinkTask(LoopTask):
             self._put(partition, 0)
         return self.writer.flushed[partition]
 
-    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - one range
-        return (RangeProgress(0, offset),)
+    def progress(self, partition: TopicPartition, offset: int) -> Vector:  # noqa: ARG002 - one range
+        return Vector.at(offset)
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
         return self.writer.flushed_times_ms[partition]

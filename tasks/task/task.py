@@ -7,10 +7,9 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.kafka.internal_topics import SubtopologyPlan
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
-from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.key_ranges.sealed_work import SealBarrier
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.question import Question
 from tidewheel.tasks.task.partition_group import PartitionGroup
@@ -53,7 +52,7 @@ class Task(Protocol):
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
         operator_times_ms: tuple[int, ...] = (),
-        old_maps: Mapping[TopicPartition, OldMap] = ...,
+        old_maps: Mapping[TopicPartition, Vector] = ...,
     ) -> None:
         """Start at committed offsets, with restored stores.
 
@@ -133,7 +132,7 @@ class Task(Protocol):
         `position` is the reader's, past trailing transaction markers.
         """
 
-    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
+    def progress(self, partition: TopicPartition, offset: int) -> Vector:
         """Return each key range's progress to commit; `offset` is from `offset_to_commit`."""
 
     def committed_time_ms(self, partition: TopicPartition) -> int:

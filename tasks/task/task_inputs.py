@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import key_hash, key_hashes
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, input_failure
@@ -36,7 +36,7 @@ class TaskInputs:
         self.group = PartitionGroup(self.partitions, max_task_idle_ms=parts.max_task_idle_ms)
         self.next_offsets: dict[TopicPartition, int] = {}
         self.partition_times_ms: dict[TopicPartition, int] = {}
-        self.old_maps: dict[TopicPartition, OldMap] = {}
+        self.old_maps: dict[TopicPartition, Vector] = {}
         self.sources = {
             topic: self._make_source(source)
             for source in parts.plan.spec.sources
@@ -73,7 +73,7 @@ class TaskInputs:
         self,
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
-        old_maps: Mapping[TopicPartition, OldMap],
+        old_maps: Mapping[TopicPartition, Vector],
     ) -> int:
         """Set the start of all inputs; return their largest partition time, -1 if unknown."""
         assert set(offsets) == set(self.partitions), "every input has an offset"

@@ -119,7 +119,7 @@ def _range_offsets(run: FaultRun, partition: int) -> list[int]:
     ]
     progress = Progress.decode(metadata, committed_offset=offset)
     assert progress is not None, metadata
-    return [each.offset for each in progress.ranges]
+    return list(progress.vector.offsets)
 
 
 @pytest.mark.fault("43")

@@ -54,7 +54,8 @@ from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.kafka.ports import CommittedOffset, TopicDescription, TransactionalProducer
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
@@ -462,7 +463,7 @@ class BootstrapDriver:
             transactional_id=self._target.driver_id,
             topic_id=topic.topic_id,
             topology_hash=self._topology_hash,
-            ranges=(RangeProgress(0, offset),),
+            vector=Vector.at(offset),
             facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
         if before is not None and (before.topic_id, before.topology_hash) == (

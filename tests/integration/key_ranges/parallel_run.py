@@ -20,7 +20,8 @@ from benchmarks.progress import CommitRecord
 from benchmarks.topics.commit_log import read_commits
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.programs.slow_member import STORE, Orders
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import VectorPart
 
 _ROOT: Final = Path(__file__).resolve().parents[3]
 
@@ -42,13 +43,13 @@ class Call:
     ended_ms: int | None
 
 
-def ranges_of(commit: CommitRecord) -> tuple[RangeProgress, ...]:
+def ranges_of(commit: CommitRecord) -> tuple[VectorPart, ...]:
     progress = Progress.decode(commit.metadata, committed_offset=commit.offset)
     assert progress is not None, f"the commit has our metadata: {commit}"
-    return progress.ranges
+    return progress.vector.parts
 
 
-def range_of(commit: CommitRecord, key_hash: int) -> RangeProgress:
+def range_of(commit: CommitRecord, key_hash: int) -> VectorPart:
     ranges = ranges_of(commit)
     return ranges[bisect_right(ranges, key_hash, key=lambda key_range: key_range.first_hash) - 1]
 

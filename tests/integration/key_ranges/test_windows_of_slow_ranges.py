@@ -16,7 +16,8 @@ import pytest
 from tests.integration.cluster import PATIENCE_S, Cluster, Feed, until
 from tests.integration.programs.slow_windows import HELD, WINDOW_MS, Orders
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import VectorPart
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,13 +89,13 @@ class _Run:
     def until_consumed(self) -> None:
         self.until(lambda: self.cluster.is_consumed(self.application_id, self.source), "all is consumed")  # fmt: skip
 
-    def ranges(self) -> tuple[RangeProgress, ...]:
+    def ranges(self) -> tuple[VectorPart, ...]:
         offsets = self.cluster.admin.committed(self.application_id, None, stable=True)
         committed = offsets.get(TopicPartition(self.source, 0))
         if committed is None:
             return ()
         progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
-        return () if progress is None else progress.ranges
+        return () if progress is None else progress.vector.parts
 
     def are_ahead(self) -> bool:
         """Return True if only the slow key's range has committed nothing, and others everything."""

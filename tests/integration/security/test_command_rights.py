@@ -22,7 +22,8 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.broker.java import find_java
 from tidewheel.streams.cli.app import command_names, main
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -271,7 +272,7 @@ def _committed(transactional_id: str) -> CommittedOffset:
         transactional_id=transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 1),),
+        vector=Vector.at(1),
     )
     return CommittedOffset(1, progress.encode())
 

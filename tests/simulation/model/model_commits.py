@@ -25,7 +25,8 @@ from tests.simulation.model.world import Process, RequestTimedOut
 from tests.simulation.workload import TOPIC_ID, TaskNames
 from tidewheel.rebalance.protocol import orders
 from tidewheel.rebalance.protocol.orders import AnyReport, ReleaseTask
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 #: Share of transactions with late markers.
 LATE_MARKERS = 0.08
@@ -106,7 +107,7 @@ class CommittingWorker(Process, ABC):
             transactional_id=self.transactional_id,
             topic_id=TOPIC_ID,
             topology_hash=bytes(8),
-            ranges=(RangeProgress(0, active.position),),
+            vector=Vector.at(active.position),
             sequence=self.sequence,
         )
         part = Part(active, active.buffer, active.outputs, active.position, progress)

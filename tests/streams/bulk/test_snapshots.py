@@ -37,7 +37,8 @@ from tidewheel.streams.bulk.stores import (
 )
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 _TOPIC = f"app-{STORE}-changelog"
 _PART = TopicPartition(_TOPIC, 0)
@@ -256,7 +257,7 @@ def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) ->
         transactional_id="app-1",
         topic_id=bytes(16),
         topology_hash=_HASH,
-        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        vector=Vector((0, 1 << 31), (slowest, fastest)),
         operator_times_ms=(position_ms, -1),
     )
     broker.groups["app"][_INPUT] = CommittedOffset(slowest, progress.encode())

@@ -27,7 +27,8 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -260,7 +261,7 @@ def _commit_with(
         transactional_id=producer.transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 0),),
+        vector=Vector.at(0),
     )
     producer.begin()
     producer.commit(group.app, {partition: CommittedOffset(0, progress.encode())})

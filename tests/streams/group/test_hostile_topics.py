@@ -38,7 +38,8 @@ from tidewheel.streams.group.recovery import (
 )
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 pytestmark = pytest.mark.fault("DOORS")
 
@@ -115,13 +116,13 @@ def test_recovery_rebuilds_a_group_from_any_remaining_content(
     records: list[bytes], messages: list[bytes], commit: tuple[str, int, int, int]
 ) -> None:
     name, task_epoch, ahead, first_hash = commit
-    ranges = (RangeProgress(0, 5), RangeProgress(max(first_hash, 1), 5 + ahead))
+    vector = Vector((0, max(first_hash, 1)), (5, 5 + ahead))
     progress = Progress(
         task_epoch=task_epoch,
         transactional_id=name,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=ranges,
+        vector=vector,
     )
     orders = TopicPartition("orders", 0)
     committed = {orders: CommittedOffset(5, progress.encode())}

@@ -22,7 +22,8 @@ from tidewheel.streams.group.range_map import progress_of, range_map, topic_read
 from tidewheel.streams.group.topics import ReceivedMessage
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.key_ranges import RANGES_MAX
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 ORDERS_3 = TopicPartition("orders", 3)
 
@@ -33,7 +34,7 @@ def _progress(*ranges: tuple[int, int], transactional_id: str = f"{APP}-a-0") ->
         transactional_id=transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=tuple(RangeProgress(*each) for each in ranges),
+        vector=Vector(tuple(first for first, _ in ranges), tuple(offset for _, offset in ranges)),
     )
 
 
@@ -51,7 +52,7 @@ def test_K2_the_map_tiles_all_hashes(first_hashes: set[int], offsets: list[int])
     ends = [int(each.last, 16) + 1 for each in shown.ranges]
     assert [*begins, HASH_END] == [0, *ends]
     assert min(each.ahead for each in shown.ranges) == 0
-    assert [each.offset for each in shown.ranges] == [each.offset for each in said.ranges]
+    assert [each.offset for each in shown.ranges] == list(said.vector.offsets)
     assert {each.offset - each.ahead for each in shown.ranges} == {shown.committed}
 
 

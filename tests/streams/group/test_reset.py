@@ -25,7 +25,8 @@ from tidewheel.streams.group.reset import (
     scope_of,
 )
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.restore.offset_origin import StartRules
 
 ORDERS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -55,7 +56,7 @@ def _metadata(transactional_id: str, offset: int) -> str:
         transactional_id=transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, offset),),
+        vector=Vector.at(offset),
     ).encode()
 
 

@@ -29,7 +29,8 @@ from tidewheel.streams.group.status import GroupStatus, group_status
 from tidewheel.streams.group.topics import ReceivedMessage
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
 JOIN = JoinGroup(
@@ -387,7 +388,7 @@ def _committed(transactional_id: str, offset: int = 5) -> CommittedOffset:
         transactional_id=transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, offset),),
+        vector=Vector.at(offset),
     )
     return CommittedOffset(offset, progress.encode())
 

@@ -24,7 +24,8 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.topic_setup import prepare_topics, spec_of
 from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 STRING = Serdes.string()
 HASH = b"topology"
@@ -170,7 +171,7 @@ def test_a_deleted_changelog_is_not_created_again(topology_hash: bytes, refused:
         transactional_id="app-0",
         topic_id=stage.broker.topics[_REPARTITION].topic_id,
         topology_hash=topology_hash,
-        ranges=(RangeProgress(0, 7),),
+        vector=Vector.at(7),
     )
     committed = CommittedOffset(7, progress.encode())
     stage.broker.groups["app"][TopicPartition(_REPARTITION, 0)] = committed

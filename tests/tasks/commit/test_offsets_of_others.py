@@ -9,7 +9,8 @@ from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of
 from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 IN = TopicPartition("in", 0)
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
@@ -77,7 +78,7 @@ def test_F8_an_offset_of_another_application_is_refused() -> None:
         transactional_id="payments-fixed-0",
         topic_id=bench.broker.topics["in"].topic_id,
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 9),),
+        vector=Vector.at(9),
     )
     put(bench, 9, progress.encode())
     with pytest.raises(StreamsError, match="offset 9 of in-0 was not committed by"):

@@ -6,11 +6,10 @@ from tests.tasks.loop.bench import Bench
 from tests.tasks.task.outputs import collector_of
 from tidewheel import Topology
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.sealed_work import SealBarrier
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
@@ -19,24 +18,24 @@ from tidewheel.tasks.task.task import Task
 HALVES = KeyRanges.even(2)
 
 
-def halves(offsets: Mapping[bytes, int]) -> OldMap:
+def halves(offsets: Mapping[bytes, int]) -> Vector:
     of_ranges = {HALVES.index_of(key_hash(key, 0)): offset for key, offset in offsets.items()}
     firsts = HALVES.first_hashes
-    return OldMap(tuple(RangeProgress(firsts[each], of_ranges[each]) for each in (0, 1)))
+    return Vector(firsts, (of_ranges[0], of_ranges[1]))
 
 
-def begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap]) -> ParallelTask:
+def begun(topology: Topology, old_maps: Mapping[TopicPartition, Vector]) -> ParallelTask:
     task = _begun(topology, old_maps, threads=2)
     assert isinstance(task, ParallelTask)
     return task
 
 
 def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> Task:
-    at_the_begin = OldMap((RangeProgress(0, 0),))
+    at_the_begin = Vector.at(0)
     return _begun(topology, dict.fromkeys(inputs, at_the_begin), threads=1)
 
 
-def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, threads: int) -> Task:
+def _begun(topology: Topology, old_maps: Mapping[TopicPartition, Vector], *, threads: int) -> Task:
     topics = {partition.topic: 1 for partition in old_maps}
     bench = Bench(topology, {**topics, "out": 1})
     collector = collector_of()

@@ -61,7 +61,7 @@ def test_records_without_a_key_and_usual_keys_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    "first_hashes", [(), (1,), (0, 0), (0, 5, 4), (0, HASH_END), tuple(range(RANGES_MAX + 1))]
+    "first_hashes", [(), (-1,), (0, 0), (0, 5, 4), (0, HASH_END), tuple(range(RANGES_MAX + 1))]
 )
 def test_ranges_that_do_not_tile_the_hashes_are_refused(first_hashes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="key ranges"):

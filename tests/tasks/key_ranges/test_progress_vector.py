@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.rebalance.protocol.records import TaskRecord
-from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
-from tidewheel.tasks.key_ranges.progress_merge import together
 from tidewheel.tasks.key_ranges.progress_vector import (
     AHEAD_MAX,
     METADATA_CHARACTERS_MAX,
     Progress,
-    RangeProgress,
     ranges_that_fit,
 )
+from tidewheel.tasks.key_ranges.vector import Vector
 
 HASHES = 2**32
 TIMES_MS = st.integers(-1, 2**42)
@@ -28,17 +25,16 @@ TIMES_MS = st.integers(-1, 2**42)
 def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> Progress:
     firsts = draw(st.sets(st.integers(1, HASHES - 1), max_size=most_ranges - 1))
     base = draw(st.integers(0, 2**62))
-    ranges = tuple(
-        RangeProgress(first, base + draw(st.integers(0, 2**40))) for first in (0, *sorted(firsts))
-    )
-    lowest = min(each.offset for each in ranges)
+    hashes = (0, *sorted(firsts))
+    vector = Vector(hashes, tuple(base + draw(st.integers(0, 2**40)) for _ in hashes))
+    lowest = vector.lowest
     return Progress(
         read_from=draw(st.none() | st.integers(0, lowest - 1)) if lowest else None,
         task_epoch=draw(st.integers(0, 2**31)),
         transactional_id=draw(st.text(max_size=60)),
         topic_id=draw(st.binary(min_size=16, max_size=16)),
         topology_hash=draw(st.binary(min_size=8, max_size=8)),
-        ranges=ranges,
+        vector=vector,
         stream_time_ms=draw(TIMES_MS),
         operator_times_ms=tuple(draw(st.lists(TIMES_MS, max_size=most_times))),
         key_hash=draw(st.sampled_from(["crc32", "murmur2", ""])),
@@ -56,7 +52,7 @@ def test_progress_survives_encoding(progress: Progress) -> None:
 
 @given(progresses())
 def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> None:
-    lowest = min(entry.offset for entry in progress.ranges)
+    lowest = progress.vector.lowest
     read_from = progress.read_from
     assert progress.committed_offset == (lowest if read_from is None else read_from)
     assert progress.committed_offset <= lowest
@@ -73,10 +69,7 @@ def test_progress_of_256_ranges_and_32_operators_fits(seed: int, base: int) -> N
         transactional_id="a" * 200 + "-0f8fad5b-d9cb-469f-a165-70867728950e-1",
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=tuple(
-            RangeProgress(first, base + offset)
-            for first, offset in zip((0, *sorted(firsts)), behind, strict=True)
-        ),
+        vector=Vector((0, *sorted(firsts)), tuple(base + offset for offset in behind)),
         stream_time_ms=times[0],
         operator_times_ms=tuple(times),
         sequence=2**40,
@@ -96,7 +89,7 @@ def simple() -> Progress:
         transactional_id="app-fixed-0",
         topic_id=b"topic id 16 byte",
         topology_hash=b"topology",
-        ranges=(RangeProgress(0, 42),),
+        vector=Vector.at(42),
         stream_time_ms=1_700_000_000_000,
         sequence=9,
     )
@@ -171,7 +164,7 @@ def test_progress_without_ranges_is_ignored() -> None:
 
 
 def test_a_vector_with_offsets_below_the_commit_names_the_records_to_read_again() -> None:
-    further = msgspec.structs.replace(simple(), ranges=(RangeProgress(0, 47),), read_from=42)
+    further = msgspec.structs.replace(simple(), vector=Vector.at(47), read_from=42)
     body = base64.b64decode(simple().encode())[:-4]
     shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
     assert Progress.decode(sealed(shifted), committed_offset=42) == further
@@ -197,8 +190,8 @@ def test_K1_the_maximum_number_of_ranges_fits(
         transactional_id=name,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=tuple(
-            RangeProgress(first, 2**62 + (2 * AHEAD_MAX - 1 if first else 0)) for first in firsts
+        vector=Vector(
+            tuple(firsts), tuple(2**62 + (2 * AHEAD_MAX - 1 if first else 0) for first in firsts)
         ),
         stream_time_ms=2**42,
         operator_times_ms=(2**42,) * operators,
@@ -209,13 +202,6 @@ def test_K1_the_maximum_number_of_ranges_fits(
 
 
 def test_K8_progress_of_several_owners_of_a_partition_can_be_merged() -> None:
-    half = (0, HASHES // 2 - 1)
-    grant = TaskRecord(leader_epoch=1, task="0_0", phase="RUNNING", task_epoch=1, ranges=(half,))
-    assert grant.hash_name == KEY_HASH
-    one = (RangeProgress(0, 9), RangeProgress(HASHES // 2, 5))  # has the lower half only
-    other = (RangeProgress(0, 5), RangeProgress(HASHES // 2, 7), RangeProgress(HASHES // 4 * 3, 6))
-    assert together(one, other) == (
-        RangeProgress(0, 9),
-        RangeProgress(HASHES // 2, 7),
-        RangeProgress(HASHES // 4 * 3, 6),
-    )
+    one = Vector((0, HASHES // 2), (9, 5))  # has the lower half only
+    other = Vector((0, HASHES // 2, HASHES // 4 * 3), (5, 7, 6))
+    assert one.together(other) == Vector((0, HASHES // 2, HASHES // 4 * 3), (9, 7, 6))

@@ -24,7 +24,8 @@ from tidewheel.rebalance.protocol.orders import (
     WorkerClosed,
 )
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 IN = TopicPartition("in", 0)
 
@@ -423,7 +424,7 @@ def test_producers_of_fixed_assignment_are_fenced() -> None:
             transactional_id="app-fixed-0",
             topic_id=group.broker.topics["in"].topic_id,
             topology_hash=bytes(8),
-            ranges=(RangeProgress(0, 1),),
+            vector=Vector.at(1),
         )
         group.broker.groups[APP][IN] = CommittedOffset(1, fixed.encode())
         first.run_task("0_0", 1)

@@ -21,7 +21,8 @@ from tidewheel import (
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.task.worker_settings import recommit_interval_ms
 
@@ -243,7 +244,7 @@ def test_commit_metadata_has_the_transactional_id_and_progress() -> None:
     assert progress is not None
     assert progress.transactional_id == "app-fixed-0"
     assert progress.topic_id == bench.broker.topics["in"].topic_id
-    assert progress.ranges == (RangeProgress(0, 2),)
+    assert progress.vector == Vector.at(2)
     assert progress.stream_time_ms == 700
 
 

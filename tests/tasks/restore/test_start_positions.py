@@ -13,7 +13,8 @@ from tests.tasks.loop.bench import APP, Bench
 from tidewheel import StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress, slowest_position_ms
+from tidewheel.tasks.key_ranges.progress_vector import Progress, slowest_position_ms
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import (
     Grant,
@@ -34,7 +35,7 @@ def committed(
         transactional_id=transactional_id,
         topic_id=topic_id,
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, offset),),
+        vector=Vector.at(offset),
         stream_time_ms=time_ms,
     )
     return CommittedOffset(offset, progress.encode())
@@ -47,7 +48,7 @@ def committed_by_ranges(slowest: int, fastest: int, *, task_epoch: int = 0) -> C
         transactional_id="app-1",
         topic_id=TOPIC_ID,
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        vector=Vector((0, 1 << 31), (slowest, fastest)),
     )
     return CommittedOffset(slowest, progress.encode())
 
@@ -248,7 +249,7 @@ def _progress(
         transactional_id="app-1",
         topic_id=TOPIC_ID,
         topology_hash=topology_hash,
-        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        vector=Vector((0, 1 << 31), (slowest, fastest)),
         stream_time_ms=9_999,
         operator_times_ms=times_ms,
     )

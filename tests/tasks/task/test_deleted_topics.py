@@ -10,7 +10,8 @@ from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched, plan_application
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.loop.task_manager import AssignedTasks
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import Grant, find_granted_starts
@@ -124,7 +125,7 @@ def test_the_position_of_a_deleted_topic_blocks_no_start() -> None:
         transactional_id="app-a-0",
         topic_id=broker.topics["orders-a"].topic_id,
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 0),),
+        vector=Vector.at(0),
     )
     broker.groups["app"][here] = CommittedOffset(0, progress.encode())
     ids = {name: topic.topic_id for name, topic in admin.describe_topics(["orders-a"]).items()}

@@ -15,7 +15,8 @@ from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 
 class RacingLeader(FakeLeader):
@@ -106,7 +107,7 @@ def test_missing_topics_are_created_unless_a_group_has_lost_them() -> None:
         transactional_id="shop-a-1-0",
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 3),),
+        vector=Vector.at(3),
     ).encode()
     group.broker.groups[APP][TopicPartition("orders", 0)] = CommittedOffset(3, metadata)
     with pytest.raises(StreamsError, match="run `tidewheel group recover` first"):

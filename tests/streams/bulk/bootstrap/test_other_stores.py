@@ -21,7 +21,8 @@ from tidewheel.streams.dsl.kstream import KStream
 from tidewheel.streams.errors import StreamsError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 BESIDE = "shop-totals-changelog"
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -79,13 +80,13 @@ def test_stores_that_read_one_repartition_topic_count() -> None:
 
 def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
     """Return a commit; of two key ranges if one is ahead."""
-    second = () if ahead is None else (RangeProgress(1 << 31, ahead),)
+    vector = Vector.at(offset) if ahead is None else Vector((0, 1 << 31), (offset, ahead))
     progress = Progress(
         task_epoch=0,
         transactional_id="shop-1",
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, offset), *second),
+        vector=vector,
     )
     return CommittedOffset(offset, progress.encode())
 
@@ -205,7 +206,7 @@ def test_stream_times_of_the_other_store_are_kept() -> None:
             transactional_id="shop-1",
             topic_id=shop.broker.topics["orders"].topic_id,
             topology_hash=b"topology",
-            ranges=(RangeProgress(0, 3),),
+            vector=Vector.at(3),
             stream_time_ms=77,
             operator_times_ms=(55, 66),
         )

@@ -20,7 +20,8 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 PROGRAM = """
 from tidewheel import StreamsBuilder
@@ -38,7 +39,7 @@ def _progress(epoch: int, transactional_id: str, offset: int = 5) -> CommittedOf
         transactional_id=transactional_id,
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, offset),),
+        vector=Vector.at(offset),
     )
     return CommittedOffset(offset, progress.encode())
 

@@ -23,7 +23,8 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 
 @pytest.fixture
@@ -265,7 +266,7 @@ def commit(group: FakeGroup, second: int, offset: int) -> None:
         transactional_id=f"{APP}-b-0",
         topic_id=bytes(16),
         topology_hash=bytes(8),
-        ranges=(RangeProgress(0, 400), RangeProgress(second, offset)),
+        vector=Vector((0, second), (400, offset)),
     )
     group.broker.groups[APP][TopicPartition("orders", 1)] = CommittedOffset(400, progress.encode())
 

@@ -17,7 +17,8 @@ from tests.tasks.loop.bench import APP, Bench, Crash
 from tests.tasks.restore.test_run_restores import snapshot, use_runs
 from tidewheel import Serdes, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, Topology
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import VectorPart
 
 MINUTE = 60_000
 DAY = 1_440 * MINUTE
@@ -84,13 +85,13 @@ def at_factor_one(name: str, rows: Sequence[Row]) -> dict[Any, list[Any]]:
     return found(bench.broker)
 
 
-def ranges_of(broker: FakeBroker) -> tuple[RangeProgress, ...]:
+def ranges_of(broker: FakeBroker) -> tuple[VectorPart, ...]:
     committed = broker.groups[APP].get(INPUT)
     if committed is None:
         return ()
     progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
     assert progress is not None
-    return progress.ranges
+    return progress.vector.parts
 
 
 def are_ahead(broker: FakeBroker, key: str) -> bool:

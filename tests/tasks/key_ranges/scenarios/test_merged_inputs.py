@@ -95,7 +95,7 @@ def test_K3_inputs_are_read_again_from_a_time_all_ranges_passed_in_one_input() -
     task.drain()
     offsets = {each: task.offset_to_commit(each, -1) for each in (a, b)}
     assert offsets == {a: 1, b: 0}
-    assert task.progress(a, 1) == halves({b"a": 4, b"b": 2}).ranges
+    assert task.progress(a, 1) == halves({b"a": 4, b"b": 2})
     end(task)
 
 

@@ -10,7 +10,7 @@ from tests.tasks.key_ranges.scenarios.test_stuck_calls import ranges_of
 from tests.tasks.loop.group_bench import GroupBench
 from tidewheel import Processor, Record, Stores, StreamsBuilder, Topology
 from tidewheel.rebalance.protocol.orders import KeepCopy
-from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.vector import VectorPart
 
 FACTOR: Final = 16
 KEYS: Final = 40
@@ -71,7 +71,7 @@ class Feed:
         return {key: list(range(1, self.keys.count(key) + 1)) for key in set(self.keys)}
 
 
-def is_done(ranges: tuple[RangeProgress, ...], key: str, offset: int) -> bool:
+def is_done(ranges: tuple[VectorPart, ...], key: str, offset: int) -> bool:
     mine = [each for each in ranges if each.first_hash <= zlib.crc32(key.encode())]
     return offset < mine[-1].offset
 

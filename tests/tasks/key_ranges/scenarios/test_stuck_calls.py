@@ -15,7 +15,8 @@ from tidewheel import Processor, Record, Stores, StreamsBuilder, Topology
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.orders import WorkerInCall
 from tidewheel.rebalance.protocol.task_status import RunningCall
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import VectorPart
 
 THREADS = 4
 CALLS = pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "awaiting"])
@@ -84,13 +85,13 @@ def benches(*, awaits: bool = False) -> Generator[tuple[Stuck, GroupBench]]:
             stuck.released.set()
 
 
-def ranges_of(group: GroupBench) -> tuple[RangeProgress, ...]:
+def ranges_of(group: GroupBench) -> tuple[VectorPart, ...]:
     found = group.broker.groups[APP].get(TopicPartition("in", 0))
     if found is None:
         return ()
     progress = Progress.decode(found.metadata, committed_offset=found.offset)
     assert progress is not None
-    return progress.ranges
+    return progress.vector.parts
 
 
 def start_stuck_call(stuck: Stuck, group: GroupBench, host: Host) -> int:
@@ -115,7 +116,7 @@ def start_stuck_call(stuck: Stuck, group: GroupBench, host: Host) -> int:
     return offset
 
 
-def holds(ranges: tuple[RangeProgress, ...], one: RangeProgress, key_hash: int) -> bool:
+def holds(ranges: tuple[VectorPart, ...], one: VectorPart, key_hash: int) -> bool:
     return one == [each for each in ranges if each.first_hash <= key_hash][-1]
 
 

@@ -11,7 +11,8 @@ from tests.tasks.loop.bench import APP, Bench
 from tidewheel import Serdes, Topology
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.kafka.ports import CommittedOffset
-from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX, OperatorTimes
@@ -127,7 +128,7 @@ def start(*times: int, topology_hash: bytes = bytes(8)) -> StartPosition:
         transactional_id="app-fixed-0",
         topic_id=bytes(16),
         topology_hash=topology_hash,
-        ranges=(RangeProgress(0, 1),),
+        vector=Vector.at(1),
         operator_times_ms=times,
     )
     return StartPosition(offset=1, progress=progress)
