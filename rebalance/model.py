@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -18,14 +18,6 @@ HASH_END = 1 << 32
 SHARDS_MAX = 64
 
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)(?:/(0|[1-9][0-9]?)of([1-9][0-9]?))?")
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class Shard(NamedTuple):
@@ -68,6 +60,52 @@ class Shard(NamedTuple):
 
 
 WHOLE = Shard()
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def shard(self) -> Shard:
+        return WHOLE
+
+    @property
+    def whole(self) -> "TopicPartition":
+        return self
+
+
+class ShardInput(TopicPartition):
+    """Input of a shard's task: the records of one partition with the shard's keys.
+
+    Never equal to the partition, so shards of one partition have positions of their own.
+
+    >>> half = ShardInput.of(TopicPartition("orders", 3), Shard(1, 2))
+    >>> str(half), half.topic, half.whole == TopicPartition("orders", 3), half == half.whole
+    ('orders-3/1of2', 'orders', True, False)
+    """
+
+    @staticmethod
+    def of(partition: TopicPartition, shard: Shard) -> TopicPartition:
+        """Return the input of a shard; for the whole partition, the partition."""
+        if shard.is_whole:
+            return partition.whole
+        return tuple.__new__(ShardInput, (partition.topic, partition.partition, shard))
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}/{self.shard}"
+
+    @property
+    def shard(self) -> Shard:
+        (_, _, shard) = cast("tuple[str, int, Shard]", self)
+        return shard
+
+    @property
+    def whole(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 class TaskId(NamedTuple):
@@ -185,12 +223,12 @@ Positions = Mapping[str, int]
 
 
 def position_key(partition: TopicPartition) -> str:
-    """Return a partition as a key of `Positions`.
+    """Return a partition as a key of `Positions`, which belong to one task.
 
     >>> position_key(TopicPartition("app-counts-changelog", 3))
     'app-counts-changelog-3'
     """
-    return str(partition)
+    return str(partition.whole)
 
 
 def parse_position_key(text: str) -> TopicPartition:

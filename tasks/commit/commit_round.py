@@ -17,6 +17,7 @@ from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets,
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit_facts import encode_details, encode_operators
 from tidewheel.tasks.kafka.ports import Admin, Background, Clock, CommittedOffset, Positions
+from tidewheel.tasks.kafka.shard_inputs import of_inputs
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.output import OutputColumns
@@ -149,7 +150,7 @@ class CommitRound:
         topic_ids: Mapping[str, bytes],
     ) -> None:
         self.epochs[task.task_id] = epoch
-        self.unknown.difference_update(task.stores.changelogs)  # the restore read to their ends
+        self.unknown.difference_update(at.whole for at in task.stores.changelogs)  # restored
         self.topic_ids.update(topic_ids)
         self._facts |= {
             partition: replaced(start.origin.facts, **self._operators).encode()
@@ -328,14 +329,20 @@ class CommitRound:
             changelog: sum(len(part.keys) for part in parts)
             for changelog, parts in commit.changelogs.items()
         }
+        of_changelogs = {at.whole for at in commit.changelogs}
         self.puts = Counter[str]()
-        self.unknown = (self.unknown | commit.changelogs.keys()) - positions.keys()
+        self.unknown = (self.unknown | of_changelogs) - positions.keys()
         self.committed = dict(commit.offsets)
         self._progress = work.progress
         now_ms = self._clock.now_ms()
         for task in work.tasks:
             stores = task.stores
-            stored_positions = {at: positions[at] for at in positions if at in stores.changelogs}
+            stored_positions = {
+                # Other rows before a shard's last own row are those of other shards.
+                at: positions[at.whole]
+                for at in stores.changelogs
+                if at.whole in positions
+            }
             stored_positions |= {
                 at: commit.offsets[at].offset for at in stores.sources if at in commit.offsets
             }
@@ -388,7 +395,7 @@ class CommitRound:
             positions |= changelog_positions(task)
         until_s = self._clock.monotonic_s() + _MARKERS_S
         while positions:
-            ends = admin.stable_offsets(list(positions))
+            ends = of_inputs(admin.stable_offsets, positions)
             if all(ends[partition] >= offset for partition, offset in positions.items()):
                 return ends
             if self._clock.monotonic_s() >= until_s:

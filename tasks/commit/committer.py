@@ -37,6 +37,7 @@ from tidewheel.tasks.kafka.ports import (
     TransactionAbortedError,
     TransactionalProducer,
 )
+from tidewheel.tasks.kafka.shard_inputs import by_group, committed_inputs
 from tidewheel.tasks.kafka.unanswered import LIMIT_S, retry_unanswered
 from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
@@ -223,7 +224,7 @@ class Committer:
             in_flight.is_open = False
         if in_flight.failure is not None:
             raise in_flight.failure
-        return self.producer.commit(self._group_id, in_flight.commit.offsets)
+        return self._commit(in_flight.commit)
 
     def _await_extension(self, in_flight: _InFlight) -> None:
         """Send the offsets so far, and wait for an extension.
@@ -342,7 +343,15 @@ class Committer:
 
     def _transact(self, commit: Commit) -> Positions:
         self._produce(commit)
-        return self.producer.commit(self._group_id, commit.offsets)
+        return self._commit(commit)
+
+    def _commit(self, commit: Commit) -> Positions:
+        """Commit the transaction, with the offsets of several shards' groups."""
+        groups = by_group(self._group_id, commit.offsets) or {self._group_id: {}}
+        *others, (group_id, offsets) = groups.items()
+        for other_id, of_other in others:
+            self.producer.send_offsets(other_id, of_other)
+        return self.producer.commit(group_id, offsets)
 
     def _produce(self, commit: Commit) -> None:
         failpoint("before_produce")
@@ -357,7 +366,7 @@ class Committer:
         for partition, changes in commit.changelogs.items():
             for drained in changes:
                 self.producer.produce_changelog(
-                    partition,
+                    partition.whole,
                     drained.keys,
                     drained.values,
                     drained.timestamps,
@@ -421,7 +430,9 @@ class Committer:
             partition
             for partition in commit.offsets
             if (
-                partition in origin.inputs if origin else partition.partition == changelog.partition
+                partition.whole in origin.inputs
+                if origin
+                else partition.partition == changelog.partition
             )
         ]
         before = self._committed_before(partitions)
@@ -434,7 +445,7 @@ class Committer:
 
     def _committed_before(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         try:
-            committed = self._admin.committed(self._group_id, partitions, stable=False)
+            committed = committed_inputs(self._admin, self._group_id, partitions, stable=False)
         except StreamsError:
             return {}
         return {partition: offset.offset for partition, offset in committed.items()}
@@ -471,7 +482,8 @@ class Committer:
             raise RolledBackError("a transaction without offsets has an unknown outcome") from error
         partitions = list(commit.offsets)
         stored = self._retry_unanswered(
-            lambda: self._admin.committed(self._group_id, partitions, stable=True), until_s
+            lambda: committed_inputs(self._admin, self._group_id, partitions, stable=True),
+            until_s,
         )
         if any(stored.get(partition) != sent for partition, sent in commit.offsets.items()):
             _log.info("the transaction had not committed; restarting from the committed offsets")
@@ -481,7 +493,7 @@ class Committer:
         return {
             partition: at
             for partition, at in acknowledged.items()
-            if partition in commit.changelogs
+            if partition in {changelog.whole for changelog in commit.changelogs}
         }
 
     def _retry_unanswered(self, request: Callable[[], Answer], until_s: float) -> Answer:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
+from tidewheel.rebalance.model import WHOLE, Shard, ShardInput, TaskId, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
@@ -100,10 +100,10 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tasks of one partition: one, or one for each shard."""
         return tuple(TaskId(self.spec.id, partition, shard) for shard in Shard.all_of(self.shards))
 
-    def inputs(self, partition: int) -> frozenset[TopicPartition]:
-        """Return the task's inputs: this partition of each topic that has it."""
+    def inputs(self, partition: int, shard: Shard = WHOLE) -> frozenset[TopicPartition]:
+        """Return a task's inputs: this partition of each topic that has it."""
         return frozenset(
-            TopicPartition(topic, partition)
+            ShardInput.of(TopicPartition(topic, partition), shard)
             for topic, count in self.topic_partitions.items()
             if partition < count
         )
@@ -123,7 +123,7 @@ class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(task for _, plan in sorted(self.subtopologies.items()) for task in plan.tasks)
 
     def inputs(self, task_id: TaskId) -> frozenset[TopicPartition]:
-        return self.subtopologies[task_id.subtopology].inputs(task_id.partition)
+        return self.subtopologies[task_id.subtopology].inputs(task_id.partition, task_id.shard)
 
     def locations(self) -> dict[str, str]:
         """Return the user's line that defined each node, as "shop.py:12"."""

@@ -54,6 +54,7 @@ class Dealer:
         records: SourceRecords,
         batch: RecordBatch,
         *,
+        partition: TopicPartition,
         time_before_ms: int,
         old: Vector | None,
         letters: Letters,
@@ -62,7 +63,7 @@ class Dealer:
         """Return the records as a chunk, each range's work items, and stream time per record.
 
         `batch` has the decoded records, `letters` dead letters for others. `old` marks records that
-        the former owner finished. `others`: positions of other partitions.
+        the former owner finished, or that belong to other shards. `others`: positions of other inputs.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
@@ -81,7 +82,7 @@ class Dealer:
         # Arrays save memory: a range keeps these columns until its last row is sealed.
         packed = {id(column): array("q", column) for column in (partition_times, times, positions)}
         chunk = Chunk(
-            partition=TopicPartition(records.topic, records.partition),
+            partition=partition,
             offsets=array("q", records.offsets),
             partition_times_ms=packed[id(partition_times)],
             positions_ms=packed[id(positions)],

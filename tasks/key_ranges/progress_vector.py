@@ -19,6 +19,8 @@ from tidewheel.tasks.key_ranges.vector import Vector
 _MAGIC = 0xE7
 _VERSION = 2
 _FIRST_VERSION = 1
+#: Has bounds of the hashes; written for shards only, so other applications can go back a release.
+_SHARD_VERSION = 3
 _TOPIC_ID_BYTES = 16
 TOPOLOGY_HASH_BYTES = 8
 _CHECKSUM_BYTES = 4
@@ -40,7 +42,7 @@ AHEAD_MAX = 1 << 27
 
 #: Maximum bytes of encoded progress without transactional id, facts, operator times and ranges.
 _FRAME_BYTES = (
-    2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
+    2 + 6 + 5 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
 )
 #: Maximum bytes of one operator's time, and of one range.
 _TIME_BYTES = 7
@@ -107,7 +109,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             self.task_epoch > EPOCH_MAX
             or len(hashes) > RANGES_MAX
             or hashes != sorted(set(hashes))
-            or hashes[-1] >= HASH_END
+            or not hashes[-1] < self.vector.end_hash <= HASH_END
             or self.highest_offset >= _OFFSETS_END
             or max(self.sequence, self.stream_time_ms, *self.operator_times_ms) >= _OFFSETS_END
         )
@@ -121,13 +123,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         True
         """
         base = self.committed_offset
-        body = bytearray((_MAGIC, _VERSION))
+        version = _VERSION if self.vector.is_whole else _SHARD_VERSION
+        body = bytearray((_MAGIC, version))
         _append_number(body, self.sequence)
         _append_number(body, self.task_epoch)
         _append_text(body, self.transactional_id)
         body += self.topic_id
         body += self.topology_hash
         _append_text(body, self.key_hash)
+        if version == _SHARD_VERSION:
+            _append_number(body, self.vector.end_hash)
         _append_number(body, len(self.vector.first_hashes))
         previous = 0
         for part in self.vector.parts:
@@ -154,26 +159,29 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         content = _checked(text, committed_offset)
         if content is None:
             return None
-        has_facts = content[1] == _VERSION
+        version = content[1]
         reader = _MetadataReader(content, 2)
         try:
-            progress = cls._read(reader, committed_offset, has_facts=has_facts)
+            progress = cls._read(reader, committed_offset, version=version)
         except (IndexError, UnicodeDecodeError):
             return None
         hashes = progress.vector.first_hashes
-        if not hashes or hashes[0] != 0 or not reader.at_end or progress.is_absurd:
+        if not hashes or not reader.at_end or progress.is_absurd:
+            return None
+        if progress.vector.is_whole == (version == _SHARD_VERSION):
             return None
         further = progress.committed_offset != committed_offset
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
 
     @classmethod
-    def _read(cls, reader: "_MetadataReader", committed_offset: int, *, has_facts: bool) -> Self:
+    def _read(cls, reader: "_MetadataReader", committed_offset: int, *, version: int) -> Self:
         sequence = reader.number()
         task_epoch = reader.number()
         transactional_id = reader.text()
         topic_id = reader.read(_TOPIC_ID_BYTES)
         topology_hash = reader.read(TOPOLOGY_HASH_BYTES)
         key_hash = reader.text()
+        end_hash = reader.number() if version == _SHARD_VERSION else HASH_END
         hashes: list[int] = []
         offsets: list[int] = []
         for _ in range(reader.number()):
@@ -186,12 +194,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             transactional_id=transactional_id,
             topic_id=topic_id,
             topology_hash=topology_hash,
-            vector=Vector(tuple(hashes), tuple(offsets)),
+            vector=Vector(tuple(hashes), tuple(offsets), end_hash),
             stream_time_ms=stream_time_ms,
             operator_times_ms=operator_times_ms,
             key_hash=key_hash,
             sequence=sequence,
-            facts=reader.read(reader.number()) if has_facts else b"",
+            facts=reader.read(reader.number()) if version > _FIRST_VERSION else b"",
         )
 
 
@@ -237,6 +245,7 @@ def _checked(text: str, committed_offset: int) -> bytes | None:
     expected = {
         _FIRST_VERSION: zlib.crc32(content),
         _VERSION: _checksum(content, committed_offset),
+        _SHARD_VERSION: _checksum(content, committed_offset),
     }.get(body[1])
     return content if written == expected else None
 

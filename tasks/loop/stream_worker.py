@@ -225,11 +225,14 @@ class StreamWorker:
         """Return the seconds before its deadline at which a commit may start.
 
         0 under at_least_once, where results do not wait for commits; with repartition topics, whose
-        readers wait behind open transactions; with key ranges, which finish work independently.
+        readers wait behind open transactions; with key ranges, which finish work independently; with
+        shards, which read one changelog that others write.
         """
         settings = self._settings
         results_wait = self._ports.make_sink_producer is None
         if settings.threads > 1 or self.plan.repartition_topics or not results_wait:
+            return 0.0
+        if any(not task.shard.is_whole for task in self._assigned.owned):
             return 0.0
         return early_start_s(settings.early_ms, settings.commit_interval_ms)
 

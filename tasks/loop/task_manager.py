@@ -239,13 +239,13 @@ class TaskManager:
             grant = self._assigned.owned[task_id]
             committed = commits.offsets_of(task)
             changelog_ends = {
-                changelog: commits.reached[changelog]
+                changelog.whole: commits.reached[changelog.whole]
                 for changelog in task.stores.changelogs
-                if changelog in commits.reached
+                if changelog.whole in commits.reached
             }
             self._assigned.owned[task_id] = Grant(
                 task_epoch=grant.task_epoch,
-                input={**grant.input, **committed},
+                input={**grant.input, **{at.whole: offset for at, offset in committed.items()}},
                 changelog_end=_without(commits.unknown, {**grant.changelog_end, **changelog_ends}),
             )
 

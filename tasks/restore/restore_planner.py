@@ -18,6 +18,7 @@ from tidewheel.tasks.kafka.ports import (
     TopicDescription,
     UnsettledOffsetsError,
 )
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.restore.offset_origin import StartRules, check_state
 from tidewheel.tasks.restore.source_restore import open_source_restore
@@ -119,7 +120,7 @@ class RestorePlanner:
         self.refresh_topic_ids(inputs)
         self._admin.reach_group(self._group_id)
         self._set_slowest_positions(
-            copies, self._admin.committed(self._group_id, inputs, stable=False)
+            copies, committed_inputs(self._admin, self._group_id, inputs, stable=False)
         )
 
     def refresh_slowest_positions(self, copies: Iterable[Task]) -> None:
@@ -127,7 +128,7 @@ class RestorePlanner:
         inputs = [partition for task in divided for partition in task.inputs]
         if inputs:
             self._set_slowest_positions(
-                divided, self._admin.committed(self._group_id, inputs, stable=False)
+                divided, committed_inputs(self._admin, self._group_id, inputs, stable=False)
             )
 
     def forget_slowest_position(self, task: Task) -> None:
@@ -146,7 +147,7 @@ class RestorePlanner:
             )
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        offsets = self._admin.committed(self._group_id, partitions, stable=False)
+        offsets = committed_inputs(self._admin, self._group_id, partitions, stable=False)
         return {partition: offset.offset for partition, offset in offsets.items()}
 
     def read_log_facts(self, tasks: Iterable[Task]) -> dict[TopicPartition, LogFacts]:
@@ -157,9 +158,9 @@ class RestorePlanner:
         topics = self._admin.describe_topics(
             sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
         )
-        starts = self._admin.beginning_offsets(partitions)
+        starts = of_inputs(self._admin.beginning_offsets, partitions)
         # Stable offsets first: none is then beyond its partition's end, which is read later.
-        stable = self._admin.stable_offsets(partitions)
+        stable = of_inputs(self._admin.stable_offsets, partitions)
         ends = self._confirmed_ends(tasks, partitions, topics)
         now_ms = self._clock.now_ms()
         return {
@@ -191,7 +192,7 @@ class RestorePlanner:
             if (position := task.stores.position(store)) is not None
             and position.topic_id == topics[partition.topic].topic_id
         }
-        ends = self._admin.end_offsets(partitions)
+        ends = of_inputs(self._admin.end_offsets, partitions)
         for _ in range(_END_RETRIES):
             short = [
                 partition for partition, offset in positions.items() if offset > ends[partition]
@@ -199,7 +200,7 @@ class RestorePlanner:
             if not short:
                 return ends
             self._pause(_ENDS_PAUSE_S)
-            ends |= self._admin.end_offsets(short)
+            ends |= of_inputs(self._admin.end_offsets, short)
         for partition, offset in positions.items():
             if offset > ends[partition]:
                 _log.warning(
@@ -265,7 +266,7 @@ class RestorePlanner:
                     task.stores.forget(store)
                 limit = end = about.start
             elif grant is not None and limit is None:
-                end = grant.changelog_end.get(partition, end)
+                end = grant.changelog_end.get(partition.whole, end)
             start, reason = start_of(
                 task,
                 store,
@@ -317,16 +318,17 @@ class RestorePlanner:
         unknown = [
             entry.partition
             for entry in entries
-            if entry.source is None and entry.partition not in grant.changelog_end
+            if entry.source is None and entry.partition.whole not in grant.changelog_end
         ]
-        ends = self._admin.end_offsets(unknown) if unknown else {}
+        ends = of_inputs(self._admin.end_offsets, unknown) if unknown else {}
         now_ms = self._clock.now_ms()
         for entry in entries:
             if entry.source is not None:
                 limit = limits[entry.partition]
                 entry.end = entry.position if limit is None else limit
             else:
-                entry.end = {**ends, **grant.changelog_end}[entry.partition]
+                granted = grant.changelog_end.get(entry.partition.whole)
+                entry.end = ends[entry.partition] if granted is None else granted
                 entry.milestone, entry.known_ms = entry.end, now_ms
 
     def _set_slowest_position(

@@ -108,6 +108,8 @@ class RunRestores:
         if not spec.logging or entry.needs_headers or entry.limit is not None:
             # Runs are made of whole changelogs and lack headers; a limit means an input topic.
             return False
+        if not entry.partition.shard.is_whole:  # runs have the rows of all shards
+            return False
         if spec.kind is StoreKind.CUSTOM:  # only the user's object understands its records
             return False
         behind = _end(entry, facts) - entry.position

@@ -15,6 +15,7 @@ from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
 from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
 from tidewheel.tasks.key_ranges.vector import Vector
@@ -95,13 +96,14 @@ def find_starts(
     assigned = list(assigned)
     inputs = inputs_of(plan, assigned)
     foreign = earlier_transactional_ids(
-        group_id, admin.committed(group_id, inputs, stable=False), {transactional_id}
+        group_id, committed_inputs(admin, group_id, inputs, stable=False), {transactional_id}
     )
     if foreign:
         _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
         admin.fence(foreign)
-    committed = admin.committed(group_id, inputs, stable=True)
-    starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
+    committed = committed_inputs(admin, group_id, inputs, stable=True)
+    starts = of_inputs(admin.beginning_offsets, inputs)
+    ends = of_inputs(admin.end_offsets, inputs)
     topic_ids = topic_ids_of(inputs, admin)
     tasks = dict.fromkeys(assigned, Grant())
     origins = _origins(plan, tasks, committed, admin=admin, rules=rules, appeared=appeared)
@@ -138,7 +140,7 @@ def find_granted_starts(
         raise MissingSourceTopicError(
             f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
         )
-    committed = admin.committed(rules.group_id, inputs, stable=True)
+    committed = committed_inputs(admin, rules.group_id, inputs, stable=True)
     fixed = own_ids_outside_groups(
         rules.group_id,
         (
@@ -150,18 +152,18 @@ def find_granted_starts(
     if fixed:
         _log.info("fencing producers of fixed assignment: %s", ", ".join(fixed))
         admin.fence(fixed)
-        committed = admin.committed(rules.group_id, inputs, stable=True)
+        committed = committed_inputs(admin, rules.group_id, inputs, stable=True)
     for task, grant in grants.items():
         _check_grant(grant, plan.inputs(task), committed, rules)
     origins = _origins(plan, grants, committed, admin=admin, rules=rules, appeared=appeared)
     fresh = [partition for partition in inputs if not is_committed(committed.get(partition))]
     offsets = {partition: offset.offset for partition, offset in committed.items()}
-    starts = admin.beginning_offsets(fresh) if fresh else {}
+    starts = of_inputs(admin.beginning_offsets, fresh) if fresh else {}
     without_end = [
         *fresh,
         *(partition for partition in inputs if _is_uneven(committed.get(partition))),
     ]
-    ends = admin.end_offsets(without_end) if without_end else {}
+    ends = of_inputs(admin.end_offsets, without_end) if without_end else {}
     return _positions(
         plan,
         inputs,
@@ -190,7 +192,7 @@ def _origins(
     if not all(progress_by_input.values()):
         # Commits of other tasks show that the application ran before.
         other_inputs = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
-        other_offsets = admin.committed(rules.group_id, other_inputs, stable=False)
+        other_offsets = committed_inputs(admin, rules.group_id, other_inputs, stable=False)
         progress_by_input |= {
             partition: rules.own(offset) for partition, offset in other_offsets.items()
         }
@@ -225,7 +227,7 @@ def _origins(
                     task_inputs,
                     offsets,
                     rules,
-                    grant.input.get(partition),
+                    grant.input.get(partition.whole),
                     is_exact=grant.is_exact,
                 )
             else:
@@ -268,7 +270,7 @@ def _check_grant(
     Granted offsets of topics that only an earlier topology read are ignored.
     """
     for partition in sorted(inputs):
-        floor = grant.input.get(partition)
+        floor = grant.input.get(partition.whole)
         if floor is None:
             continue
         offset = committed.get(partition)
@@ -495,7 +497,7 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
     for partition, start in sorted(starts.items()):
         progress = start.progress
         if progress is None or progress.highest_offset == progress.committed_offset:
-            continue
+            continue  # a shard makes its own
         if progress.key_hash != KEY_HASH:
             _log.warning(
                 "%s was committed with key ranges by the hash %s, which this version does not know: what faster ranges "

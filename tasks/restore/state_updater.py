@@ -462,14 +462,22 @@ class StateUpdater:
         self._woken()
 
     def _restart_store(self, error: OffsetOutOfRangeError) -> None:
-        restoring = self._reader.tasks.get(error.partition)
-        if restoring is None:
-            return
+        reading = [
+            (at, restoring)
+            for at, restoring in self._reader.tasks.items()
+            if at.whole == error.partition
+        ]
+        for at, restoring in reading:
+            self._restart_store_of(restoring, at, error)
+
+    def _restart_store_of(
+        self, restoring: RestoringTask, partition: TopicPartition, error: OffsetOutOfRangeError
+    ) -> None:
         _log.warning("task %s: %s", restoring.task.task_id, error)
         self._stop_reading(restoring)
         if restoring.copy is not None:
             self._announce(restoring.copy.reset("the changelog has lost the next records"))
-        store = restoring.entries[error.partition].store
+        store = restoring.entries[partition].store
         if self._guarded(restoring, partial(self._empty_store, restoring.task, store)):
             self._start_restores([restoring])
 
@@ -494,7 +502,9 @@ class StateUpdater:
         self._restarted.clear()
         changed: dict[StoreRestore, RestoringTask] = {}
         for run in runs:
-            self._apply(run, changed)
+            self.restored_records += len(run.offsets)
+            for partition, share in self._reader.shares(run):
+                self._apply(partition, share, changed)
         for entry, restoring in changed.items():
             self._report_batch(restoring, entry)
         self._update_positions(now_ms)
@@ -505,8 +515,12 @@ class StateUpdater:
         if busy and runs:
             self._reader.pause_after_poll(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
-    def _apply(self, run: SourceRecords, changed: dict[StoreRestore, RestoringTask]) -> None:
-        partition = TopicPartition(run.topic, run.partition)
+    def _apply(
+        self,
+        partition: TopicPartition,
+        run: SourceRecords,
+        changed: dict[StoreRestore, RestoringTask],
+    ) -> None:
         restoring = self._reader.tasks.get(partition)
         if restoring is None or restoring.task.task_id in self._restarted:
             return  # fetched before the partition was removed or restarted
@@ -517,7 +531,6 @@ class StateUpdater:
             if restoring.grant is not None:
                 restoring.restored += applied
 
-        self.restored_records += len(run.offsets)
         if self._guarded(restoring, write):
             changed[entry] = restoring
 

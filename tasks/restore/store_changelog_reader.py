@@ -8,6 +8,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock
+from tidewheel.tasks.kafka.shared_reader import SharedReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 
@@ -44,6 +45,12 @@ class Restoring(Protocol):
     def held(self) -> int: ...
 
 
+class Pausing(Protocol):
+    def pause(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+
 class ReadingTurns:
     """Shares one reader: running tasks come first, then active restores, then copies.
 
@@ -61,7 +68,7 @@ class ReadingTurns:
     def records(self, most: int, *, busy: bool) -> int:
         return min(self._fitting, most) if busy else most
 
-    def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
+    def share(self, reader: Pausing, entries: Iterable[Restoring]) -> None:
         entries = list(entries)
         waits = self._copies_wait(entries)
         pause = {
@@ -107,6 +114,7 @@ class StoreChangelogReader:
         self._make = make
         self._turns = turns
         self._reader: ChangelogReader | None = None
+        self._shared: SharedReader | None = None
         self.tasks: dict[TopicPartition, RestoringTask] = {}
 
     def start(self, task: RestoringTask) -> None:
@@ -117,10 +125,11 @@ class StoreChangelogReader:
         }
         if not positions:
             return
-        if self._reader is None:
+        if self._reader is None or self._shared is None:
             self._reader = self._make()
             self._reader.assign({})
-        self._reader.add(positions)
+            self._shared = SharedReader(self._reader)
+        self._shared.add(positions)
         self.tasks.update(dict.fromkeys(positions, task))
         self._choose_headers(self._reader)
 
@@ -129,8 +138,8 @@ class StoreChangelogReader:
         for partition in stopped:
             del self.tasks[partition]
         self._turns.forget(stopped)
-        if stopped and self._reader is not None:
-            self._reader.remove(stopped)
+        if stopped and self._reader is not None and self._shared is not None:
+            self._shared.remove(stopped)
             self._choose_headers(self._reader)
 
     def _choose_headers(self, reader: ChangelogReader) -> None:
@@ -144,10 +153,11 @@ class StoreChangelogReader:
         Raises:
             OffsetOutOfRangeError: The log has lost the next records of a partition.
         """
-        reader = self._reader
+        reader, shared = self._reader, self._shared
         assert reader is not None, "a task is read"
+        assert shared is not None, "a task is read"
         self._turns.share(
-            reader, [task.entries[partition] for partition, task in self.tasks.items()]
+            shared, [task.entries[partition] for partition, task in self.tasks.items()]
         )
         return reader.poll(self._turns.records(records_max, busy=busy), _POLL_S)
 
@@ -155,15 +165,22 @@ class StoreChangelogReader:
         self._turns.pause_after_poll(records, took_s)
 
     def offsets(self) -> ReaderOffsets:
-        reader = self._reader
-        if reader is None:
+        reader, shared = self._reader, self._shared
+        if reader is None or shared is None:
             return ReaderOffsets({}, {}, {})
-        return ReaderOffsets(reader.positions(), reader.stable_offsets(), reader.end_offsets())
+        return ReaderOffsets(
+            shared.positions(),
+            shared.of_inputs(reader.stable_offsets()),
+            shared.of_inputs(reader.end_offsets()),
+        )
+
+    def shares(self, run: SourceRecords) -> list[tuple[TopicPartition, SourceRecords]]:
+        return [] if self._shared is None else self._shared.shares(run)
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-            self._reader = None
+            self._reader = self._shared = None
 
 
 class ReadProgress(NamedTuple):

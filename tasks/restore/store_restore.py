@@ -18,6 +18,7 @@ from tidewheel.state_stores.layout.restore import StartFrom, StoreTime, fold, re
 from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.kafka.ports import TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.shard_rows import rows_of
 from tidewheel.tasks.restore.source_restore import SourceRestore
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
@@ -235,6 +236,9 @@ class StoreRestore(msgspec.Struct, eq=False):
         if self.source is not None:
             return self.source.rows(run)
         stores = self.task.stores
+        shard = self.partition.shard
+        if not shard.is_whole:
+            run = run.take(rows_of(shard, stores.specs[self.store], run))
         return fold(
             stores.specs[self.store],
             run.raw_keys,

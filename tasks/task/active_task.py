@@ -169,7 +169,7 @@ class ActiveTask(LoopTask):
                 store.unite()
         if self._clock is not None and batch.source is records:
             records.position_times = self._clock.times(name, records, batch)
-        return self._inputs.unprocessed(TopicPartition(records.topic, records.partition), batch)
+        return self._inputs.unprocessed(self._inputs.input_of(records), batch)
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
@@ -192,8 +192,7 @@ class ActiveTask(LoopTask):
         old = self._inputs.old_maps.get(partition)
         if old is None:
             return Vector.at(offset)
-        if old.highest <= offset:
-            del self._inputs.old_maps[partition]
+        self._inputs.settle(partition, offset)
         return old.after(offset)
 
     def committed_time_ms(self, partition: TopicPartition) -> int:

@@ -95,18 +95,21 @@ class LoopTask:
 
     def _decode(self, records: SourceRecords) -> tuple[str, RecordBatch]:
         """Return the source node and the decoded records; advance partition and stream time."""
-        partition = TopicPartition(records.topic, records.partition)
+        partition = self._inputs.input_of(records)
         source = self._inputs.sources[records.topic]
         batch = source.decode(records, self.partition_times_ms[partition])
         if len(batch):
-            latest = max(batch.timestamps)
-            self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-            processing = self.processing
-            processing.stream_time_ms = max(processing.stream_time_ms, latest)
+            self._observe_time(partition, max(batch.timestamps))
         return source.spec.name, batch
 
+    def _observe_time(self, partition: TopicPartition, latest_ms: int) -> None:
+        times = self.partition_times_ms
+        times[partition] = max(times[partition], latest_ms)
+        processing = self.processing
+        processing.stream_time_ms = max(processing.stream_time_ms, latest_ms)
+
     def _advance_offset(self, records: SourceRecords) -> None:
-        partition = TopicPartition(records.topic, records.partition)
+        partition = self._inputs.input_of(records)
         self.next_offsets[partition] = records.offsets[-1] + 1
 
     def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:

@@ -475,7 +475,7 @@ class ParallelTask:
         records = self.group.pop(self._repartitioning.rows_max(limit, waiting, len(self.ranges)))
         if records is None:
             return 0
-        partition = TopicPartition(records.topic, records.partition)
+        partition = self._inputs.input_of(records)
         source = self._inputs.sources[records.topic]
         self._dead_letters = {}
         before_ms = self.partition_times_ms[partition]
@@ -484,6 +484,7 @@ class ParallelTask:
             source.spec.name,
             records,
             batch,
+            partition=partition,
             time_before_ms=before_ms,
             old=self._inputs.old_maps.get(partition),
             letters=self._dead_letters,
@@ -675,9 +676,9 @@ class ParallelTask:
 
     def _merge_old_progress(self, partition: TopicPartition, vector: Vector) -> Vector:
         old = self._inputs.old_maps.get(partition)
+        self._inputs.settle(partition, vector.lowest)
         if old is not None and vector.lowest < old.highest:
             return vector.together(old)
-        self._inputs.old_maps.pop(partition, None)
         return vector.level()
 
     def progress(self, partition: TopicPartition, offset: int) -> Vector:  # noqa: ARG002 - already in the vector

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, compress, takewhile
 from typing import Final
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import WHOLE, Shard, ShardInput, TopicPartition
 from tidewheel.tasks.processing.engine.java_queue import JavaQueue
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords, memory_bytes
 from tidewheel.tasks.processing.engine.source import DecodedRecords
@@ -120,8 +120,13 @@ class PartitionGroup:
     """
 
     def __init__(
-        self, partitions: Iterable[TopicPartition], *, max_task_idle_ms: int = NEVER_IDLE
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        max_task_idle_ms: int = NEVER_IDLE,
+        shard: Shard = WHOLE,
     ) -> None:
+        self._shard = shard
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         self.enforcing = False
         self.enforced = 0
@@ -138,7 +143,7 @@ class PartitionGroup:
         return sum(buffer.records for buffer in self.buffers.values())
 
     def add(self, chunk: SourceRecords) -> None:
-        partition = TopicPartition(chunk.topic, chunk.partition)
+        partition = ShardInput.of(TopicPartition(chunk.topic, chunk.partition), self._shard)
         buffer = self.buffers[partition]
         is_empty = not buffer.records
         buffer.add(chunk)
@@ -193,7 +198,7 @@ class PartitionGroup:
     # -- next records ----------------------------------------------------------------------------------------------
 
     def put_back(self, chunk: SourceRecords) -> None:
-        partition = TopicPartition(chunk.topic, chunk.partition)
+        partition = ShardInput.of(TopicPartition(chunk.topic, chunk.partition), self._shard)
         buffer = self.buffers[partition]
         is_empty = not buffer.records
         buffer.put_back(chunk)

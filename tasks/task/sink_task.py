@@ -114,7 +114,7 @@ class SinkTask(LoopTask):
         return 0 if records is None else self.process_records(records)
 
     def process_records(self, records: SourceRecords) -> int:
-        partition = TopicPartition(records.topic, records.partition)
+        partition = self._inputs.input_of(records)
         source, batch = self._decode(records)
         if len(batch):
             self.processing.graph.run(source, self._inputs.unprocessed(partition, batch))

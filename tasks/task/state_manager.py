@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import ShardInput, TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, write_rows
 from tidewheel.state_stores.buffers.expiry import slowest_time
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
@@ -93,7 +93,9 @@ class StateManager:
             store: changelog_topic(settings.application_id, store) for store in self.specs
         }
         self._changelog_of = {
-            spec.name: TopicPartition(self._serde_topics[spec.name], task_id.partition)
+            spec.name: ShardInput.of(
+                TopicPartition(self._serde_topics[spec.name], task_id.partition), task_id.shard
+            )
             if spec.logging
             else None
             for spec in specs
@@ -114,7 +116,8 @@ class StateManager:
     def open(self) -> None:
         """Open the databases; raise `StoreCorruptedError` or `StoreLockedError`."""
         self._position_names = {
-            partition: position_name(*partition) for partition in (*self.changelogs, *self.sources)
+            partition: position_name(*partition.whole)
+            for partition in (*self.changelogs, *self.sources)
         }
         if persistent := self._store_names(persistent=True):
             self._databases[True] = self._open_persistent(persistent)
@@ -279,7 +282,7 @@ class StateManager:
         partition = self._restore_source(store)
         if partition is None:
             return None
-        return Position.decode(self.database(store).position(position_name(*partition)))
+        return Position.decode(self.database(store).position(position_name(*partition.whole)))
 
     def has_unrestorable_rows(self, store: str) -> bool:
         """Return True if a store that no topic restores has rows on disk."""
@@ -295,7 +298,7 @@ class StateManager:
         partition = self._restore_source(store)
         cleared = {store_time_name(store): b"", _IDENTITY: b""}
         if partition is not None:
-            cleared[position_name(*partition)] = b""
+            cleared[position_name(*partition.whole)] = b""
         self.database(store).write({}, cleared)
         self.database(store).clear(store)
         self.stores[store].buffer.discard()
@@ -467,7 +470,7 @@ class StateManager:
             self.specs[store],
             runs.files,
             time=runs.time,
-            position_name=position_name(*partition),
+            position_name=position_name(*partition.whole),
             position=Position(
                 offset=offset,
                 topic_id=self.topic_ids[partition.topic],

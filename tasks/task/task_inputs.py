@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import ShardInput, TopicPartition
 from tidewheel.tasks.key_ranges.key_ranges import key_hash, key_hashes
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.record import RecordMetadata
@@ -26,14 +26,18 @@ class TaskInputs:
         next_offsets: Next offset to process. The task shares this dict: never replace it.
         partition_times_ms: Largest timestamp, -1 before the first record; shared likewise.
         old_maps: Progress of the last commit's key ranges; records that they finished are skipped.
+            A shard always has one: it skips the records of other shards.
     """
 
     def __init__(self, parts: TaskParts, corrupt: Corrupt, dropped: Dropped) -> None:
         self._parts = parts
         self._corrupt = corrupt
         self._dropped = dropped
-        self.partitions = parts.plan.inputs(parts.task_id.partition)
-        self.group = PartitionGroup(self.partitions, max_task_idle_ms=parts.max_task_idle_ms)
+        self.partitions = parts.plan.inputs(parts.task_id.partition, parts.task_id.shard)
+        self._shard = parts.task_id.shard
+        self.group = PartitionGroup(
+            self.partitions, max_task_idle_ms=parts.max_task_idle_ms, shard=self._shard
+        )
         self.next_offsets: dict[TopicPartition, int] = {}
         self.partition_times_ms: dict[TopicPartition, int] = {}
         self.old_maps: dict[TopicPartition, Vector] = {}
@@ -81,12 +85,34 @@ class TaskInputs:
         self.partition_times_ms.update(
             (partition, partition_times_ms.get(partition, -1)) for partition in self.partitions
         )
-        self.old_maps = {
-            partition: old
-            for partition, old in old_maps.items()
-            if old.highest > offsets[partition]
-        }
+        if self._shard.is_whole:
+            self.old_maps = {
+                partition: old
+                for partition, old in old_maps.items()
+                if old.highest > offsets[partition]
+            }
+        else:
+            first, end = self._shard.first_hash, self._shard.end_hash
+            self.old_maps = {
+                partition: old_maps[partition].restrict(first, end)
+                if partition in old_maps
+                else Vector.at(offset, first, end)
+                for partition, offset in offsets.items()
+            }
         return max(self.partition_times_ms.values(), default=-1)
+
+    def input_of(self, records: SourceRecords) -> TopicPartition:
+        return ShardInput.of(TopicPartition(records.topic, records.partition), self._shard)
+
+    def settle(self, partition: TopicPartition, lowest: int) -> None:
+        """Drop the old map of an input if all records that it skips are below `lowest`."""
+        old = self.old_maps.get(partition)
+        if old is None or lowest < old.highest:
+            return
+        if self._shard.is_whole:
+            del self.old_maps[partition]
+        else:
+            self.old_maps[partition] = old.after(lowest)
 
     def unprocessed(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
         old, source = self.old_maps.get(partition), batch.source
@@ -98,7 +124,7 @@ class TaskInputs:
         return batch if len(unprocessed) == len(batch) else batch.take(unprocessed)
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
-        old = self.old_maps.get(TopicPartition(records.topic, records.partition))
+        old = self.old_maps.get(self.input_of(records))
         offset = records.offsets[row]
         return old is not None and not old.to_do(
             [key_hash(records.raw_keys[row], offset)], [offset]

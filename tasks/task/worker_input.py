@@ -8,6 +8,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.errors import MissingSourceTopicError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched
 from tidewheel.tasks.kafka.ports import Clock, RecordSource
+from tidewheel.tasks.kafka.shared_reader import SharedReader, partition_of
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_settings import InputCheck, WorkerSettings
 
@@ -44,6 +45,7 @@ class WorkerInput:
     ) -> None:
         self.check: InputCheck | None = None
         self.source = source
+        self._reader = SharedReader(source)
         self.owners: dict[TopicPartition, Task] = {}
         self._settings = settings
         self._clock = clock
@@ -57,7 +59,7 @@ class WorkerInput:
 
     def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
         self.owners.update(dict.fromkeys(task.inputs, task))
-        self.source.add(offsets)
+        self._reader.add(offsets)
 
     def findings(self, task: Task) -> str:
         if self.check is None:
@@ -76,7 +78,7 @@ class WorkerInput:
         for partition in dropped:
             del self.owners[partition]
             self._throttled.pop(partition, None)
-        self.source.remove(dropped)
+        self._reader.remove(dropped)
 
     def gather_s(self, ready: Iterable[Task]) -> float:
         """Return the seconds to wait for more input; 0 if a ready task has records."""
@@ -100,15 +102,14 @@ class WorkerInput:
         consumed = 0
         timeout_s = 0.0 if buffered else idle_s()
         for chunk in self.source.poll(self._settings.max_poll_records, timeout_s):
-            partition = TopicPartition(chunk.topic, chunk.partition)
-            task = self.owners.get(partition)
-            if task is None:
-                continue  # prefetched for a revoked task
-            if self.check is not None and partition in self.check.waiting:
+            if self.check is not None and partition_of(chunk) in self.check.waiting:
                 self.check.sample(chunk)
-            task.group.add(chunk)
             consumed += len(chunk)
-            self._throttle(partition, task)
+            for at, share in self._reader.shares(chunk):
+                task = self.owners.get(at)
+                if task is not None:  # else prefetched for a revoked task
+                    task.group.add(share)
+                    self._throttle(at, task)
         self.keeps_up = buffered + consumed < min(_FEW_RECORDS, self._settings.max_poll_records)
         gathers = self._gathers and self.keeps_up and consumed > 0
         self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if gathers else 0.0
@@ -136,7 +137,7 @@ class WorkerInput:
         paused = sorted(set(partitions) - self._throttled.keys())
         if paused:
             self._throttled |= dict.fromkeys(paused, full // 4)
-            self.source.pause(paused)
+            self._reader.pause(paused)
 
     def _pause_busy(self) -> bool:
         """Pause busy partitions; return False if none is idle."""
@@ -159,13 +160,14 @@ class WorkerInput:
         if drained:
             for partition in drained:
                 del self._throttled[partition]
-            self.source.resume(drained)
+            self._reader.resume(drained)
 
     def update_lags(self, tasks: Collection[Task]) -> None:
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
             # Lag to the last stable offset, as in Kafka Streams: an open transaction may never end.
-            positions, ends = self.source.positions(), self.source.stable_offsets()
+            positions = self._reader.positions()
+            ends = self._reader.of_inputs(self.source.stable_offsets())
             lags = {
                 partition: max(end - positions[partition], 0) for partition, end in ends.items()
             }
@@ -174,14 +176,14 @@ class WorkerInput:
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the offsets to commit, past trailing transaction markers, else lag remains."""
-        positions = self.source.positions() if self.owners else {}
+        positions = self._reader.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
             offsets[partition] = task.offset_to_commit(partition, positions.get(partition, -1))
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        ends = self.source.end_offsets()
+        ends = self._reader.of_inputs(self.source.end_offsets())
         return {
             partition: max(ends[partition] - offset, 0)
             for partition, offset in offsets.items()

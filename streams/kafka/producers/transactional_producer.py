@@ -95,7 +95,8 @@ class KafkaTransactionalProducer:
         self._ended: FencedError | CommitOutcomeUnknownError | None = None
         #: Offset after the last acknowledged changelog record.
         self._positions: dict[TopicPartition, int] = {}
-        self._sent: Mapping[TopicPartition, CommittedOffset] = {}
+        #: Group and offsets of the last `send_offsets`.
+        self._sent: tuple[str, Mapping[TopicPartition, CommittedOffset]] = ("", {})
         self._groups: dict[str, Any] = {}
 
     @property
@@ -130,7 +131,7 @@ class KafkaTransactionalProducer:
         assert not self._open, "one transaction at a time: commit or abort the open one"
         self._producer.serve()  # Delivers earlier log lines, which belong to no transaction.
         self._log.transaction_begins()
-        self._positions, self._sent = {}, {}
+        self._positions, self._sent = {}, ("", {})
         try:
             self._producer.client.begin_transaction()
         except KafkaException as exception:
@@ -203,7 +204,7 @@ class KafkaTransactionalProducer:
         # its newer offsets. So end the producer then.
         self._check_doubt("send offsets")
         self._log.offsets_are_answered()
-        self._sent = dict(offsets)
+        self._sent = group_id, dict(offsets)
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -290,7 +291,7 @@ class KafkaTransactionalProducer:
 
         Else the client's commit would wait for the records, and can't be aborted meanwhile.
         """
-        if offsets == self._sent:
+        if not offsets or (group_id, offsets) == self._sent:
             if not self._flush(deadline_s):
                 self._fail("flush", self._unanswered())
             return

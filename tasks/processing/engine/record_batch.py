@@ -4,7 +4,7 @@ A batch has records of one source partition or one cache flush, in order. Batche
 never change one in place.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, repeat
 from operator import is_
@@ -83,6 +83,10 @@ class SourceRecords:
             self.headers[start:stop] if self.headers is not None else None,
             position_times=None if self.position_times is None else self.position_times[start:stop],
         )
+
+    def since(self, offset: int) -> "SourceRecords":
+        """Return the records from an offset on."""
+        return self.slice(bisect_left(self.offsets, offset), len(self.offsets))
 
     def take(self, rows: Sequence[int]) -> "SourceRecords":
         headers, times = self.headers, self.position_times

@@ -8,6 +8,7 @@ import pytest
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench, Host
 from tidewheel import Processor, PunctuationType, Record, StreamsBuilder, Topology
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.key_ranges.dealer import Dealer
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.processing.engine.output import OutputColumns
@@ -15,6 +16,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 
 THREADS = 16
 BOUND = 200_000
+IN = TopicPartition("in", 0)
 #: All in other ranges than "stuck".
 KEYS = KeyRanges(tuple(number * (1 << 32) // THREADS for number in range(THREADS)))
 ELSEWHERE = [
@@ -38,7 +40,14 @@ def test_K4_a_share_keeps_only_its_records_and_counts_them_in_full() -> None:
     records, batch = decoded([b"x" * (50_000 if number == 3 else 10) for number in range(200)])
     dealer = Dealer(KEYS, None, -1)
     _, shares, _ = dealer.deal(
-        "in", records, batch, time_before_ms=-1, old=None, letters={}, others={}
+        "in",
+        records,
+        batch,
+        partition=IN,
+        time_before_ms=-1,
+        old=None,
+        letters={},
+        others={},
     )
     assert len(shares) == THREADS
     found: dict[int, tuple[Any, ...]] = {}
@@ -70,7 +79,14 @@ def test_K4_letters_in_between_are_counted_and_change_no_sum() -> None:
     cases: list[dict[int, list[OutputColumns]]] = [{}, {90: [letter]}]
     for letters in cases:
         _, shares, _ = Dealer(KEYS, None, -1).deal(
-            "in", records, good, time_before_ms=-1, old=None, letters=letters, others={}
+            "in",
+            records,
+            good,
+            partition=IN,
+            time_before_ms=-1,
+            old=None,
+            letters=letters,
+            others={},
         )
         sums.append(sum(share.item.size_bytes for share in shares))
     assert 9_000 < sums[1] - sums[0] < 11_000
