@@ -230,7 +230,8 @@ class RestorePlanner:
             in_changelogs={
                 partition: ends[partition]
                 for partition in task.stores.changelogs
-                if partition in ends
+                # Rows in the changelog of a shard may be those of other shards.
+                if partition in ends and partition.shard.is_whole
             },
         )
 

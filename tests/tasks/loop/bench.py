@@ -85,7 +85,7 @@ class Disk:
         return DiskDatabase(self, path.name, families)
 
     def wipe(self, task: Task) -> None:
-        name = str(task.task_id)
+        name = str(task.task_id).replace("/", "-")
         self.corrupted.discard(name)
         self.versions.pop(name, None)
 
@@ -345,7 +345,7 @@ class Bench:
         factory = TaskFactory(
             plan=self.plan,
             config=self.config,
-            directory=lambda task_id: self.directory / str(task_id),
+            directory=lambda task_id: self.directory / str(task_id).replace("/", "-"),
             open_database=self.disk.open,
             now_ms=self.clock.now_ms,
             threads=threads,

@@ -12,6 +12,7 @@ from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.bench import Bench
 from tidewheel import Serdes, SessionWindows, StreamsBuilder, TimeWindows, Topology
 from tidewheel.rebalance.model import Shard, TaskId
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 
 STRING = Serdes.string()
 LONG = Serdes.int64()
@@ -60,8 +61,17 @@ RECORDS = st.lists(
     ),
     max_size=40,
 )
-#: By life of a worker: number of records sent before it, and the shards that it runs.
-LIVES = st.lists(st.tuples(st.integers(0, 15), st.sets(st.integers(0, 3))), max_size=6)
+#: By life of a worker: records sent before it, shards that it runs, step at which it crashes (0:
+#: none), and whether the disk is lost after it.
+LIVES = st.lists(
+    st.tuples(
+        st.integers(0, 15),
+        st.sets(st.integers(0, 3)),
+        st.integers(0, 25),
+        st.booleans(),
+    ),
+    max_size=6,
+)
 
 
 def by_key(bench: Bench) -> dict[str | None, list[bytes | None]]:
@@ -82,27 +92,33 @@ def send(bench: Bench, records: list[Sent], topics: list[str]) -> None:
 def test_K8_shards_together_equal_the_whole_task(
     program: Callable[[], Topology],
     records: list[Sent],
-    lives: list[tuple[int, set[int]]],
+    lives: list[tuple[int, set[int], int, bool]],
     of: int,
 ) -> None:
     topics = ["in", "table"] if program is joins else ["in"]
     counts = {**dict.fromkeys(topics, 1), "out": 1}
     options: dict[str, Any] = {"topology_optimization": "none"}
     whole, sharded = Bench(program(), counts, **options), Bench(program(), counts, **options)
+    sharded.plan = with_shards(sharded.plan, of, None)
     send(whole, records, topics)
     assert whole.live()
     shards = [TaskId(0, 0, shard) for shard in Shard.all_of(of)]
     left = list(records)
     sent = 0
-    for count, numbers in [*lives, (len(records), set(range(of)))]:
-        if program is joins:
-            count = len(records)  # their order depends on the records that have arrived
-        now, left = left[:count], left[count:]
+    for count, numbers, crash_after, loses_disk in [
+        *lives,
+        (len(records), set(range(of)), 0, False),
+    ]:
+        # The order of a join depends on the records that have arrived.
+        arriving = len(records) if program is joins else count
+        now, left = left[:arriving], left[arriving:]
         send(sharded, now, topics[sent % len(topics) :] + topics[: sent % len(topics)])
         sent += len(now)
         owned = frozenset(shard for shard in shards if shard.shard.number in numbers)
         if owned:
-            assert sharded.live(assigned=owned)
+            assert sharded.live(assigned=owned, crash_after=crash_after or None) or crash_after
+        if loses_disk:
+            sharded.disk.versions.clear()
     assert by_key(sharded) == by_key(whole)
     assert sharded.rows("store") == whole.rows("store")
     for shard in Shard.all_of(of):
