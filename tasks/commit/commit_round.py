@@ -315,6 +315,7 @@ class CommitRound:
             topic_id=self.topic_ids[partition.topic],
             topology_hash=self._topology_hash,
             vector=vector,
+            shards=task.task_id.shard.of,
             stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
             sequence=self.sequence.number,

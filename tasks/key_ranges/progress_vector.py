@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from tidewheel.rebalance.model import EPOCH_MAX, HASH_END
+from tidewheel.rebalance.model import EPOCH_MAX, HASH_END, SHARDS_MAX
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH, RANGES_MAX
 from tidewheel.tasks.key_ranges.vector import Vector
 
@@ -42,7 +42,7 @@ AHEAD_MAX = 1 << 27
 
 #: Maximum bytes of encoded progress without transactional id, facts, operator times and ranges.
 _FRAME_BYTES = (
-    2 + 6 + 5 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
+    2 + 6 + 5 + 1 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
 )
 #: Maximum bytes of one operator's time, and of one range.
 _TIME_BYTES = 7
@@ -77,6 +77,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         sequence: Commit count of the producer; identifies a transaction of unknown outcome.
         read_from: Offset to read from if below all ranges' offsets, else None. All inputs restart
             from one moment, so their merge order repeats.
+        shards: Number of shards that share the partition.
         facts: Facts that change only with topology or topics (`tidewheel.tasks.commit_facts`).
     """
 
@@ -91,6 +92,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     read_from: int | None = None
     facts: bytes = b""
+    shards: int = 1
 
     @property
     def committed_offset(self) -> int:
@@ -110,6 +112,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             or len(hashes) > RANGES_MAX
             or hashes != sorted(set(hashes))
             or not hashes[-1] < self.vector.end_hash <= HASH_END
+            or not 1 <= self.shards <= SHARDS_MAX
             or self.highest_offset >= _OFFSETS_END
             or max(self.sequence, self.stream_time_ms, *self.operator_times_ms) >= _OFFSETS_END
         )
@@ -123,7 +126,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         True
         """
         base = self.committed_offset
-        version = _VERSION if self.vector.is_whole else _SHARD_VERSION
+        version = _VERSION if self.shards == 1 else _SHARD_VERSION
         body = bytearray((_MAGIC, version))
         _append_number(body, self.sequence)
         _append_number(body, self.task_epoch)
@@ -132,6 +135,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         body += self.topology_hash
         _append_text(body, self.key_hash)
         if version == _SHARD_VERSION:
+            _append_number(body, self.shards)
             _append_number(body, self.vector.end_hash)
         _append_number(body, len(self.vector.first_hashes))
         previous = 0
@@ -168,7 +172,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         hashes = progress.vector.first_hashes
         if not hashes or not reader.at_end or progress.is_absurd:
             return None
-        if progress.vector.is_whole == (version == _SHARD_VERSION):
+        if not progress.vector.is_whole and progress.shards == 1:
             return None
         further = progress.committed_offset != committed_offset
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
@@ -181,7 +185,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         topic_id = reader.read(_TOPIC_ID_BYTES)
         topology_hash = reader.read(TOPOLOGY_HASH_BYTES)
         key_hash = reader.text()
-        end_hash = reader.number() if version == _SHARD_VERSION else HASH_END
+        shards, end_hash = 1, HASH_END
+        if version == _SHARD_VERSION:
+            shards, end_hash = reader.number(), reader.number()
         hashes: list[int] = []
         offsets: list[int] = []
         for _ in range(reader.number()):
@@ -199,6 +205,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             operator_times_ms=operator_times_ms,
             key_hash=key_hash,
             sequence=sequence,
+            shards=shards,
             facts=reader.read(reader.number()) if version > _FIRST_VERSION else b"",
         )
 
