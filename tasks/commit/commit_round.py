@@ -129,6 +129,8 @@ class CommitRound:
             "operators": encode_operators(settings.operators),
             "details": encode_details(settings.operators),
         }
+        #: Floors of sharded partitions, for the next commits.
+        self.floors: dict[TopicPartition, int] = {}
         self._prepared: _Prepared | None = None
         self._input = work
         self._clock = clock
@@ -172,6 +174,10 @@ class CommitRound:
         offsets = self.offsets_of(task)
         for partition in offsets:
             del self.committed[partition]
+        if not task.task_id.shard.is_whole and task.task_id.shard.number == 0:
+            for partition in task.inputs:
+                self.floors.pop(partition.whole, None)
+                self.committed.pop(partition.whole, None)
         return offsets
 
     def offsets_of(self, task: Task) -> dict[TopicPartition, int]:
@@ -220,6 +226,10 @@ class CommitRound:
             or (recommits and offsets)
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
             or any(self._progress.get(at, now) != now for at, now in progress.items())
+            or any(
+                at not in self.committed or self.committed[at].offset < floor
+                for at, floor in self.floors.items()
+            )
         ):
             return None
         self.sequence.number += 1
@@ -304,8 +314,17 @@ class CommitRound:
                     offset, self._metadata(partition, offset, work.progress[partition])
                 )
                 for partition, offset in work.offsets.items()
-            },
+            }
+            | self._floor_offsets(),
         )
+
+    def _floor_offsets(self) -> dict[TopicPartition, CommittedOffset]:
+        """Return the floors as offsets of the application's own group."""
+        return {
+            at.whole: CommittedOffset(floor, self._metadata(at, floor, Vector.at(floor)))
+            for at in self._input.owners
+            if not at.shard.number and (floor := self.floors.get(at.whole)) is not None
+        }
 
     def _metadata(self, partition: TopicPartition, offset: int, vector: Vector) -> str:
         task = self._input.owners[partition]

@@ -42,7 +42,21 @@ AHEAD_MAX = 1 << 27
 
 #: Maximum bytes of encoded progress without transactional id, facts, operator times and ranges.
 _FRAME_BYTES = (
-    2 + 6 + 5 + 1 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
+    2
+    + 6
+    + 5
+    + 1
+    + 5
+    + 2
+    + _TOPIC_ID_BYTES
+    + 8
+    + 1
+    + len(KEY_HASH)
+    + 2
+    + 7
+    + 1
+    + 2
+    + _CHECKSUM_BYTES
 )
 #: Maximum bytes of one operator's time, and of one range.
 _TIME_BYTES = 7

@@ -17,6 +17,7 @@ from tidewheel.tasks.commit.commit_round import CommitRound, CommitSequence
 from tidewheel.tasks.commit.commit_schedule import CommitSchedule, early_start_s
 from tidewheel.tasks.commit.committer import Committer, RolledBackError, waking
 from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.commit.shard_floor import ShardFloor
 from tidewheel.tasks.errors import FencedError, TaskCorruptedError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.kafka.ports import TransactionalProducer
@@ -295,6 +296,7 @@ class StreamWorker:
                 clock,
                 self._hooks.housekeep,
             ),
+            floor=ShardFloor(settings.application_id, ports.admin, clock),
             is_paused=lambda task: task.task_id.subtopology in self.paused,
             wake=self._wake,
             watch=self._hooks.watch,

@@ -9,6 +9,7 @@ from typing import Final
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.tasks.commit.commit_schedule import CommitState
+from tidewheel.tasks.commit.shard_floor import ShardFloor
 from tidewheel.tasks.kafka.ports import Clock
 from tidewheel.tasks.loop.commit_driver import CommitDriver
 from tidewheel.tasks.loop.group_orders import GroupOrders
@@ -53,6 +54,7 @@ class TaskLoop:
     slices: Slices
     questions: Questions
     housekeeping: Housekeeping
+    floor: ShardFloor
     is_paused: Callable[[Task], bool]
     wake: threading.Event
     watch: Callable[[], None]
@@ -91,6 +93,7 @@ class TaskLoop:
                 self.commits.advance()
         self._punctuate()
         self.ranges.repartition(self.manager.tasks.values(), running.values(), self.commits.commit)
+        self.commits.round.floors |= self.floor.read(self.work.owners)
         self.commits.advance()
         self.housekeeping.run(self.clock.monotonic_s(), self.commits.round.committed)
 

@@ -102,6 +102,7 @@ def find_starts(
         _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
         admin.fence(foreign)
     committed = committed_inputs(admin, group_id, inputs, stable=True)
+    _check_shards(inputs, committed, admin=admin, rules=rules)
     starts = of_inputs(admin.beginning_offsets, inputs)
     ends = of_inputs(admin.end_offsets, inputs)
     topic_ids = topic_ids_of(inputs, admin)
@@ -153,6 +154,7 @@ def find_granted_starts(
         _log.info("fencing producers of fixed assignment: %s", ", ".join(fixed))
         admin.fence(fixed)
         committed = committed_inputs(admin, rules.group_id, inputs, stable=True)
+    _check_shards(inputs, committed, admin=admin, rules=rules)
     for task, grant in grants.items():
         _check_grant(grant, plan.inputs(task), committed, rules)
     origins = _origins(plan, grants, committed, admin=admin, rules=rules, appeared=appeared)
@@ -257,6 +259,41 @@ def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPart
 
 def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
     return sorted(partition for task in tasks for partition in plan.inputs(task))
+
+
+def _check_shards(
+    inputs: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    *,
+    admin: Admin,
+    rules: StartRules,
+) -> None:
+    """Raise `StartRefusedError` for an input that was processed with another number of shards.
+
+    The application's own group tells it: it has the offsets of whole partitions, and the floor of
+    sharded ones once every shard has committed.
+    """
+    fresh = [at for at in inputs if not at.shard.is_whole and not is_committed(committed.get(at))]
+    whole = [at.whole for at in fresh]
+    own = admin.committed(rules.group_id, whole, stable=False) if whole else {}
+    for at in inputs:
+        offset = committed.get(at) if at.shard.is_whole else own.get(at.whole)
+        if not is_committed(offset):
+            continue
+        progress = progress_of(offset)
+        before = 1 if progress is None else progress.shards
+        if before != at.shard.of:
+            raise StartRefusedError(
+                f"{at.whole} was processed in {_shards(before)} and this program has partition_shards={at.shard.of}. "
+                f"Stop all workers and run `tidewheel reshard {rules.group_id} --shards {at.shard.of}`, or start with "
+                f"partition_shards={before}"
+            )
+        if not at.shard.is_whole and not rules.accept_offsets:
+            raise StartRefusedError(lost_text(at, "all its shards have committed before"))
+
+
+def _shards(count: int) -> str:
+    return "one piece" if count == 1 else f"{count} shards"
 
 
 def _check_grant(
