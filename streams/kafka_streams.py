@@ -108,9 +108,8 @@ class KafkaStreams:
         check_environment()
         spec = spec_of(topology, config)
         check_custom_stores(spec, config)
-        check_partition_shards(config)
-        self._config = config
-        self._options = options or RunOptions()
+        self._config, self._options = config, options or RunOptions()
+        check_partition_shards(config, self._options)
         self._state = ApplicationState()
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None

@@ -118,12 +118,12 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
             )
 
 
-def check_partition_shards(config: StreamsConfig) -> None:
-    """Raise `ConfigError` for shards, which tasks can't process yet."""
-    if config.partition_shards > 1:
+def check_partition_shards(config: StreamsConfig, options: RunOptions) -> None:
+    """Raise `ConfigError` for shards in a group, which can't assign them yet."""
+    if config.partition_shards > 1 and options.tasks is None:
         raise ConfigError(
-            f"partition_shards={config.partition_shards}: this version can't process shards of a partition yet; leave it at 1, "
-            "and give the input topics more partitions to use more workers"
+            f"partition_shards={config.partition_shards}: groups can't assign shards of a partition yet; name the tasks of each "
+            "worker with --tasks (0_0/0of2), or leave the option at 1 and give the input topics more partitions"
         )
 
 

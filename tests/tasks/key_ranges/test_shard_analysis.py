@@ -30,6 +30,7 @@ from tidewheel.rebalance.model import HASH_END, TaskId, TopicPartition
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.configured_plan import configured_plan
+from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.wiring import check_partition_shards
 from tidewheel.streams.worker.group_membership import task_shapes
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness, reason_against_shards
@@ -197,10 +198,11 @@ def test_shards_have_the_inputs_and_the_changelog_of_their_partition() -> None:
     assert set(shapes) == set(plan.tasks)
 
 
-def test_the_start_refuses_shards() -> None:
-    check_partition_shards(_config(1))
+def test_groups_refuse_shards() -> None:
+    check_partition_shards(_config(1), RunOptions())
+    check_partition_shards(_config(2), RunOptions(tasks=(TaskId.parse("0_0/0of2"),)))
     with pytest.raises(ConfigError, match="partition_shards=2"):
-        check_partition_shards(_config(2))
+        check_partition_shards(_config(2), RunOptions())
 
 
 def test_a_processor_store_can_have_shards() -> None:
