@@ -83,8 +83,11 @@ class Vector(msgspec.Struct, frozen=True):
 
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> Sequence[int]:
         """Return the rows of the records that are not finished, in order."""
-        if self.is_whole and (not offsets or min(offsets) >= self.highest):
-            return range(len(offsets))
+        if not offsets or min(offsets) >= self.highest:
+            if self.is_whole:
+                return range(len(offsets))
+            first, end = self.first_hashes[0], self.end_hash
+            return [row for row, hash_ in enumerate(hashes) if first <= hash_ < end]
         firsts, done_below = self._steps()
         rows = enumerate(zip(hashes, offsets, strict=True))
         return [

@@ -7,7 +7,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.key_ranges.keyed_analysis import counted
+from tidewheel.tasks.key_ranges.keyed_analysis import counted, runs_users_objects
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
@@ -30,6 +30,9 @@ class ActiveTask(LoopTask):
         super().__init__(parts)
         #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
+        #: True for a shard whose operators use no time of other shards' records: these are dropped
+        #: before they are decoded.
+        self._decodes_own_only = False
         #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
         self._clock: PositionClock | None = None
 
@@ -65,14 +68,22 @@ class ActiveTask(LoopTask):
         self.life.cycle.move_to(TaskState.RUNNING)
 
     def _start_catching_up(self, stream_time_ms: int) -> None:
-        if len(self.processing.stream_schedules):
+        spec = self.plan.spec
+        counts = counted(spec)
+        self._decodes_own_only = (
+            not self.task_id.shard.is_whole
+            and counts is None
+            and not runs_users_objects(spec)
+            and not any(source.extracts for source in self._inputs.sources.values())
+        )
+        behind = any(old.lowest < old.highest for old in self._inputs.old_maps.values())
+        if behind and len(self.processing.stream_schedules):
             _log.warning(
                 "task %s: its key ranges had different progress at the last commit and are merged into one now; until the slowest "
                 "reaches the position of the fastest, stream-time callbacks see keys for which that time had passed; to avoid "
                 "this, return to factor 1 at a lag of 0",
                 self.task_id,
             )
-        counts = counted(self.plan.spec)
         if counts is not None:
             for store in self.stores.stores.values():
                 store.divide()
@@ -136,9 +147,14 @@ class ActiveTask(LoopTask):
         return done
 
     def _process_run(self, records: SourceRecords) -> None:
-        name, batch = self._decode(records)
+        if self._decodes_own_only:
+            own = self._inputs.take_unprocessed(records)
+            self._observe_time(self._inputs.input_of(records), max(records.timestamps))
+            name, batch = self._decode(own)
+        else:
+            name, batch = self._decode(records)
         if len(batch):
-            if self._is_catching_up:
+            if self._is_catching_up and not self._decodes_own_only:
                 batch = self._catch_up(name, records, batch)
             self.processing.graph.run(name, batch)
         self._advance_offset(records)

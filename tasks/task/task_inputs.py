@@ -114,6 +114,13 @@ class TaskInputs:
         else:
             self.old_maps[partition] = old.after(lowest)
 
+    def take_unprocessed(self, records: SourceRecords) -> SourceRecords:
+        """Return the records that no earlier key range has processed, of this shard only."""
+        old = self.old_maps[self.input_of(records)]
+        offsets = records.offsets
+        rows = old.to_do(key_hashes(records.raw_keys, offsets), offsets)
+        return records if len(rows) == len(records) else records.take(rows)
+
     def unprocessed(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
         old, source = self.old_maps.get(partition), batch.source
         if old is None or source is None:

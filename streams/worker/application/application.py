@@ -90,7 +90,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     def is_fixed(self) -> bool:
         """Return True if the user, not a group, assigns the tasks."""
         options = self.options
-        return options.fixed or options.tasks is not None or self.config.task_assignor == "fixed"
+        return options.uses_no_group or self.config.task_assignor == "fixed"
 
     @property
     def transaction_timeout_ms(self) -> int:

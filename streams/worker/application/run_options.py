@@ -47,3 +47,7 @@ class RunOptions:
     wait_for_brokers: bool = False
     patience_s: float = 30.0
     on_record: Callable[[TopicPartition | None, int], None] | None = None
+
+    @property
+    def uses_no_group(self) -> bool:
+        return self.fixed or self.tasks is not None

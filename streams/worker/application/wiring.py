@@ -120,7 +120,8 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
 
 def check_partition_shards(config: StreamsConfig, options: RunOptions) -> None:
     """Raise `ConfigError` for shards in a group, which can't assign them yet."""
-    if config.partition_shards > 1 and options.tasks is None:
+    is_fixed = options.uses_no_group or config.task_assignor == "fixed"
+    if config.partition_shards > 1 and not is_fixed:
         raise ConfigError(
             f"partition_shards={config.partition_shards}: groups can't assign shards of a partition yet; name the tasks of each "
             "worker with --tasks (0_0/0of2), or leave the option at 1 and give the input topics more partitions"
