@@ -98,6 +98,9 @@ class ShardInput(TopicPartition):
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}/{self.shard}"
 
+    def __repr__(self) -> str:
+        return f"ShardInput({self})"
+
     @property
     def shard(self) -> Shard:
         (_, _, shard) = cast("tuple[str, int, Shard]", self)

@@ -26,7 +26,7 @@ from tidewheel import (
     Topology,
     WallclockTimestampExtractor,
 )
-from tidewheel.rebalance.model import HASH_END, TaskId, TopicPartition
+from tidewheel.rebalance.model import HASH_END, ShardInput, TaskId, TopicPartition
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.configured_plan import configured_plan
@@ -191,7 +191,7 @@ def test_shards_have_the_inputs_and_the_changelog_of_their_partition() -> None:
     plan = configured_plan(spec, config, {"in": 2, "other": 1})
     task = TaskId.parse("1_1/3of4")
     (topic,) = plan.subtopologies[1].topic_partitions
-    assert plan.inputs(task) == {TopicPartition(topic, 1)}
+    assert plan.inputs(task) == {ShardInput.of(TopicPartition(topic, 1), task.shard)}
     shapes = task_shapes(plan, "app")
     assert shapes[task].changelogs == ("app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog",)
     assert [topic.partitions for topic in plan.changelog_topics] == [2]
