@@ -12,6 +12,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from checks.parts.errors import errors_table, exit_codes_table
+from checks.parts.metrics import LEVELS, group_table, table_of
+from checks.parts.pictures import (
+    application_states,
+    member_phases,
+    packages,
+    record_path,
+    task_phases,
+    task_states,
+)
 from checks.release.address import report_addresses
 from checks.reliability_page import faults_table, figures_table, soaks_table
 from checks.repository_files import ROOT
@@ -19,7 +29,6 @@ from tidewheel import RocksDBOptions, StreamsConfig
 from tidewheel.state_stores.rocksdb.options import meanings
 from tidewheel.streams.config.display import attribute_docstrings, displayed
 from tidewheel.streams.config.streams_config import SECTIONS
-from tidewheel.streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024
 
@@ -165,8 +174,17 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/configuration.md", settings_table),
     "options": ("streams/config/options.py", keyword_types),
     "rocksdb": ("docs/configuration.md", rocksdb_table),
-    "exit-codes": ("docs/running.md", markdown_table),
+    "errors": ("docs/guides/errors-and-exit-codes.md", errors_table),
+    "exit-codes": ("docs/guides/errors-and-exit-codes.md", exit_codes_table),
     "alerts": ("docs/guides/monitoring.md", alerts_table),
+    **{f"metrics-{level}": ("docs/guides/metrics.md", table_of(level)) for level in LEVELS},
+    "metrics-group": ("docs/guides/metrics.md", group_table),
+    "application-states": ("docs/running.md", application_states),
+    "task-states": ("ARCHITECTURE.md", task_states),
+    "packages": ("ARCHITECTURE.md", packages),
+    "record-path": ("ARCHITECTURE.md", record_path),
+    "task-phases": ("docs/internals/protocol.md", task_phases),
+    "member-phases": ("docs/internals/protocol.md", member_phases),
     "faults": ("docs/reliability.md", faults_table),
     "figures": ("docs/reliability.md", figures_table),
     "report-addresses": ("SECURITY.md", report_addresses),

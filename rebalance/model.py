@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -168,11 +168,7 @@ class TaskRole(StrEnum):
 
 
 class MemberPhase(StrEnum):
-    """Phase of an incarnation (one life of a member) in the group log.
-
-            JOINING -> ACTIVE -> LEAVING -> GONE
-                       ACTIVE, LEAVING, PARKED -> FENCING -> FENCED -> GONE
-                       ACTIVE -> PARKED (its version or topology does not fit) -> ACTIVE, GONE
+    """Phase of an incarnation (one life of a member) in the group log; moves: `MEMBER_MOVES`.
 
     FENCING is final: its process can only join as a new incarnation. JOINING is never logged.
     """
@@ -187,10 +183,7 @@ class MemberPhase(StrEnum):
 
 
 class TaskPhase(StrEnum):
-    """Phase of a task in the group log: decides which member can commit.
-
-            UNOWNED --GRANT--> RUNNING --REVOKE--> REVOKING --REVOKED--> RELEASED --GRANT--> RUNNING
-                               RUNNING, REVOKING --owner died--> FENCE_WAIT --FENCED--> RELEASED
+    """Phase of a task in the group log: decides which member can commit; moves: `TASK_MOVES`.
 
     A task with a learner stays RUNNING; `status` shows WARMING.
     """
@@ -200,6 +193,40 @@ class TaskPhase(StrEnum):
     REVOKING = "REVOKING"
     FENCE_WAIT = "FENCE_WAIT"
     RELEASED = "RELEASED"
+
+
+#: Moves of incarnations, with their cause. A member leaves or drains; it died or was replaced.
+MEMBER_MOVES: Final[Mapping[MemberPhase, Mapping[MemberPhase, str]]] = {
+    MemberPhase.JOINING: {
+        MemberPhase.ACTIVE: "joins",
+        MemberPhase.PARKED: "newer topology",
+    },
+    MemberPhase.ACTIVE: {
+        MemberPhase.LEAVING: "leaves",
+        MemberPhase.FENCING: "died",
+    },
+    MemberPhase.PARKED: {
+        MemberPhase.ACTIVE: "older ones left",
+        MemberPhase.LEAVING: "leaves",
+        MemberPhase.FENCING: "died",
+    },
+    MemberPhase.LEAVING: {
+        MemberPhase.GONE: "no task left",
+        MemberPhase.FENCING: "died",
+    },
+    MemberPhase.FENCING: {MemberPhase.FENCED: "fenced"},
+    MemberPhase.FENCED: {MemberPhase.GONE: "released"},
+    MemberPhase.GONE: {},
+}
+
+#: Moves of tasks, with the event in the record.
+TASK_MOVES: Final[Mapping[TaskPhase, Mapping[TaskPhase, str]]] = {
+    TaskPhase.UNOWNED: {TaskPhase.RUNNING: "GRANT"},
+    TaskPhase.RUNNING: {TaskPhase.REVOKING: "REVOKE", TaskPhase.FENCE_WAIT: "FENCE_WAIT"},
+    TaskPhase.REVOKING: {TaskPhase.RELEASED: "RELEASED", TaskPhase.FENCE_WAIT: "FENCE_WAIT"},
+    TaskPhase.FENCE_WAIT: {TaskPhase.RELEASED: "RELEASED"},
+    TaskPhase.RELEASED: {TaskPhase.RUNNING: "GRANT"},
+}
 
 
 class BootstrapPhase(StrEnum):

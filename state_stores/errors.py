@@ -6,6 +6,12 @@ from typing import Self
 class StreamsError(Exception):
     """Root of all errors Tidewheel raises on purpose.
 
+    Also raised for errors without a class of their own: Kafka unreachable, topics of another
+    shape, offsets outside the log.
+
+    Next step:
+        See the message.
+
     >>> issubclass(StateStoreError, StreamsError), issubclass(StreamsError, Exception)
     (True, True)
     """
@@ -27,7 +33,12 @@ class SerdeError(StreamsError):
 
 
 class StateStoreError(StreamsError):
-    """A state store could not be opened, read or written.
+    """A state store could not be opened, read or written: not writable, or too many open files.
+
+    A full disk ends no worker.
+
+    Next step:
+        See the message. Nothing is lost: the state is restored from the changelog.
 
     >>> raise StateStoreError('state directory is full; free space, or move state_dir')
     Traceback (most recent call last):
@@ -38,6 +49,9 @@ class StateStoreError(StreamsError):
 
 class StoreLockedError(StateStoreError):
     """Another process holds a state directory or database.
+
+    Next step:
+        Stop that process, or use another `state_dir`.
 
     >>> raise StoreLockedError('slot 0 is held by process 4711; stop that process')
     Traceback (most recent call last):
@@ -56,7 +70,10 @@ class DiskFullError(StateStoreError):
 
 
 class InvalidStateStoreError(StateStoreError):
-    """The store is not readable here: closed, moved away, or not open yet.
+    """The store is not readable here: unknown, closed, moved away, or not open yet.
+
+    Next step:
+        Wait for RUNNING, then get the store again.
 
     >>> raise InvalidStateStoreError('store counts has no running task in this process')
     Traceback (most recent call last):
@@ -66,7 +83,12 @@ class InvalidStateStoreError(StateStoreError):
 
 
 class QueryTimeoutError(InvalidStateStoreError):
-    """A query of uncommitted rows timed out because the worker was in a long user call or a commit.
+    """A query of uncommitted rows had no answer within `interactive_query_timeout_ms`.
+
+    The worker was in a long user call, which the message names, or in a commit.
+
+    Next step:
+        Retry, raise the setting, or read committed rows.
 
     >>> issubclass(QueryTimeoutError, InvalidStateStoreError)
     True
@@ -74,10 +96,13 @@ class QueryTimeoutError(InvalidStateStoreError):
 
 
 class StoredRowError(StateStoreError):
-    """The store's serde cannot read a stored row, usually because the value class has changed.
+    """The store's serde can't read a stored row, usually because the value class has changed.
 
-    No record is at fault, so record exception handlers are not called. The worker ends with exit
-    code 15, unless the uncaught exception handler replaces it.
+    No record is at fault, so record exception handlers are not called. The worker ends, unless
+    the uncaught exception handler replaces it.
+
+    Next step:
+        Give new fields a default, or the store a serde that reads both forms.
 
     >>> StoredRowError("orders", "Object missing required field `currency`").store
     'orders'
@@ -103,4 +128,11 @@ class StoredRowError(StateStoreError):
 
 
 class StoreCorruptedError(StateStoreError):
-    """A database is damaged; the worker deletes the task directory and restores the task."""
+    """A database is damaged; the worker deletes the task directory and restores the task.
+
+    Next step:
+        None. Retry a query.
+
+    >>> issubclass(StoreCorruptedError, StateStoreError)
+    True
+    """

@@ -77,7 +77,10 @@ __all__ = [
 
 
 class TopologyError(StreamsError):
-    """Invalid topology; names the node and the user's line.
+    """The topology can't run; names the operator and the user's line.
+
+    Next step:
+        Correct the operator and line that it names.
 
     >>> raise TopologyError("filter (app.py:12): the predicate takes three parameters; give it one or two")
     Traceback (most recent call last):
@@ -87,7 +90,10 @@ class TopologyError(StreamsError):
 
 
 class ConfigError(StreamsError):
-    """Unknown or invalid setting; names option, value, source, next step.
+    """A setting is unknown, bad, or contradicts another; names option, value and source.
+
+    Next step:
+        Correct the value at its source; `tidewheel config show` lists all.
 
     >>> raise ConfigError("heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default")
     Traceback (most recent call last):
@@ -97,9 +103,12 @@ class ConfigError(StreamsError):
 
 
 class ApplicationShutdownError(StreamsError):
-    """An uncaught exception handler of any member answered "shutdown_application".
+    """A member's uncaught exception handler answered "shutdown_application".
 
-    Names the original error.
+    Names the member and its error.
+
+    Next step:
+        Correct that member's error, then start the workers again.
 
     >>> raise ApplicationShutdownError("member a has ended the whole application after ValueError: no such city")
     Traceback (most recent call last):
@@ -109,7 +118,13 @@ class ApplicationShutdownError(StreamsError):
 
 
 class IncompatibleMemberError(StreamsError):
-    """Topology, settings or version differ from the running group's.
+    """The program does not fit the running group: another topology, `task_assignor` or version.
+
+    Also if workers with a fixed assignment run next to a group.
+
+    Next step:
+        Run the same program and settings everywhere. For a new topology or kind of assignment,
+        stop all workers first.
 
     >>> raise IncompatibleMemberError("task_assignor='spread': the group runs 'sticky'; use the same on all members")
     Traceback (most recent call last):

@@ -121,10 +121,19 @@ def exit_code_of(error: BaseException) -> ExitCode:
     >>> exit_code_of(FencedError("taken over")).name
     'FENCED'
     """
-    for kind, code in _BY_ERROR:
-        if isinstance(error, kind):
-            return code
-    return ExitCode.KAFKA_UNREACHABLE if _is_unreachable(error) else ExitCode.FAILED
+    code = exit_code_of_class(type(error))
+    return (
+        ExitCode.KAFKA_UNREACHABLE if code is ExitCode.FAILED and _is_unreachable(error) else code
+    )
+
+
+def exit_code_of_class(kind: type[BaseException]) -> ExitCode:
+    """Return the exit code of errors of a class, if no cause gives another.
+
+    >>> exit_code_of_class(TopologyError).name
+    'USAGE'
+    """
+    return next((code for base, code in _BY_ERROR if issubclass(kind, base)), ExitCode.FAILED)
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -136,13 +145,3 @@ def _is_unreachable(error: BaseException) -> bool:
         return False
     name: object = getattr(cause.args[0], "name", None)
     return callable(name) and name() in _UNREACHABLE
-
-
-def markdown_table() -> str:
-    """Return all codes as a Markdown table.
-
-    >>> print(markdown_table().splitlines()[2])
-    | 0 | done, or stopped cleanly by SIGTERM or Ctrl-C |
-    """
-    rows = (f"| {code.value} | {code.meaning} |" for code in ExitCode)
-    return "\n".join(["| code | meaning |", "|---|---|", *rows])

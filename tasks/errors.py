@@ -4,7 +4,10 @@ from tidewheel.state_stores.errors import SerdeError, StateStoreError, StreamsEr
 
 
 class SerializationError(SerdeError):
-    """A key or value failed to (de)serialise; names topic, partition, offset, serde.
+    """A serde can't read or write a key or value; names serde, topic and reason, never the data.
+
+    Next step:
+        Use the serde that fits the topic, or skip such records.
 
     >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
     Traceback (most recent call last):
@@ -14,10 +17,13 @@ class SerializationError(SerdeError):
 
 
 class SchemaRegistryError(StreamsError):
-    """A schema registry is unreachable or refuses a request; names it and the next step.
+    """A schema registry is unreachable, refuses a schema, or lacks a subject or a reference.
 
-    No record is at fault, so no handler is called and nothing is skipped. The worker stops; its
+    The record is valid, so no handler is called and nothing is skipped. The worker stops; its
     next start resumes at the committed offsets.
+
+    Next step:
+        See the message. Commands that load the program end with this error, too.
 
     >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
     Traceback (most recent call last):
@@ -28,6 +34,11 @@ class SchemaRegistryError(StreamsError):
 
 class TaskCorruptedError(StreamsError):
     """A task's state is damaged; it is wiped and restored from the changelog.
+
+    The worker ends with this error if the state is damaged again before a commit.
+
+    Next step:
+        Check the disk of `state_dir`.
 
     >>> TaskCorruptedError("task 0_1: a block is damaged", task_id="0_1").task_id
     '0_1'
@@ -43,7 +54,12 @@ class GlobalStoreDamagedError(StateStoreError):
 
 
 class FencedError(StreamsError):
-    """This worker was fenced: by a newer producer of its id, or by its group. Never retried.
+    """Another live process took over this one's place. Never retried.
+
+    The place is its `group_instance_id`, or its tasks without a group.
+
+    Next step:
+        Find the second copy; give each its own `group_instance_id` or `--tasks`.
 
     `final`: the process must not rejoin its group by itself. `code` is the reason, as in
     `tidewheel.rebalance.protocol.messages.JoinRefused`, or "FENCED".
@@ -63,6 +79,9 @@ class FencedError(StreamsError):
 class SinkFailedError(StreamsError):
     """A sink outside Kafka failed as often as its `retries` allow; names it and the last error.
 
+    Next step:
+        Correct the cause and start again; no row is lost.
+
     >>> raise SinkFailedError("sink orders (task 1_0): PostgresUpsert orders fails: connection refused")
     Traceback (most recent call last):
     ...
@@ -71,7 +90,12 @@ class SinkFailedError(StreamsError):
 
 
 class MissingSourceTopicError(StreamsError):
-    """A source topic does not exist; names it and the next step.
+    """A source topic does not exist, or was deleted meanwhile; names it.
+
+    So does a topic of a pattern that was deleted and created again within a moment.
+
+    Next step:
+        Create it, or start with `--wait-for-topics` or `--create-topics`.
 
     >>> raise MissingSourceTopicError('source topic orders not found; create it, or start with --create-topics')
     Traceback (most recent call last):
@@ -87,7 +111,10 @@ class MissingSourceTopicError(StreamsError):
 
 
 class InternalTopicError(StreamsError):
-    """An internal topic has the wrong partition count; names it and both counts.
+    """An internal topic has the wrong partition count, because an input grew; names both counts.
+
+    Next step:
+        `tidewheel reset`, or restore its partition count.
 
     >>> raise InternalTopicError('internal topic shop-counts-changelog has 2 partitions but the application needs 3')
     Traceback (most recent call last):
@@ -101,7 +128,12 @@ class StartRefusedError(StreamsError):
 
 
 class SinkBehindError(StartRefusedError):
-    """A sink's stored positions are behind its flushes: it was emptied, or restored from a copy.
+    """A sink's stored positions are behind its flushes.
+
+    It was restored from an older copy, or emptied while the worker ran.
+
+    Next step:
+        `tidewheel reset MODULE:TOPOLOGY` writes all rows again.
 
     >>> raise SinkBehindError("sink orders stores position 1 of orders-0, but rows up to offset 9 were flushed")
     Traceback (most recent call last):
@@ -115,7 +147,11 @@ class OutdatedGrantError(StartRefusedError):
 
 
 class CopartitioningError(StreamsError):
-    """Joined topics have different partition counts; names each with its count.
+    """Topics whose keys come together have different partition counts; names each with its count.
+
+    Next step:
+        Give them equal counts, or `repartition()` one side. The supervisor restarts the worker:
+        the topics may be growing one after the other.
 
     >>> raise CopartitioningError('sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3')
     Traceback (most recent call last):
@@ -125,7 +161,10 @@ class CopartitioningError(StreamsError):
 
 
 class MissingOutputTopicError(StreamsError):
-    """An output topic does not exist; output topics are never created automatically.
+    """A topic that is written to does not exist.
+
+    Next step:
+        Create it; output topics are never created automatically.
 
     >>> raise MissingOutputTopicError('output topic totals does not exist; create it')
     Traceback (most recent call last):
@@ -135,7 +174,11 @@ class MissingOutputTopicError(StreamsError):
 
 
 class RecordFailedError(StreamsError):
-    """A record's exception handler returned "fail"; names node, topic, partition, offset.
+    """A record's exception handler answered `fail`; names node, topic, partition, offset.
+
+    Next step:
+        Correct the program, or set the handler to `continue` with a dead-letter topic; it
+        resumes at this record.
 
     `topic`, `partition` and `offset` are the input record's; None for punctuations and cache
     flushes.

@@ -57,27 +57,27 @@ _DEFAULT: Final = "default"
 #: files of the two families above.
 _FILES_FOR_POSITIONS: Final = 16
 
-#: Properties that RocksDB knows without reading files, under Kafka Streams' names.
-FIGURES: Final = (
-    "actual-delayed-write-rate",
-    "background-errors",
-    "block-cache-capacity",
-    "block-cache-usage",
-    "compaction-pending",
-    "cur-size-all-mem-tables",
-    "estimate-num-keys",
-    "estimate-pending-compaction-bytes",
-    "estimate-table-readers-mem",
-    "is-write-stopped",
-    "live-sst-files-size",
-    "mem-table-flush-pending",
-    "num-immutable-mem-table",
-    "num-live-versions",
-    "num-running-compactions",
-    "num-running-flushes",
-    "size-all-mem-tables",
-    "total-sst-files-size",
-)
+#: Properties that RocksDB knows without reading files, under Kafka Streams' names, and their texts.
+FIGURES: Final = {
+    "actual-delayed-write-rate": "Bytes per second to which RocksDB slows writes, 0 without a delay",
+    "background-errors": "Errors of flushes and compactions since the database was opened",
+    "block-cache-capacity": "Size of the block cache, which all stores share",
+    "block-cache-usage": "Used part of the block cache",
+    "compaction-pending": "1 for each task with a pending compaction",
+    "cur-size-all-mem-tables": "Size of memtables that are not flushed yet",
+    "estimate-num-keys": "Estimated number of keys",
+    "estimate-pending-compaction-bytes": "Estimated size of data that compactions must rewrite",
+    "estimate-table-readers-mem": "Estimated memory for sorted files, without the block cache",
+    "is-write-stopped": "1 for each task whose writes RocksDB has stopped",
+    "live-sst-files-size": "Size of the sorted files in use",
+    "mem-table-flush-pending": "1 for each task with a pending flush of a memtable",
+    "num-immutable-mem-table": "Memtables that wait for their flush",
+    "num-live-versions": "Versions of the database that open readers keep",
+    "num-running-compactions": "Compactions in progress",
+    "num-running-flushes": "Flushes in progress",
+    "size-all-mem-tables": "Size of all memtables, also of those that open readers keep",
+    "total-sst-files-size": "Size of all sorted files, also of those that open readers keep",
+}
 
 #: Largest write batch: it holds the GIL for at most about 10 ms.
 _WRITE_BYTES: Final = 1024 * 1024

@@ -30,6 +30,9 @@ _FLOAT: Final = re.compile(
 class BadQueryError(StreamsError, ValueError):
     """A query that the caller must correct.
 
+    Next step:
+        Correct the parameter that it names.
+
     >>> issubclass(BadQueryError, ValueError)
     True
     """

@@ -357,11 +357,10 @@ def _stores(workers: Sequence[tuple[str, StreamWorker]]) -> Iterator[Family]:
                 labels = () if name in _SHARED else (slot, role, store)
                 values = totals[name]
                 values[labels] = value if name in _SHARED else values.get(labels, 0) + value
-    for name in FIGURES:
+    for name, text in FIGURES.items():
         unit = "-bytes" if name in _BYTES else ""
         level = "client" if name in _SHARED else "store"
         labels = () if name in _SHARED else ("slot", "role", "store")
-        text = f"RocksDB's rocksdb.{name}"
         yield Family(f"{level}-{name}{unit}", "gauge", text, labels, totals[name])
 
 

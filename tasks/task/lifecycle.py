@@ -1,10 +1,4 @@
-"""Task states (Kafka Streams' names) and legal moves between them.
-
-CREATED -> RESTORING -> RUNNING -> SUSPENDED -> CLOSED
-|           |          ^            |
-|           +--> SUSPENDED ---------+--> RUNNING (resumed)
-+--> CLOSED
-"""
+"""Task states (Kafka Streams' names) and legal moves between them; ARCHITECTURE.md draws them."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -20,7 +14,7 @@ class TaskState(StrEnum):
     CLOSED = "CLOSED"
 
 
-_MOVES: dict[TaskState, frozenset[TaskState]] = {
+MOVES: dict[TaskState, frozenset[TaskState]] = {
     TaskState.CREATED: frozenset({TaskState.RESTORING, TaskState.CLOSED}),
     TaskState.RESTORING: frozenset({TaskState.RUNNING, TaskState.SUSPENDED}),
     TaskState.RUNNING: frozenset({TaskState.SUSPENDED}),
@@ -35,8 +29,8 @@ def moved(task: str, state: TaskState, to: TaskState) -> TaskState:
     >>> moved("0_1", TaskState.CREATED, TaskState.RESTORING)
     <TaskState.RESTORING: 'RESTORING'>
     """
-    if to not in _MOVES[state]:
-        allowed = ", ".join(sorted(_MOVES[state])) or "nowhere"
+    if to not in MOVES[state]:
+        allowed = ", ".join(sorted(MOVES[state])) or "nowhere"
         raise RuntimeError(
             f"task {task} cannot go from {state} to {to}; from there it goes to {allowed}"
         )

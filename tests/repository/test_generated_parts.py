@@ -15,7 +15,6 @@ from checks.generated_parts import (
 )
 from checks.repository_files import ROOT
 from tidewheel import StreamsConfig
-from tidewheel.streams import errors
 from tidewheel.streams.config.streams_config import SECTIONS
 
 
@@ -64,9 +63,3 @@ def test_a_part_needs_its_markers() -> None:
 def test_parts_are_not_empty(name: str) -> None:
     rows = [line for line in PARTS[name][1]().splitlines() if line.startswith(("| ", "- ", "    "))]
     assert len(rows) > 2, "a table's head alone"
-
-
-@pytest.mark.parametrize("name", errors.__all__)
-def test_every_error_is_explained(name: str) -> None:
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    assert f"| `{name}` |" in text

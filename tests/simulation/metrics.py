@@ -20,6 +20,9 @@ class Metrics:
     newer_leaders: int = 0  # Claims by members of the next protocol version.
     commits: int = 0  # Committed worker transactions.
     targets: int = 0
+    #: Moves of phases in the log, as (from, to).
+    member_moves: set[tuple[str, str]] = field(default_factory=set)
+    task_moves: set[tuple[str, str]] = field(default_factory=set)
     #: Planned moves of stateful tasks whose new owner restored at most, or more than, the
     #: acceptable lag.
     warm: int = 0
@@ -58,6 +61,8 @@ class Metrics:
         self.newer_leaders += other.newer_leaders
         self.commits += other.commits
         self.targets += other.targets
+        self.member_moves |= other.member_moves
+        self.task_moves |= other.task_moves
         self.warm += other.warm
         self.cold += other.cold
         self.restored += other.restored

@@ -114,6 +114,8 @@ class Simulation:
         self.metrics.leaders = self.log.claims
         self.metrics.commits = self.data.commits
         self.metrics.targets = self.log.targets
+        self.metrics.member_moves = self.log.member_moves
+        self.metrics.task_moves = self.log.task_moves
         return self.metrics
 
     def _look(self) -> None:

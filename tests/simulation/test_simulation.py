@@ -1,8 +1,10 @@
 """Simulated lifetimes with faults; each failure names its replay command."""
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,6 +14,9 @@ from tests.simulation.model.world import Violation
 from tests.simulation.mutants import MUTANTS, Mutant, caught, removed
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
+from tidewheel.rebalance.model import MEMBER_MOVES, TASK_MOVES, MemberPhase, TaskPhase
+
+_Phase = TypeVar("_Phase", MemberPhase, TaskPhase)
 
 #: Seeds with past failures, one per line.
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
@@ -45,6 +50,19 @@ def test_lifetimes_have_the_intended_number_of_events() -> None:
     assert total.fewest_leaders >= 2
     assert total.commits > 20 * LIFETIMES
     assert len(total.faults) >= 25
+
+
+@pytest.mark.slow
+def test_phases_make_only_the_moves_of_the_tables() -> None:
+    """The pictures of docs/internals/protocol.md are drawn from these tables."""
+    total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
+    assert total.task_moves == _moves(TASK_MOVES)
+    assert {(old, new) for old, new in total.member_moves if old != new} <= _moves(MEMBER_MOVES)
+    assert len(total.member_moves) > 5
+
+
+def _moves(table: Mapping[_Phase, Mapping[_Phase, str]]) -> set[tuple[str, str]]:
+    return {(old.value, new.value) for old, moves in table.items() for new in moves}
 
 
 def test_a_lifetime_has_three_to_eight_members_and_twelve_to_sixty_tasks() -> None:

@@ -36,6 +36,29 @@ def test_a_flowchart_becomes_a_picture_with_its_boxes_and_links() -> None:
     assert "<div" in to_python_markdown("```mermaid\nflowchart LR\na --> b\n```\n")
 
 
+def test_a_circle_from_top_to_bottom_has_lanes_beside_its_boxes() -> None:
+    lines = [
+        "flowchart TB",
+        "    a -->|on| b",
+        "    b -->|back| a",
+        "    b --> c",
+        "    a -->|past| c",
+    ]
+    root = ET.fromstring(draw_flowchart(lines))  # noqa: S314 - made above
+    width = float(root.attrib["width"])
+    boxes = list(root.iter("{http://www.w3.org/2000/svg}rect"))
+    tops = [float(box.attrib["y"]) for box in boxes]
+    assert tops == sorted(set(tops))
+    left = min(float(box.attrib["x"]) for box in boxes)
+    right = max(float(box.attrib["x"]) + float(box.attrib["width"]) for box in boxes)
+    texts = {
+        text.text: float(text.attrib["x"])
+        for text in root.iter("{http://www.w3.org/2000/svg}text")
+        if text.attrib.get("class") == "label"
+    }
+    assert 0 < texts["back"] < left < texts["on"] < right < texts["past"] < width
+
+
 @pytest.mark.parametrize("line", ["a ==> b", "subgraph x", 'a("round") --> b'])
 def test_other_syntax_of_mermaid_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="unknown line"):

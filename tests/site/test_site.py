@@ -14,7 +14,7 @@ from tests.streams.dashboard.browser import PATIENCE_S, OpenPage
 _VIEWS: Final = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 _PAGES: Final = (
     "", "getting-started/", "tutorial/", "dsl/", "configuration/", "guides/http/", "guides/sinks/", "performance/",
-    "guides/concepts/", "guides/coming-from-quix/", "guides/monitoring/", "recipes/", "recipes/top-n/",
+    "guides/metrics/", "guides/errors-and-exit-codes/", "running/", "comparison/", "guides/concepts/", "guides/coming-from-quix/", "guides/monitoring/", "recipes/", "recipes/top-n/",
     "errors/", "api/streams-and-tables/", "api/stores/", "repository/ARCHITECTURE/",
 )  # fmt: skip
 
@@ -22,11 +22,11 @@ _PAGES: Final = (
 QUESTIONS: Final = {
     "install tidewheel": "getting-started/",
     "exactly once": "guarantees/",
-    "exit codes": "running/",
+    "exit codes": "guides/errors-and-exit-codes/",
     "session windows": "dsl/",
     "dead letter": "errors/",
     "test without a broker": "testing/",
-    "prometheus metrics": "guides/http/",
+    "prometheus metrics": "guides/metrics/",
     "write to postgres": "guides/sinks/",
     "commit_interval_ms": "configuration/",
     "upgrade": "guides/upgrading/",

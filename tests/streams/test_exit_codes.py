@@ -14,7 +14,7 @@ from tidewheel.streams.errors import (
     StreamsError,
     TopologyError,
 )
-from tidewheel.streams.exit_codes import ExitCode, exit_code_of, markdown_table
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.tasks.errors import OutdatedGrantError, StartRefusedError
 
 
@@ -65,12 +65,6 @@ def test_a_request_without_an_answer_shows_an_unreachable_cluster() -> None:
     error = StreamsError("describe topics")
     error.__cause__ = TimeoutError()
     assert exit_code_of(error) is ExitCode.KAFKA_UNREACHABLE
-
-
-def test_the_table_names_every_code() -> None:
-    table = markdown_table()
-    for code in ExitCode:
-        assert f"| {code.value} | {code.meaning} |" in table
 
 
 def test_only_errors_that_a_restart_cannot_mend_are_final() -> None:

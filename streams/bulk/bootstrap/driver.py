@@ -59,7 +59,11 @@ from tidewheel.tasks.key_ranges.vector import Vector
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
-    """The store can't be loaded now; nothing was changed."""
+    """The store can't be loaded now; nothing was changed.
+
+    Next step:
+        See the message: stop the group's members, or choose another store or input.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,7 @@
 """Application state: legal transitions and the state listener.
 
-The states and transitions are those of Kafka Streams' `KafkaStreams.State`:
-
-CREATED -> REBALANCING <-> RUNNING -> PENDING_SHUTDOWN -> NOT_RUNNING
-                |             |
-                +-------------+--> PENDING_ERROR -> ERROR
+The states and transitions are those of Kafka Streams' `KafkaStreams.State`. docs/running.md draws
+them.
 """
 
 import logging
@@ -39,7 +36,7 @@ class KafkaStreamsState(StrEnum):
 
 
 _S = KafkaStreamsState
-_MOVES: dict[KafkaStreamsState, frozenset[KafkaStreamsState]] = {
+MOVES: dict[KafkaStreamsState, frozenset[KafkaStreamsState]] = {
     _S.CREATED: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN}),
     _S.REBALANCING: frozenset({_S.RUNNING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
     _S.RUNNING: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
@@ -61,7 +58,7 @@ def legal(state: KafkaStreamsState, to: KafkaStreamsState) -> bool:
     >>> legal(KafkaStreamsState.RUNNING, KafkaStreamsState.CREATED)
     False
     """
-    return to in _MOVES[state]
+    return to in MOVES[state]
 
 
 _MOVING: Final = frozenset({KafkaStreamsState.REBALANCING, KafkaStreamsState.RUNNING})

@@ -68,6 +68,9 @@ class RowsRefused(Exception):  # noqa: N818 - the rows are at fault, not the sin
     The production exception handler decides about each row. If all are skipped, and their dead
     letters are committed, the sink is opened again and receives all other rows again.
 
+    Next step:
+        None for a caller: your sink raises it.
+
     >>> batch = SinkBatch("orders", 0, [7], ["a"], [-1], [0])
     >>> RowsRefused([RefusedRow(batch, 0, ValueError("negative"))]).rows[0].row
     0

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from tests.rebalance.leader.round_table import RoundTable, Worker, keys_of, stateful, with_settings
 from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, fold_log
 from tidewheel.rebalance.inspect.history import account
-from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.model import MEMBER_MOVES, TASK_MOVES, MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.group import LIVE, Group, replay
 from tidewheel.rebalance.protocol.messages import Ready
 from tidewheel.rebalance.protocol.orders import WorkerLeaves
@@ -140,18 +140,11 @@ class GroupMachine(RuleBasedStateMachine):
                 pass
 
     def check_task(self, before: Group, record: TaskRecord) -> None:
-        """Transitions follow `TaskPhase`; a grant follows acknowledgement or fence (1, 3, 4)."""
+        """Transitions follow `TASK_MOVES`; a grant follows acknowledgement or fence (1, 3, 4)."""
         task = TaskId.parse(record.task)
         was = before.states.get(task)
         phase = TaskPhase.UNOWNED if was is None else TaskPhase(was.phase)
-        arrows = {
-            TaskPhase.UNOWNED: {"GRANT"},
-            TaskPhase.RUNNING: {"REVOKE", "FENCE_WAIT"},
-            TaskPhase.REVOKING: {"RELEASED", "FENCE_WAIT"},
-            TaskPhase.FENCE_WAIT: {"RELEASED"},
-            TaskPhase.RELEASED: {"GRANT"},
-        }
-        assert record.event in arrows[phase]
+        assert record.event == TASK_MOVES[phase][TaskPhase(record.phase)]
         if record.event == "GRANT":
             assert record.task_epoch == (0 if was is None else was.task_epoch) + 1
             assert before.members[record.owner or ""].phase == MemberPhase.ACTIVE
@@ -178,10 +171,10 @@ class GroupMachine(RuleBasedStateMachine):
         )
 
     def check_member(self, before: Group, record: MemberRecord) -> None:
-        """FENCING is final; a leaving member owns no task (16)."""
+        """Moves follow `MEMBER_MOVES`; a member that is gone owns no task (16)."""
         was = before.members.get(record.incarnation)
-        if was is not None and was.phase in (MemberPhase.FENCING, MemberPhase.FENCED):
-            assert record.phase in (MemberPhase.FENCING, MemberPhase.FENCED, MemberPhase.GONE)
+        phase = MemberPhase.JOINING if was is None else MemberPhase(was.phase)
+        assert record.phase == phase or MemberPhase(record.phase) in MEMBER_MOVES[phase]
         if record.phase == MemberPhase.GONE:
             assert not before.owned(record.incarnation)
 

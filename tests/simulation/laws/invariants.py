@@ -62,6 +62,8 @@ class LogInvariants:
         self.steps_since_target = 0
         self.most_steps = 0
         self.targets = 0
+        self.member_moves: set[tuple[str, str]] = set()
+        self.task_moves: set[tuple[str, str]] = set()
         self._stateful: set[str] = set()
         self._granted: dict[tuple[str, int], str] = {}
         self._revoked: set[tuple[str, int]] = set()
@@ -185,6 +187,7 @@ class LogInvariants:
 
     def _member(self, record: MemberRecord) -> None:
         before = self.members.get(record.incarnation)
+        self.member_moves.add(("JOINING" if before is None else before.phase, record.phase))
         if before is not None:
             self._no_way_back(before, record)
             if record.phase == "FENCING" != before.phase:
@@ -318,6 +321,7 @@ class LogInvariants:
         epoch = 0 if before is None else before.task_epoch
         self._floor_holds(record, before)
         arrow = (phase, record.phase)
+        self.task_moves.add(arrow)
         match record.phase:
             case TaskPhase.RUNNING.value if arrow[0] in ("UNOWNED", "RELEASED"):
                 self._grant(record, before, epoch)

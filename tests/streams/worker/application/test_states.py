@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidewheel.streams.worker.application.application_state import _MOVES, KafkaStreamsState, legal
+from tidewheel.streams.worker.application.application_state import MOVES, KafkaStreamsState, legal
 
 S = KafkaStreamsState
 
@@ -43,8 +43,8 @@ def test_other_state_changes_are_not_allowed(state: S, to: S) -> None:
 def test_every_state_leads_to_a_final_state(state: S) -> None:
     reached = {state}
     for _ in S:
-        reached |= {to for each in reached for to in _MOVES[each]}
+        reached |= {to for each in reached for to in MOVES[each]}
     assert reached & {S.NOT_RUNNING, S.ERROR}
-    assert not _MOVES[S.NOT_RUNNING]
-    assert not _MOVES[S.ERROR]
+    assert not MOVES[S.NOT_RUNNING]
+    assert not MOVES[S.ERROR]
     assert not any(legal(state, state) for state in S)

@@ -1,0 +1,1 @@
+"""Generated parts of documents: tables of metrics and errors, pictures."""
