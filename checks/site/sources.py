@@ -22,7 +22,8 @@ def write_sources(root: Path, folder: Path) -> None:
 
     A file outside docs/ that a page links to becomes a page as well.
     """
-    shutil.copytree(root / "docs", folder)
+    # images/site has pictures of the site itself, for its tests.
+    shutil.copytree(root / "docs", folder, ignore=shutil.ignore_patterns("site"))
     shutil.copy(Path(__file__).with_name("site.css"), folder)
     for name, text in api_pages().items():
         path = folder / name
