@@ -84,6 +84,14 @@ def test_every_operator_is_explained_with_its_parts() -> None:
     assert {name for name in operators if f"{name}(" not in examples} == called_otherwise
 
 
+def test_each_missing_feature_is_argued() -> None:
+    text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    tables, _, reasons = text.partition("## Missing features")
+    marked = set(re.findall(r"\(([a-z])\)", tables))
+    assert marked == set(re.findall(r"(?m)^- \*\*\(([a-z])\)", reasons))
+    assert len(marked) > 5
+
+
 def test_markdown_parts_are_found() -> None:
     text = (
         "# A *big* `Title`, here\n[one](a.md#x) `[not](b.md)` ![no](c.png)\n"
