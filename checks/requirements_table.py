@@ -1,7 +1,7 @@
 """Checks docs/internals/requirements.md: `python -m checks.requirements_table`.
 
 Each requirement has one line. The line names the module and a test with the requirement's id
-(`test_N13_...`; any name in section P), or the issue that will do it. Modules and tests must exist,
+(`test_N13_...`; any name in sections P and D), or the issue that will do it. Modules and tests must exist,
 and `make test` must run at least one test of a line. Tests marked `nightly` have "(nightly)" in the
 table.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 from checks.repository_files import ROOT
 
 TABLE = "docs/internals/requirements.md"
-LAST_NUMBER = {"L": 6, "S": 5, "K": 8, "N": 14, "R": 3, "P": 15}
+LAST_NUMBER = {"L": 6, "S": 5, "K": 8, "N": 14, "R": 3, "P": 15, "D": 15}
 """Each letter's requirements are numbered from 1 to here."""
-_WITHOUT_ID_IN_TESTS = frozenset({"P"})
+_WITHOUT_ID_IN_TESTS = frozenset({"P", "D"})
 
 _COLUMNS = 5
 _ID = re.compile(r"^[A-Z]\d+$")
