@@ -1,4 +1,4 @@
-"""Commands in documents: each exists, with its options, settings and extras."""
+"""Commands, settings and JSON in documents: commands exist, with their options and extras."""
 
 import importlib.util
 import json
@@ -18,7 +18,8 @@ from checks.repository_files import ROOT, code_blocks
 from tidewheel import StreamsConfig
 from tidewheel.streams.cli.app import build_app, command_names
 
-_PROMPT = re.compile(r"^[\w-]*\$ ")
+#: A user's prompt, or root's before a program.
+_PROMPT = re.compile(r"^(?:[\w-]*\$|#(?= (?:/|systemctl|tidewheel))) ")
 _BETWEEN_COMMANDS = {"|", "||", "&&", ";", "&"}
 _REDIRECTIONS = {"<", ">", ">>"}
 _SPAN = re.compile(r"(?<!`)`(tidewheel [^`]*)`(?!`)")
@@ -98,7 +99,7 @@ def _problems(command: Command) -> Iterator[str]:
         and not (ROOT / word.partition(":")[0]).exists()
         and word.partition(":")[0] not in _WRITTEN
     )
-    if words[:1] == ["tidewheel"]:
+    if words and Path(words[0]).name == "tidewheel":
         yield from _problems_of_ours(command.line, words[1:])
 
 
@@ -158,7 +159,7 @@ def test_commands_of_a_page_can_be_called(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_json_and_toml_of_a_page_can_be_read(page: Path) -> None:
+def test_json_of_a_page_can_be_read_and_toml_has_settings(page: Path) -> None:
     for block in code_blocks(page.read_text(encoding="utf-8")):
         if block.language == "json" and not block.text.endswith("…\n"):  # one that is cut short
             rest = block.text.strip()
@@ -166,7 +167,7 @@ def test_json_and_toml_of_a_page_can_be_read(page: Path) -> None:
                 _, end = json.JSONDecoder().raw_decode(rest)
                 rest = rest[end:].strip()
         elif block.language == "toml":
-            tomllib.loads(block.text)
+            StreamsConfig(application_id="page", **tomllib.loads(block.text))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from checks.repository_files import ROOT
+from checks.repository_files import ROOT, code_blocks
 from checks.site.building import broken_links
 from tests.streams.dashboard.browser import PATIENCE_S, OpenPage
 
@@ -21,13 +21,13 @@ _PAGES: Final = (
 #: Questions of a new user, in words that they would type, and the page that answers each.
 QUESTIONS: Final = {
     "install tidewheel": "getting-started/",
-    "exactly once": "guarantees/",
+    "exactly once": "guides/concepts/",
     "exit codes": "guides/errors-and-exit-codes/",
     "session windows": "dsl/",
     "dead letter": "errors/",
     "test without a broker": "testing/",
     "prometheus metrics": "guides/metrics/",
-    "write to postgres": "guides/sinks/",
+    "write to postgres": "recipes/exactly-once-to-a-database/",
     "commit_interval_ms": "configuration/",
     "upgrade": "guides/upgrading/",
     "deploy kubernetes": "guides/deploying/",
@@ -40,7 +40,43 @@ QUESTIONS: Final = {
     "quix": "guides/coming-from-quix/",
     "alerts": "guides/monitoring/",
     "change the topology": "recipes/changed-topology/",
+    "MissingSourceTopicError": "guides/errors-and-exit-codes/",
+    "tidewheel_task_records_lag": "guides/metrics/",
 }
+
+#: Pages for users, by purpose. Each explains, with an example.
+USER_PAGES: Final = {
+    "start": "getting-started.md",
+    "concepts": "guides/concepts.md",
+    "DSL": "dsl.md",
+    "processors": "processor-api.md",
+    "testing": "testing.md",
+    "running": "running.md",
+    "deploying": "guides/deploying.md",
+    "monitoring": "guides/monitoring.md",
+    "securing": "security.md",
+    "upgrading": "guides/upgrading.md",
+    "tuning": "guides/tuning.md",
+    "reliability": "reliability.md",
+    "CDC join": "recipes/cdc-join.md",
+    "sessions": "recipes/sessions.md",
+    "deduplication": "recipes/deduplication.md",
+    "top n": "recipes/top-n.md",
+    "rate alert": "recipes/rate-alert.md",
+    "HTTP enrichment": "recipes/http-enrichment.md",
+    "backfill": "recipes/backfill.md",
+    "replay of dead letters": "recipes/dead-letter-replay.md",
+    "erasure": "recipes/erasure.md",
+    "exactly once to a database": "recipes/exactly-once-to-a-database.md",
+    "changed topology": "recipes/changed-topology.md",
+    "from Kafka Streams": "guides/coming-from-kafka-streams.md",
+    "from Quix Streams": "guides/coming-from-quix.md",
+    "from Faust": "guides/coming-from-faust.md",
+    "settings": "configuration.md",
+    "metrics": "guides/metrics.md",
+    "errors and exit codes": "guides/errors-and-exit-codes.md",
+}
+_WORDS_MIN: Final = 150
 
 
 @pytest.mark.parametrize(("width", "scheme"), _VIEWS)
@@ -96,6 +132,23 @@ def test_every_document_is_in_the_navigation_once() -> None:
     }
     assert len(named) == len(set(named))
     assert documents == {name for name in named if not name.startswith(("api/", "repository/"))}
+
+
+@pytest.mark.parametrize("page", USER_PAGES.values(), ids=USER_PAGES)
+def test_a_page_for_users_is_in_the_navigation_and_has_content(page: str) -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert re.search(rf"\b{re.escape(page)}$", navigation, re.MULTILINE)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert len(text.split()) > _WORDS_MIN
+    assert [*code_blocks(text)] or page == "reliability.md"  # a page of measured results
+
+
+@pytest.mark.parametrize("page", [page for page in USER_PAGES.values() if "recipes/" in page])
+def test_a_recipe_is_a_program_with_its_test(page: str) -> None:
+    blocks = [*code_blocks((ROOT / "docs" / page).read_text(encoding="utf-8"))]
+    programs = [block.text for block in blocks if block.language == "python"]
+    assert any("def test_" in program for program in programs)
+    assert all(block.comment is None for block in blocks if block.language == "python")  # all run
 
 
 def _page(chromium: Browser, width: int, scheme: str) -> Page:

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from checks.repository_files import ROOT
+from checks.repository_files import ROOT, code_blocks
 from tests.streams.web.processes import thread
 from tests.streams.web.test_figures import PROCESS
 from tidewheel.streams.web.prometheus import metric_name
@@ -18,6 +19,7 @@ from tidewheel.streams.worker.figures import families
 _FOLDER = ROOT / "deploy" / "grafana"
 _DASHBOARD: dict[str, Any] = json.loads((_FOLDER / "tidewheel.json").read_text(encoding="utf-8"))
 _ALERTS = (_FOLDER / "alerts.yml").read_text(encoding="utf-8")
+_MONITORING = [*code_blocks((ROOT / "docs/guides/monitoring.md").read_text(encoding="utf-8"))]
 _PROMTOOL = shutil.which("promtool")
 #: Labels that Prometheus adds.
 _ADDED = {"instance", "job", "le"}
@@ -44,6 +46,12 @@ def _expressions() -> list[str]:
     found += [variable["query"] for variable in _DASHBOARD["templating"]["list"]]
     rules = re.split(r"\n      - alert: ", _ALERTS)[1:]
     found += [rule.partition("labels:")[0] for rule in rules]
+    found += [
+        line
+        for block in _MONITORING
+        if block.language == "promql"
+        for line in block.text.splitlines()
+    ]
     assert len(found) > 40
     return found
 
@@ -73,6 +81,15 @@ def test_each_label_is_one_of_the_metric() -> None:
             for label in part.split(",")
         }
         assert grouped <= _ADDED.union(*(served[name] for name in names)), text
+
+
+def test_the_guide_collects_by_the_job_and_rules_of_the_alerts() -> None:
+    (text,) = (block.text for block in _MONITORING if block.language == "yaml")
+    config = yaml.safe_load(text)
+    assert {job["job_name"] for job in config["scrape_configs"]} == set(
+        re.findall(r'job="(\w+)"', _ALERTS)
+    )
+    assert all((_FOLDER / name).is_file() for name in config["rule_files"])
 
 
 def test_panels_have_their_own_place_and_explain_themselves() -> None:
