@@ -208,3 +208,16 @@ def test_a_copy_on_disk_is_compared_up_to_its_position(
     )
     assert len(differences) == bool(found)
     assert found in "".join(differences)
+
+
+@pytest.mark.parametrize(("value", "found"), [(1, ""), (2, ""), (3, "b'a' is")])
+def test_a_copy_on_disk_may_have_later_rows_than_its_position(
+    tmp_path: Path, value: int, found: str
+) -> None:
+    """A commit of unconfirmed records writes rows and keeps the position before them."""
+    _store(tmp_path / "state-a", {b"a": 2}, 3)
+    _store(tmp_path / "state-b", {b"a": value}, 0)
+    states = sorted(tmp_path.glob("state-*"))
+    differences = list(local_differences(_changelog(1, 2), "app", states))
+    assert len(differences) == bool(found)
+    assert found in "".join(differences)

@@ -77,10 +77,19 @@ def _copy(changelog: TopicPartition, path: Path) -> Iterator[Copy]:
 
 
 def _differences(copy: Copy, log: Sequence[Received]) -> Iterator[str]:
+    """Yield the keys whose rows are wrong.
+
+    A position is a lower bound: a commit whose records the brokers have not confirmed one by one
+    writes its rows and keeps the earlier position. So a key that changed later may have a later
+    value.
+    """
     last = {record.key: record.value for record in log if record.offset < copy.offset}
     expected = {key: value for key, value in last.items() if value is not None}
+    later = {(record.key, record.value) for record in log if record.offset >= copy.offset}
     keys = [
-        key for key in expected.keys() | copy.rows.keys() if expected.get(key) != copy.rows.get(key)
+        key
+        for key in expected.keys() | copy.rows.keys()
+        if expected.get(key) != copy.rows.get(key) and (key, copy.rows.get(key)) not in later
     ]
     for key in sorted(keys)[:_SHOWN]:
         yield (
