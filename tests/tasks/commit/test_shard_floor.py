@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tasks.loop.bench import APP, Bench
-from tests.tasks.shards.test_shards import KEYS, counts
+from tests.tasks.task.test_shards import KEYS, counts
 from tidewheel import Serdes, StreamsBuilder, Topology
 from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.tasks.errors import StartRefusedError
