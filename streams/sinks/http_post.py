@@ -83,6 +83,16 @@ class HttpPost(Sink):
         if not str(url).startswith(("http://", "https://")):
             raise ConfigError("HttpPost: url must begin with http:// or https://")
         self._url = str(url)
+        try:
+            has_host = bool(self._httpx.URL(self._url).host)
+        except self._httpx.InvalidURL:
+            has_host = False  # the error quotes the address, which may have a login
+        if not has_host:
+            raise ConfigError(
+                "HttpPost: url must be an address such as https://hooks.example.org/orders"
+            )
+        if not timeout_s > 0:
+            raise ConfigError(f"HttpPost: timeout_s={timeout_s!r} must be a number above 0")
         self._headers = headers
         self._to_body = to_body
         self._format = format

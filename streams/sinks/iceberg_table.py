@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.failpoints import failpoint
-from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.streams.errors import ConfigError, FencedError, StreamsError
 from tidewheel.streams.sinks.arguments import Limits, imported
-from tidewheel.streams.sinks.rows import ToRow, by_partition, default_row
+from tidewheel.streams.sinks.rows import POSITION_COLUMNS, ToRow, by_partition, default_row
 from tidewheel.tasks.processing.api.sink import Sink, SinkBatch, SinkTaskInfo
 
 #: Attempts of one flush while other writers commit to the table, and pauses (s) between them.
@@ -31,7 +31,9 @@ class IcebergTable(Sink):
         catalog: Name of pyiceberg's catalog, as configured by its file or environment.
         properties: Properties of the catalog, in place of that configuration.
         to_row: `f(key, value)` -> mapping by column. Default: a value's own fields, or columns
-            `key` and `value`.
+            `key` and `value`. Columns that the table lacks are left out.
+        position_columns: Fill the columns `_topic`, `_partition`, `_offset` and `_timestamp` of the
+            table.
 
     >>> IcebergTable("shop.orders").target
     'IcebergTable shop.orders'
@@ -58,6 +60,10 @@ class IcebergTable(Sink):
         self._catalogs = imported("pyiceberg.catalog", "IcebergTable", "iceberg")
         self._errors = imported("pyiceberg.exceptions", "IcebergTable", "iceberg")
         Limits("IcebergTable", batch_rows, batch_bytes, flush_every_ms, retries).apply(self)
+        if not all(part for part in ["." in table, *table.split(".")]):
+            raise ConfigError(
+                f'IcebergTable: table={table!r} must have namespace and name, such as "shop.orders"'
+            )
         self._name = table
         self._catalog = catalog
         self._properties = dict(properties or {})
@@ -75,6 +81,12 @@ class IcebergTable(Sink):
     def open(self, task: SinkTaskInfo) -> Mapping[TopicPartition, int]:
         """Load the table, and return the positions in its properties."""
         self._table = self._load()
+        names = self._table.schema().column_names
+        missing = [name for name in POSITION_COLUMNS if name not in names]
+        if self._position_columns and missing:
+            raise StreamsError(
+                f"{self.target}: position_columns=True, and the table has no column {', '.join(missing)}; add it"
+            )
         self._prefix = _prefix(task.application_id)
         self._start = dict(task.start)
         self._batches = []
@@ -82,7 +94,14 @@ class IcebergTable(Sink):
         return self._stored
 
     def _load(self) -> Any:
-        catalog = self._catalogs.load_catalog(self._catalog, **self._properties)
+        try:
+            catalog = self._catalogs.load_catalog(self._catalog, **self._properties)
+        except (ValueError, self._errors.NotInstalledError) as error:
+            if type(error) not in (ValueError, self._errors.NotInstalledError):
+                raise  # a subclass: an answer of the catalogue that can't be read, which may pass
+            raise StreamsError(
+                f"{self.target}: catalog {self._catalog} is not configured ({error}); correct catalog= or properties="
+            ) from error
         try:
             return catalog.load_table(self._name)
         except self._errors.NoSuchTableError as error:

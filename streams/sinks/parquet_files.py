@@ -19,13 +19,14 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.failpoints import failpoint
 from tidewheel.streams.errors import ConfigError, FencedError, StreamsError
 from tidewheel.streams.sinks.arguments import Limits, imported
-from tidewheel.streams.sinks.rows import ToRow, by_partition, default_row
+from tidewheel.streams.sinks.rows import POSITION_COLUMNS, ToRow, by_partition, default_row
 from tidewheel.tasks.processing.api.sink import Sink, SinkBatch, SinkTaskInfo
 
 #: Protocols whose files can be created only if they do not exist.
 _EXCLUSIVE: Final = frozenset(
     {"file", "local", "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 )
+_CODECS: Final = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 #: Readers of folders skip names that begin with an underscore.
 _HIDDEN: Final = "_tidewheel"
 _COMMIT: Final = ".json"
@@ -56,12 +57,13 @@ class ParquetFiles(Sink):
     Args:
         url: Folder, such as "s3://lake/orders" or "/data/orders". Locations: local disks, S3,
             Google Cloud Storage and Azure, which can create a file only if it is missing.
-        schema: A `pyarrow.Schema`; default: inferred from the first rows of each task.
+        schema: A `pyarrow.Schema`; it selects columns of the rows. Default: inferred from the first
+            rows of each task; later rows with other columns are refused.
         to_row: `f(key, value)` -> mapping by column. Default: a value's own fields, or columns
             `key` and `value`.
         position_columns: Add the columns `_topic`, `_partition`, `_offset` and `_timestamp`.
         storage_options: Options of the fsspec file system.
-        compression: Codec of Parquet.
+        compression: "zstd", "snappy", "gzip", "brotli", "lz4" or "none".
 
     >>> ParquetFiles("/data/orders").target
     'ParquetFiles /data/orders'
@@ -96,7 +98,20 @@ class ParquetFiles(Sink):
                 f"ParquetFiles: {protocol}:// can't create a file only if it is missing, which exactly once needs; use one "
                 f"of {', '.join(sorted(_EXCLUSIVE))}"
             )
+        if not self._url:
+            raise ConfigError(f"ParquetFiles: url={str(url)!r} must name a folder below the root")
+        if compression not in _CODECS:
+            raise ConfigError(
+                f"ParquetFiles {self._url}: compression={compression!r} must be one of {', '.join(_CODECS)}"
+            )
+        if schema is not None and not isinstance(schema, self._pyarrow.Schema):
+            raise ConfigError(
+                f"ParquetFiles {self._url}: schema={schema!r} must be a pyarrow.Schema"
+            )
         self._schema = schema
+        if schema is not None and position_columns:
+            self._schema = _with_position_columns(self._pyarrow, schema)
+        self._selects = schema is not None
         self._to_row = to_row
         self._position_columns = position_columns
         self._storage_options = dict(storage_options or {})
@@ -113,8 +128,7 @@ class ParquetFiles(Sink):
 
     def open(self, task: SinkTaskInfo) -> Mapping[TopicPartition, int]:
         """Complete the last commit of each partition, and return the positions."""
-        self._files, self._root = self._fsspec.core.url_to_fs(self._url, **self._storage_options)
-        self._root = self._root.rstrip("/")
+        self._connect()
         self._application, self._task_id = task.application_id, task.task_id
         self._owner = secrets.token_hex(8)
         self._batches = []
@@ -130,6 +144,24 @@ class ParquetFiles(Sink):
                 self._rename(at, commit)
                 self._stored[at] = commit.next
         return self._stored
+
+    def _connect(self) -> None:
+        try:
+            self._files, root = self._fsspec.core.url_to_fs(self._url, **self._storage_options)
+        except ImportError as error:
+            raise ConfigError(f"{self.target}: {error}; it serves this address") from error
+        self._root = root.rstrip("/")
+        if self._is_local:
+            try:
+                self._files.makedirs(self._root, exist_ok=True)
+            except (FileExistsError, NotADirectoryError, PermissionError) as error:
+                raise StreamsError(
+                    f"{self.target}: the folder can't be made ({error}); correct url=, or the owner of the folder above"
+                ) from error
+            if not os.access(self._root, os.W_OK | os.X_OK):
+                raise StreamsError(
+                    f"{self.target}: this user can't write to the folder; correct its owner or mode, or url="
+                )
 
     def _read_commit(self, path: str) -> _Commit:
         try:
@@ -167,7 +199,7 @@ class ParquetFiles(Sink):
         tables: dict[TopicPartition, Any] = {}
         for at, part in rows.items():
             if len(part) or part.has_refused:
-                table = part.table(self._pyarrow, self._schema, self.target)
+                table = part.table(self._pyarrow, self._schema, self.target, selects=self._selects)
                 self._schema = table.schema
                 tables[TopicPartition(*at)] = table
         for at, end in sorted(positions.items()):
@@ -275,3 +307,10 @@ class ParquetFiles(Sink):
         files, root = self._fsspec.core.url_to_fs(self._url, **self._storage_options)
         with suppress(FileNotFoundError):
             files.rm(f"{root.rstrip('/')}/{_HIDDEN}/{application_id}", recursive=True)
+
+
+def _with_position_columns(pyarrow: Any, schema: Any) -> Any:
+    for name, kind in POSITION_COLUMNS.items():
+        if name not in schema.names:
+            schema = schema.append(pyarrow.field(name, kind))
+    return schema

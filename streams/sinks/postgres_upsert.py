@@ -58,7 +58,7 @@ class PostgresUpsert(Sink):
         conninfo: libpq's connection string or URL, or a function that returns it at each
             connection, such as `lambda: os.environ["SHOP_DB"]`. Default: libpq's variables
             (`PGHOST`, `PGPASSWORD`, ...). It is never logged.
-        table: "orders" or "shop.orders".
+        table: "orders" or "shop.orders", as the database spells it: "Orders" is another table.
         key: Columns of the record's key: one, or several for a key that is a tuple or a mapping.
         columns: Columns of the value, which is a mapping, or an object with these attributes.
         to_row: `f(key, value)` -> mapping by column, in place of the rules above.
@@ -104,6 +104,11 @@ class PostgresUpsert(Sink):
             raise ConfigError(
                 f'PostgresUpsert {table}: tombstones={tombstones!r} must be "delete" or "ignore"'
             )
+        for name in (table, positions_table):
+            if not all(name.split(".")) or name.count(".") > 1:
+                raise ConfigError(
+                    f'PostgresUpsert: {name!r} names no table; give a name such as "orders" or "shop.orders"'
+                )
         if not callable(conninfo):
             self._parameters()
         self._connection: Connection[Any] | None = None
@@ -131,6 +136,18 @@ class PostgresUpsert(Sink):
 
     def open(self, task: SinkTaskInfo) -> Mapping[TopicPartition, int]:
         """Connect, claim the task's positions, and return them."""
+        try:
+            return self._connect(task)
+        except self._psycopg.ProgrammingError as error:
+            raise self._set_up_error(error) from error
+
+    def _set_up_error(self, error: Any) -> StreamsError:
+        return StreamsError(
+            f"{self.target}: the database refuses the set-up ({error.diag.message_primary or error}); correct table=, "
+            "columns= and positions_table=, or grant the role select, insert, update and delete on both tables"
+        )
+
+    def _connect(self, task: SinkTaskInfo) -> Mapping[TopicPartition, int]:
         self._rows, self._refused = [], []
         self._application = task.application_id
         self._owner = secrets.token_hex(8)
@@ -146,11 +163,12 @@ class PostgresUpsert(Sink):
         return self._stored
 
     def _read_columns(self, connection: "Connection[Any]") -> None:
+        table = self._quoted(self._table)
         types = dict(
             connection.execute(
                 "select attname, atttypid::regtype::text from pg_attribute "
                 "where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped",
-                [self._table],
+                [table],
             ).fetchall()
         )
         missing = [column for column in self._columns if column not in types]
@@ -167,7 +185,7 @@ class PostgresUpsert(Sink):
             "select 1 from pg_index where indrelid = to_regclass(%s) and indisunique and indpred is null "
             "and (select array_agg(attname::text order by attname::text) from pg_attribute "
             "where attrelid = indrelid and attnum = any (indkey)) = %s and indnatts = %s",
-            [self._table, sorted(self._key), len(self._key)],
+            [table, sorted(self._key), len(self._key)],
         ).fetchone()
         if unique is None:
             columns = ", ".join(self._key)
@@ -179,7 +197,9 @@ class PostgresUpsert(Sink):
 
     def _create_tables(self, connection: "Connection[Any]") -> None:
         positions = self._identifier(self._positions_table)
-        exists = connection.execute("select to_regclass(%s)", [self._positions_table]).fetchone()
+        exists = connection.execute(
+            "select to_regclass(%s)", [self._quoted(self._positions_table)]
+        ).fetchone()
         if exists is None or exists[0] is None:
             errors = self._psycopg.errors
             # `if not exists` fails while another task's creation is not committed yet.
@@ -288,6 +308,11 @@ class PostgresUpsert(Sink):
                 if self._rows:
                     self._upsert(cursor)
                 failpoint("in_sink_flush")
+        except (
+            self._psycopg.errors.InsufficientPrivilege,
+            self._psycopg.errors.GeneratedAlways,
+        ) as error:
+            raise self._set_up_error(error) from error
         except Exception as error:
             if self._is_of_row(error) and (refused := self._find_refused(connection)):
                 raise RowsRefused(refused) from error
@@ -419,6 +444,10 @@ class PostgresUpsert(Sink):
 
     def _identifier(self, name: str) -> Any:
         return self._psycopg.sql.Identifier(*name.split("."))
+
+    def _quoted(self, name: str) -> str:
+        quoted: str = self._identifier(name).as_string(None)
+        return quoted
 
     def _list(self, columns: Sequence[str]) -> "Composed":
         return self._joined(", ", "{0}", columns)

@@ -1,8 +1,9 @@
 """Rows of files and Iceberg tables: mappings by column, and Arrow tables of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, cast
+from itertools import chain
+from typing import Any, Final, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -12,6 +13,14 @@ from tidewheel.tasks.processing.api.sink import RefusedRow, RowsRefused, SinkBat
 
 #: (key, value) -> columns of the row
 ToRow = Callable[[Any, Any], Mapping[str, Any]]
+
+#: Columns of `position_columns`, with their Arrow types.
+POSITION_COLUMNS: Final = {
+    "_topic": "string",
+    "_partition": "int64",
+    "_offset": "int64",
+    "_timestamp": "int64",
+}
 
 
 def default_row(key: Any, value: Any) -> Mapping[str, Any]:
@@ -55,7 +64,7 @@ class ArrowRows:
             if value is None:
                 continue
             try:
-                columns = self._to_row(key, value)
+                columns = _mapping(self._to_row(key, value))
             except Exception as error:  # noqa: BLE001 - the user's function
                 self._refused.append(RefusedRow(batch, row, error))
                 continue
@@ -70,27 +79,53 @@ class ArrowRows:
             self._rows.append(columns)
             self._places.append((batch, row))
 
-    def table(self, pyarrow: Any, schema: Any, target: str) -> Any:
-        """Return the rows as a table; raise `RowsRefused` for those that don't fit the schema."""
-        if self._refused:
-            raise RowsRefused(self._refused)
+    def table(self, pyarrow: Any, schema: Any, target: str, *, selects: bool = True) -> Any:
+        """Return the rows as a table; raise `RowsRefused` for those that don't fit the schema.
+
+        Without a schema, the table has all columns of the rows.
+
+        Args:
+            selects: Leave out columns that the schema lacks; else such rows are refused.
+        """
+        refused = (
+            self._refused if schema is None else [*self._refused, *self._strange(schema, selects)]
+        )
+        if refused:
+            raise RowsRefused(refused)
         try:
-            table = pyarrow.Table.from_pylist(self._rows, schema=schema)
+            table = pyarrow.Table.from_pylist(self._complete(schema), schema=schema)
             if schema is not None:
                 _check_nulls(pyarrow, table)
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            refused = [] if schema is None else self._unfit(pyarrow, schema)
-            if not refused:
+            unfit = [] if schema is None else self._unfit(pyarrow, schema)
+            if not unfit:
                 raise StreamsError(
                     f"{target}: no schema fits the first rows ({error}); give schema=, and a to_row= that returns its columns"
                 ) from error
-            raise RowsRefused(refused) from error
+            raise RowsRefused(unfit) from error
         unknown = [field.name for field in table.schema if pyarrow.types.is_null(field.type)]
         if schema is None and unknown:
             raise StreamsError(
                 f"{target}: the first rows have no value of {', '.join(unknown)}, so its type is unknown; give schema="
             )
         return table
+
+    def _complete(self, schema: Any) -> list[Mapping[str, Any]]:
+        """Return the rows; the first has all columns, since Arrow infers their names from it."""
+        if schema is not None or not self._rows:
+            return self._rows
+        names = dict.fromkeys(chain.from_iterable(self._rows))
+        return [{**names, **self._rows[0]}, *self._rows[1:]]
+
+    def _strange(self, schema: Any, selects: bool) -> Iterator[RefusedRow]:
+        """Yield rows with columns that the schema lacks, or with no other columns."""
+        names = frozenset(schema.names)
+        for columns, (batch, row) in zip(self._rows, self._places, strict=True):
+            if names >= columns.keys() or (selects and not names.isdisjoint(columns)):
+                continue
+            unknown = ", ".join(sorted(map(str, columns.keys() - names)))
+            text = f"the schema ({', '.join(schema.names)}) has no column {unknown}; correct to_row= or the schema"
+            yield RefusedRow(batch, row, ValueError(text))
 
     def _unfit(self, pyarrow: Any, schema: Any) -> list[RefusedRow]:
         refused: list[RefusedRow] = []
@@ -100,6 +135,12 @@ class ArrowRows:
             except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
                 refused.append(RefusedRow(batch, row, error))
         return refused
+
+
+def _mapping(columns: object) -> Mapping[str, Any]:
+    if not isinstance(columns, Mapping):
+        raise TypeError(f"to_row must return a mapping by column, not {type(columns).__name__}")
+    return cast("Mapping[str, Any]", columns)
 
 
 def _check_nulls(pyarrow: Any, table: Any) -> None:

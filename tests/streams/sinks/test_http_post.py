@@ -112,5 +112,9 @@ def test_other_answers_are_errors_with_the_pause_that_the_server_asks_for(
 def test_wrong_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="http"):
         HttpPost("ftp://host")
+    with pytest.raises(ConfigError, match="address"):
+        HttpPost("https://")
+    with pytest.raises(ConfigError, match="timeout_s"):
+        HttpPost("https://host", timeout_s=0)
     with pytest.raises(ConfigError, match="batch_rows"):
         HttpPost("http://host", batch_rows=0)

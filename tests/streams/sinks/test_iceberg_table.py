@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from tidewheel import FencedError, StreamsError
+from tidewheel import ConfigError, FencedError, StreamsError
 from tidewheel.sinks import IcebergTable, RowsRefused, SinkBatch, SinkTaskInfo, TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -108,6 +108,27 @@ def test_reset_deletes_positions_and_no_rows(catalog: Catalog, properties: dict[
     sink.reset("shop")
     assert sink.open(info()) == {}
     assert ids(catalog) == [0]
+
+
+def test_wrong_catalogue_and_name_are_final_errors() -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        IcebergTable("orders")
+    with pytest.raises(StreamsError, match="not configured"):
+        IcebergTable("shop.orders", properties={"type": "nothing"}).open(info())
+
+
+def test_position_columns_must_exist(catalog: Catalog, properties: dict[str, str]) -> None:
+    sink = IcebergTable("shop.orders", properties=properties, position_columns=True)
+    with pytest.raises(StreamsError, match="_offset"):
+        sink.open(info())
+    with catalog.load_table("shop.orders").update_schema() as update:
+        update.union_by_name(
+            pa.schema([("_topic", pa.string()), ("_partition", pa.int64())])
+        ).union_by_name(pa.schema([("_offset", pa.int64()), ("_timestamp", pa.int64())]))
+    sink.open(info())
+    sink.write(batch(3, [row(0)]))
+    sink.flush({AT: 4})
+    assert catalog.load_table("shop.orders").scan().to_arrow()["_offset"].to_pylist() == [3]
 
 
 def test_missing_table_is_a_final_error(catalog: Catalog, properties: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """ParquetFiles: whole files, positions from commit files, owners, and refused rows."""
 
 import json
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -140,6 +141,47 @@ def test_schema_is_inferred_and_kept(tmp_path: Path) -> None:
         unknown.flush({AT: 10})
 
 
+def test_no_column_is_lost_silently(tmp_path: Path) -> None:
+    sink = ParquetFiles(str(tmp_path))
+    sink.open(info())
+    sink.write(batch(0, [{"id": 1}, {"id": 2, "name": "two"}]))
+    sink.flush({AT: 2})
+    rows = [{"id": 1, "name": None}, {"id": 2, "name": "two"}]
+    assert ds.dataset(tmp_path).to_table().to_pylist() == rows
+    sink.write(batch(2, [row(3), {"id": 4, "colour": "red"}]))
+    with pytest.raises(RowsRefused, match="no column colour") as refused:
+        sink.flush({AT: 4})
+    assert [each.row for each in refused.value.rows] == [1]
+
+
+def test_given_schema_selects_columns(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    sink = ParquetFiles(str(tmp_path), schema=schema, position_columns=True)
+    sink.open(info())
+    sink.write(batch(5, [row(1)]))
+    sink.flush({AT: 6})
+    (found,) = ds.dataset(tmp_path).to_table().to_pylist()
+    assert found == {"id": 1, "_topic": "orders", "_partition": 0, "_offset": 5, "_timestamp": 0}
+    sink = ParquetFiles(str(tmp_path), schema=schema)
+    sink.open(info())
+    sink.write(batch(6, [row(2), {"name": "of no column"}]))
+    with pytest.raises(RowsRefused) as refused:
+        sink.flush({AT: 8})
+    assert [each.row for each in refused.value.rows] == [1]
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_row_that_is_no_mapping_is_refused(tmp_path: Path, positions: bool) -> None:
+    sink = ParquetFiles(
+        str(tmp_path), to_row=lambda _key, value: value["row"], position_columns=positions
+    )
+    sink.open(info())
+    sink.write(batch(0, [{"row": row(0)}, {"row": [1, "n1"]}, {"row": None}]))
+    with pytest.raises(RowsRefused, match="must return a mapping") as refused:
+        sink.flush({AT: 3})
+    assert [each.row for each in refused.value.rows] == [1, 2]
+
+
 def test_memory_is_an_object_store(tmp_path: Path) -> None:
     url = f"memory:/{tmp_path}"
     earlier, later = (ParquetFiles(url, schema=SCHEMA) for _ in range(2))
@@ -182,6 +224,42 @@ def test_reset_deletes_positions_and_no_rows(tmp_path: Path) -> None:
 def test_location_that_cannot_create_exclusively_is_rejected() -> None:
     with pytest.raises(ConfigError, match="ftp://"):
         ParquetFiles("ftp://host/folder")
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("", {}),
+        ("/data/orders", {"compression": "zip"}),
+        ("/data/orders", {"schema": {"id": int}}),
+    ],
+)
+def test_wrong_arguments_are_rejected(url: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ParquetFiles(url, **options)
+
+
+def test_folder_that_cannot_be_made_is_a_final_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "file/below"):
+        with pytest.raises(StreamsError, match="can't be made"):
+            ParquetFiles(str(tmp_path / name)).open(info())
+
+
+def test_folder_that_cannot_be_written_is_a_final_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(StreamsError, match="can't write"):
+        ParquetFiles(str(tmp_path)).open(info())
+
+
+def test_missing_package_of_an_object_store_is_a_final_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ConfigError, match="s3fs"):
+        ParquetFiles("s3://lake/orders").open(info())
 
 
 class OrderStruct(msgspec.Struct):

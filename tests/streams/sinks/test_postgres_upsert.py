@@ -46,9 +46,9 @@ Upsert = Callable[..., PostgresUpsert]
 def upsert(postgres: PostgresServer, table: str) -> Iterator[Upsert]:
     sinks: list[PostgresUpsert] = []
 
-    def make(**options: Any) -> PostgresUpsert:
+    def make(conninfo: str = postgres.conninfo, **options: Any) -> PostgresUpsert:
         options = {"table": table, "key": "id", "columns": ["total"], **options}
-        sinks.append(PostgresUpsert(postgres.conninfo, **options))
+        sinks.append(PostgresUpsert(conninfo, **options))
         return sinks[-1]
 
     yield make
@@ -190,6 +190,7 @@ def test_row_that_conflicts_with_an_earlier_one_is_refused(
         ({"table": "nowhere"}, "no such table"),
         ({"columns": ["total", "colour"]}, "no column colour"),
         ({"key": "total", "columns": ["id"]}, "create unique index"),
+        ({"positions_table": "nowhere.positions"}, "positions_table="),
     ],
 )
 def test_wrong_table_is_a_final_error_with_the_next_step(
@@ -198,6 +199,46 @@ def test_wrong_table_is_a_final_error_with_the_next_step(
     name = options.pop("table", table)
     with pytest.raises(StreamsError, match=message):
         upsert(table=name, **options).open(info())
+
+
+@pytest.mark.parametrize("name", ["", "a..b", "database.shop.orders"])
+def test_text_that_names_no_table_is_rejected(name: str) -> None:
+    with pytest.raises(ConfigError, match="names no table"):
+        PostgresUpsert(table=name, key="id")
+    with pytest.raises(ConfigError, match="names no table"):
+        PostgresUpsert(table="orders", key="id", positions_table=name)
+
+
+def test_table_is_found_by_its_exact_name(postgres: PostgresServer, upsert: Upsert) -> None:
+    postgres.execute('create table "Exact" (id text primary key, total int)')
+    sink = upsert(table="Exact")
+    sink.open(info())
+    sink.write(batch(0, [("a", {"total": 1})]))
+    sink.flush({AT: 1})
+    assert rows(postgres, '"Exact"') == [("a", 1)]
+    postgres.execute("create table folded (id text primary key, total int)")
+    with pytest.raises(StreamsError, match="no such table"):
+        upsert(table="Folded").open(info())
+
+
+def test_missing_rights_and_generated_columns_end_the_worker(
+    postgres: PostgresServer, table: str, upsert: Upsert
+) -> None:
+    postgres.execute("create role reader login")
+    postgres.execute(f"grant select on {table} to reader")
+    upsert().open(info())
+    postgres.execute("grant select, insert, update, delete on tidewheel_positions to reader")
+    sink = upsert(f"{postgres.conninfo} user=reader")
+    sink.open(info())
+    sink.write(batch(0, [("a", {"total": 1})]))
+    with pytest.raises(StreamsError, match="grant the role"):
+        sink.flush({AT: 1})
+    postgres.execute(f"alter table {table} add twice int generated always as (total * 2) stored")
+    generated = upsert(columns=["total", "twice"])
+    generated.open(info())
+    generated.write(batch(0, [("a", {"total": 1, "twice": 2})]))
+    with pytest.raises(StreamsError, match="columns="):
+        generated.flush({AT: 1})
 
 
 def test_password_is_in_no_error() -> None:
