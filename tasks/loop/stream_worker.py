@@ -277,12 +277,13 @@ class StreamWorker:
             clock=clock,
             background=waking(ports.background, self._wake.set),
         )
+        manager = self._make_manager(running, collector, policy, work, commits, stack)
         return TaskLoop(
             settings=settings,
             clock=clock,
             metrics=self.metrics,
             orders=self._orders,
-            manager=self._make_manager(running, collector, policy, work, commits, stack),
+            manager=manager,
             work=work,
             deleted_topics=DeletedTopics(work, self.plan, clock, self._hooks.check_topics),
             commits=commits,
@@ -297,7 +298,9 @@ class StreamWorker:
                 self._hooks.housekeep,
             ),
             floor=ShardFloor(settings.application_id, ports.admin, clock),
-            is_paused=lambda task: task.task_id.subtopology in self.paused,
+            is_paused=lambda task: (
+                task.task_id.subtopology in self.paused or task.task_id in manager.ending
+            ),
             wake=self._wake,
             watch=self._hooks.watch,
         )

@@ -71,6 +71,7 @@ class TaskLoop:
         self.ranges.check(running.values())
         self._admit()
         self.manager.end_erasures()
+        self.manager.release_ended()
         self.ranges.pause_resting(running, self._is_resting)
         self.questions.pass_on(running)
         if not self.orders.may_process:

@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that a release waits for running calls of user code.
 _IN_PROGRESS_S: Final = 0.1
+#: Part of `drain_timeout_ms` in which a released task's sink flushes; the rest is for the stop.
+_FLUSH_PART: Final = 0.8
 #: Time in which a group assigns the first tasks to a new worker.
 _FIRST_TASKS_S: Final = 2.0
 #: Characters of a sink's problem in a status.
@@ -130,6 +132,9 @@ class TaskManager:
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
         self.running = running
+        #: Tasks that take no more input, since they are to be released; the loop's clock (s) at
+        #: which they no longer wait for their sinks.
+        self.ending: dict[TaskId, float] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
         #: The last error of each task that can't run here, until it runs.
         self._broken: dict[TaskId, str] = {}
@@ -443,6 +448,8 @@ class TaskManager:
             return False
         if order.task_epoch > grant.task_epoch:
             _log.warning("task %s is granted again, and was not released", task_id)
+            self._assigned.releasing.pop(task_id, None)
+            self.ending.pop(task_id, None)
             if task_id not in self.running:
                 # Restore again: the present restore belongs to the earlier grant.
                 restoring = self.tasks.pop(task_id)
@@ -472,6 +479,7 @@ class TaskManager:
                 self._assigned.releasing[task_id] = running[task_id] = order
             elif task_id in self.tasks:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
+        running = {task_id: order for task_id, order in running.items() if self._has_ended(task_id)}
         if running:
             until_s = time.monotonic() + _IN_PROGRESS_S
             for task_id in running:
@@ -480,6 +488,18 @@ class TaskManager:
         for task_id, order in running.items():
             self._release_running(order, self.running[task_id])
         self._report_running()
+
+    def release_ended(self) -> None:
+        """Release tasks whose sinks have flushed since the order."""
+        if self.ending:
+            self._release([*self._assigned.releasing.values()])
+
+    def _has_ended(self, task_id: TaskId) -> bool:
+        """Return True if a task can be released now; else its sink flushes, and others go on."""
+        now_s = time.monotonic()
+        flush_s = _FLUSH_PART * self._settings.drain_timeout_ms / 1000
+        until_s = self.ending.setdefault(task_id, now_s + flush_s)
+        return self.running[task_id].wind_down() or now_s >= until_s
 
     def _repeat_answer(self, order: ReleaseTask, task_id: TaskId) -> None:
         answer = self._assigned.released.get(task_id)
@@ -496,6 +516,7 @@ class TaskManager:
     def _release_running(self, order: ReleaseTask, task: Task) -> None:
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
+        self.ending.pop(task_id, None)
         # Without a known position the next owner reads to the end of the log.
         ends = _without(self._commits.unknown, changelog_positions(task))
         self._released(order, task_id, input_=self._commits.remove_task(task), ends=ends)

@@ -174,6 +174,9 @@ class ActiveTask(LoopTask):
 
     def halt(self, until_s: float, tick: Callable[[], None]) -> None: ...
 
+    def wind_down(self) -> bool:
+        return True
+
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:

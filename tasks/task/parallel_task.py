@@ -323,6 +323,9 @@ class ParallelTask:
             if key_range.closing_error is not None:
                 raise key_range.closing_error
 
+    def wind_down(self) -> bool:
+        return True
+
     def halt(self, until_s: float, tick: Callable[[], None]) -> None:
         """Stop the ranges after their records in progress; meanwhile call `tick` every 10 ms.
 

@@ -180,6 +180,9 @@ class SinkTask(LoopTask):
         if self._thread is not None:
             self._thread.flush(until_s, tick)
 
+    def wind_down(self) -> bool:
+        return self._thread is None or self._thread.wind_down()
+
     # -- commits ---------------------------------------------------------------------------------
 
     @property

@@ -85,6 +85,13 @@ class SinkThread:
             self._are_refusals_durable = True
             self._changed.notify_all()
 
+    def wind_down(self) -> bool:
+        """Begin to flush all rows; return True if all are flushed, or the sink fails."""
+        with self._changed:
+            self._must_flush = not self._is_idle
+            self._changed.notify_all()
+            return self._is_idle or self._attempts > 0 or self.error is not None
+
     def flush(self, until_s: float, tick: Callable[[], None]) -> None:
         """Wait until all rows are flushed, but not for a failing sink; call `tick` meanwhile."""
         with self._changed:

@@ -84,6 +84,9 @@ class Task(Protocol):
         Calls `tick` every 10 ms.
         """
 
+    def wind_down(self) -> bool:
+        """Begin to end, without waiting; return True if nothing outside Kafka is in progress."""
+
     def answer(self, question: Question) -> None:
         """Answer a query of uncommitted rows; key ranges do so later, in their threads."""
 

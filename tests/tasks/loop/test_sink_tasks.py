@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tasks.loop.bench import Bench, Source
+from tests.tasks.loop.group_bench import PATIENCE_S, GroupBench
 from tidewheel import FencedError, RecordFailedError, Serdes, StreamsBuilder, StreamsError, Topology
+from tidewheel.rebalance.protocol.orders import ReleaseTask, TaskReleased
 from tidewheel.sinks import (
     RefusedRow,
     RowsRefused,
@@ -361,3 +363,70 @@ def test_supplier_makes_a_sink_for_each_task() -> None:
     assert bench.live()
     assert Counter(outside.rows) == expected("v0", "v1")
     assert len(made) >= 2
+
+
+def held_flush(outside: Outside) -> tuple[threading.Event, threading.Event]:
+    """Hold the first flush; return the events of its begin and of its permission to go on."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def strike(when: str, number: int) -> None:
+        if (when, number) == ("before", 1):
+            begun.set()
+            assert may_end.wait(PATIENCE_S)
+
+    outside.strike = strike
+    return begun, may_end
+
+
+def released_group(outside: Outside, **settings: Any) -> GroupBench:
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=STRING, value_serde=STRING).to_sink(
+        OutsideSink(outside, stores=False), name="rows"
+    )
+    return GroupBench(builder.build(), {"in": 2}, **settings)
+
+
+def test_release_waits_for_a_flush_and_other_tasks_go_on() -> None:
+    outside = Outside()
+    begun, may_end = held_flush(outside)
+    with released_group(outside) as group:
+        host = group.host("a")
+        for number in range(2):
+            host.run_task(f"0_{number}", 1)
+        group.send("a", partition=0)
+        assert begun.wait(PATIENCE_S)
+        host.member.give(ReleaseTask(task="0_0", task_epoch=1))
+        turns = host.member.turns
+        host.until(lambda: host.member.turns > turns + 50, "turns during the flush")
+        assert not host.member.all_of(TaskReleased)
+        may_end.set()
+        assert host.said(TaskReleased, task="0_0").input == {"in-0": 1}
+        assert len(outside.rows) == 1
+
+
+def test_release_does_not_wait_longer_than_the_drain_timeout() -> None:
+    outside = Outside()
+    begun, may_end = held_flush(outside)
+    with released_group(outside, drain_timeout_ms=500) as group:
+        host = group.host("a")
+        host.run_task("0_0", 1)
+        group.send("a", partition=0)
+        assert begun.wait(PATIENCE_S)
+        assert host.release("0_0", 1).input == {"in-0": 0}
+        may_end.set()
+
+
+def test_release_does_not_wait_for_a_sink_that_fails() -> None:
+    outside = Outside()
+
+    def strike(when: str, _number: int) -> None:
+        if when == "before":
+            raise ConnectionError("away")
+
+    outside.strike = strike
+    with released_group(outside, drain_timeout_ms=1_000_000) as group:
+        host = group.host("a")
+        host.run_task("0_0", 1)
+        group.send("a", partition=0)
+        host.until(lambda: outside.flushes > 1, "a flush fails")
+        assert host.release("0_0", 1).input == {"in-0": 0}
