@@ -202,6 +202,18 @@ def _unit() -> dict[str, str]:
     return dict(re.findall(r"(?m)^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8")))
 
 
+def test_the_page_names_every_line_of_unit_image_and_compose_file() -> None:
+    page = (ROOT / "docs" / "guides" / "deploying.md").read_text(encoding="utf-8")
+    services = read_yaml(COMPOSE / "compose.yaml")["services"]
+    lines = {*_unit()} - {"Description", "Documentation", "KillSignal"}
+    lines |= {key for service in services.values() for key in service} - {"environment", "image"}
+    lines |= {name for each in services.values() for name in each.get("environment", ())}
+    for stage in stages().values():
+        for name, text in stage:
+            lines |= {name} if name != "ENV" else {part.partition("=")[0] for part in text.split()}
+    assert not {line for line in lines if line not in page}
+
+
 def test_the_unit_stops_workers_in_time_and_restarts_what_heals() -> None:
     service = _unit()
     assert service["Type"] == "exec"
