@@ -22,7 +22,9 @@ def rows_of(shard: Shard, spec: StoreSpec, run: SourceRecords) -> Sequence[int]:
 
     >>> run = SourceRecords("app-counts-changelog", 0, [7, 8], [b"alice", b"bob"], [b"1", b"2"], [0, 0], None)
     >>> from tidewheel import Serdes
-    >>> spec = StoreSpec("counts", StoreKind.KEY_VALUE, Serdes.string(), Serdes.string())
+    >>> spec = StoreSpec(
+    ...     name="counts", kind=StoreKind.KEY_VALUE, key_serde=Serdes.string(), value_serde=Serdes.string()
+    ... )
     >>> rows_of(Shard(0, 2), spec, run), rows_of(Shard(1, 2), spec, run)
     ([0], [1])
     """
