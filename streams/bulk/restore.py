@@ -40,6 +40,7 @@ from tidewheel.streams.bulk.stores import (
     slowest_positions,
 )
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings
@@ -103,6 +104,7 @@ def restore(
         StoreLockedError: A worker runs in one of the slots.
         StreamsError: The cluster, the location or Spark failed; run it again to resume.
     """
+    check_unsharded(config, "restore")
     with bulk_driver(
         config, spark, what="restore", master=master, on_progress=on_progress
     ) as driver:

@@ -88,10 +88,6 @@ class KeyRanges(msgspec.Struct, frozen=True):
         """Return `count` ranges whose widths differ by at most one hash."""
         return cls(tuple(index * HASH_END // count for index in range(count)))
 
-    @classmethod
-    def one(cls, first_hash: int = 0, end_hash: int = HASH_END) -> "KeyRanges":
-        return cls((first_hash,), end_hash)
-
     def __len__(self) -> int:
         return len(self.first_hashes)
 

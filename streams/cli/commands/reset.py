@@ -11,6 +11,7 @@ from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.reset import (
@@ -56,6 +57,7 @@ def reset(
     """
     position = parse_position(to)
     config, scope = _application(target, settings or SettingsOptions())
+    check_unsharded(config, "reset")
     as_json = json
     admin = KafkaResetAdmin(settings_of(config)).found()
     try:

@@ -27,6 +27,7 @@ from tidewheel import (
     WallclockTimestampExtractor,
 )
 from tidewheel.rebalance.model import HASH_END, ShardInput, TaskId, TopicPartition
+from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.configured_plan import configured_plan
@@ -203,6 +204,17 @@ def test_groups_refuse_shards() -> None:
     check_partition_shards(_config(2), RunOptions(tasks=(TaskId.parse("0_0/0of2"),)))
     with pytest.raises(ConfigError, match="partition_shards=2"):
         check_partition_shards(_config(2), RunOptions())
+
+
+def test_key_ranges_and_commands_of_whole_partitions_refuse_shards() -> None:
+    named = RunOptions(tasks=(TaskId.parse("0_0/0of2"),))
+    ranged = _config(2).model_copy(update={"parallelising_factor": 4, "num_stream_threads": "auto"})
+    with pytest.raises(ConfigError, match="key ranges"):
+        check_partition_shards(ranged, named)
+    for what in ("reset", "restore"):
+        check_unsharded(_config(1), what)
+        with pytest.raises(ConfigError, match="partition_shards=2"):
+            check_unsharded(_config(2), what)
 
 
 def test_a_processor_store_can_have_shards() -> None:
