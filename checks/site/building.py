@@ -44,7 +44,7 @@ def build(output: Path, root: Path = ROOT) -> list[Path]:
             raise SiteError(f"{run.stdout}{run.stderr}".strip())
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(folder / "site", output)
-    _leave_out_internals(output / "search.json")
+    _order_search(output / "search.json")
     pages = sorted(output.rglob("*.html"))
     broken = list(broken_links(output, pages))
     if broken:
@@ -52,15 +52,20 @@ def build(output: Path, root: Path = ROOT) -> list[Path]:
     return pages
 
 
-def _leave_out_internals(path: Path) -> None:
-    """Remove internals, and files outside docs/, from the search: they would hide users' pages."""
+def _order_search(path: Path) -> None:
+    """Sort the search's items, and remove internals and files outside docs/.
+
+    Zensical reads pages side by side, in another order each time; the order decides between equal
+    results. Internals would hide users' pages.
+    """
     index = json.loads(path.read_text(encoding="utf-8"))
     count = len(index["items"])
-    index["items"] = [
+    kept = (
         item
         for item in index["items"]
         if item["path"][:1] != ["Internals"] and not item["location"].startswith(f"{OUTSIDE}/")
-    ]
+    )
+    index["items"] = sorted(kept, key=lambda item: str(item["location"]))
     if not 0 < len(index["items"]) < count:
         raise SiteError(f"{path.name} has another form: Zensical has changed")
     path.write_text(json.dumps(index), encoding="utf-8")

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from math import inf
 from typing import Any, Final, Protocol, cast
@@ -32,6 +31,8 @@ _PROBE_S: Final = 0.1
 _BACKGROUND_TASKS_S: Final = 1.0
 #: Seconds between checks whether a coroutine of no record must end.
 _CHECK_S: Final = 0.1
+#: Seconds that such a coroutine has for its `finally` blocks once it is cancelled.
+_CANCELLED_S: Final = 1.0
 
 #: Owner of the running coroutine; tasks it starts get the same owner.
 _owner: ContextVar["SharedRunner | None"] = ContextVar("tidewheel_owner", default=None)
@@ -96,8 +97,20 @@ class SharedRunner(CoroutineRunner):
             raise asyncio.CancelledError
         done = threading.Event()
         # The coroutine sees the context variables of its thread.
-        self.loop.call_soon_threadsafe(self._begin, coroutine, done, context=self._owned_context())
+        context = self._owned_context()
+        self.loop.call_soon_threadsafe(self.begin, self.limited(coroutine), done, context=context)
         done.wait()
+        return self.result()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any], done: threading.Event) -> None:
+        """Start a coroutine, on the loop; `done` is set when it has ended."""
+        self.current_task = asyncio.Task(coroutine, loop=self.loop)
+        self.current_task.add_done_callback(lambda _: done.set())
+        if self.is_cancelled:
+            self.current_task.cancel()
+
+    def result(self) -> Any:
+        """Return the result of the coroutine of `begin`, which has ended; raise its error."""
         task, self.current_task = self.current_task, None
         assert task is not None, "it was started"
         try:
@@ -106,12 +119,6 @@ class SharedRunner(CoroutineRunner):
             if self.is_cancelled:
                 raise
             raise unexpected_cancellation(error) from error
-
-    def _begin(self, coroutine: Coroutine[Any, Any, Any], done: threading.Event) -> None:
-        self.current_task = asyncio.Task(self.limited(coroutine), loop=self.loop)
-        self.current_task.add_done_callback(lambda _: done.set())
-        if self.is_cancelled:
-            self.current_task.cancel()
 
     def has(self, task: asyncio.Task[Any]) -> bool:
         return task is self.awaited or task is self.current_task or task in self.started_tasks
@@ -309,19 +316,15 @@ class WorkerLoop:
         Raises:
             TimeoutError: It took longer, or `is_stopping()` became true. It is cancelled.
         """
-        awaited = asyncio.run_coroutine_threadsafe(coroutine, self.share().loop)
+        shared, returned = self.share(), threading.Event()
+        shared.loop.call_soon_threadsafe(shared.begin, coroutine, returned)
         until_s = time.monotonic() + timeout_s
-        try:
-            while True:
-                left_s = until_s - time.monotonic()
-                with suppress(TimeoutError):
-                    return awaited.result(max(min(left_s, _CHECK_S), 0.0))
-                if awaited.done():  # the coroutine's own error
-                    return awaited.result()
-                if left_s <= 0 or is_stopping():
-                    raise TimeoutError(f"it did not return within {timeout_s:g} s")
-        finally:
-            awaited.cancel()  # no effect once it is done
+        while not returned.wait(max(min(until_s - time.monotonic(), _CHECK_S), 0.0)):
+            if time.monotonic() >= until_s or is_stopping():
+                shared.cancel()
+                returned.wait(_CANCELLED_S)
+                raise TimeoutError(f"it did not return within {timeout_s:g} s")
+        return shared.result()
 
     def watch(self, now_s: float) -> None:
         for loop in list(self._loops):

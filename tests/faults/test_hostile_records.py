@@ -144,8 +144,10 @@ def test_control_records_of_10_MB_change_nothing_and_are_not_kept(
     # JSON of a known kind, and no JSON: a reader could decode the first.
     claim = b'{"kind":"LEADER_CLAIM","leader_epoch":99,"leader":"evil","previous_epoch":98,"pad":"'
     values = [claim + b"x" * _HUGE_BYTES + b'"}', b"\xff" * _HUGE_BYTES]
+    limits = {"max_message_bytes": "12000000", "segment_bytes": "100000000"}
     for topic in (inbox, state):
-        run.cluster.configure(topic, max_message_bytes="12000000", segment_bytes="100000000")
+        # `verify` reads the whole inbox: its retention of 64 MiB must not end messages.
+        run.cluster.configure(topic, **limits, retention_bytes="-1")
         for number in range(_HUGE_RECORDS):
             run.cluster.send(topic, [(b"noise", values[number % 2])], partition=0)
 

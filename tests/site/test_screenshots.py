@@ -15,6 +15,8 @@ _PICTURES: Final = ROOT / "docs" / "images" / "site"
 _REWRITE: Final = "TIDEWHEEL_REWRITE_PICTURES"
 #: Mean difference, 0 to 255, that another Chromium makes in the edges of letters and lines.
 _TOLERANCE: Final = 1.5
+#: A page whose picture is the same after this time has settled (ms).
+_SETTLING_MS: Final = 300
 _SIZES: Final = {
     1280: ViewportSize(width=1280, height=800),
     390: ViewportSize(width=390, height=780),
@@ -40,11 +42,11 @@ def test_a_page_looks_as_in_its_picture(
         pytest.skip(f"the pictures need the font {FONT} (Debian: fonts-dejavu-core)")
     if name == "search":
         _search(page, "cogroup")
-    screenshot = page.screenshot()
+    screenshot = _settled(page)
     page.locator(".md-content, [role=option]").evaluate_all(
         "(nodes) => nodes.forEach((node) => { node.style.visibility = 'hidden'; })"
     )
-    without = page.screenshot()
+    without = _settled(page)
     page.context.close()
     if os.environ.get(_REWRITE):
         _write(picture, screenshot)
@@ -93,6 +95,15 @@ def _search(page: Page, words: str) -> None:
     page.keyboard.press("Control+k")
     field.fill(words)
     page.locator("a[role=option]").first.wait_for()
+
+
+def _settled(page: Page) -> bytes:
+    """Return the page's picture once it no longer changes: the search slides in."""
+    before, screenshot = b"", page.screenshot()
+    while screenshot != before:
+        page.wait_for_timeout(_SETTLING_MS)
+        before, screenshot = screenshot, page.screenshot()
+    return screenshot
 
 
 def _write(picture: Path, screenshot: bytes) -> None:
