@@ -88,7 +88,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             continue
         ended: asyncio.Future[_Ended] = loop.create_future()
         # Not `create_task`: the loop's task factory tracks tasks that coroutines leave behind.
-        carried_out = _carry_out(owner.limited(coroutine), owner, ended)
+        carried_out = _carry_out(owner.limited(coroutine), owner, loop, ended)
         owner.awaited = task = asyncio.Task(carried_out, loop=loop)
         come_next(loop)
         try:
@@ -111,14 +111,17 @@ async def _cancelled_turn() -> asyncio.CancelledError | None:
 
 
 async def _carry_out(
-    coroutine: Coroutine[Any, Any, Any], owner: Owner, ended: "asyncio.Future[_Ended]"
+    coroutine: Coroutine[Any, Any, Any],
+    owner: Owner,
+    loop: asyncio.AbstractEventLoop,
+    ended: "asyncio.Future[_Ended]",
 ) -> None:
     result: Any = None
     error: BaseException | None = None
     try:
         result = await _timed_steps(coroutine, owner)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        # Not `current_task()`: before Python 3.12 it costs a system call, as `get_running_loop()`.
+        if owner.awaited is not None and owner.awaited.cancelling():
             await asyncio.sleep(0)  # Raises if the task was cancelled since its last await.
     except GeneratorExit:
         raise
@@ -126,7 +129,7 @@ async def _carry_out(
         error = raised
     if not ended.done():
         ended.set_result((result, error))
-        come_next(asyncio.get_running_loop())
+        come_next(loop)
 
 
 @types.coroutine
