@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.model import HASH_END, TaskId
+from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.key_ranges.key_ranges import RANGES_MAX
 
 #: Allowed load difference of threads, as part of the mean. A new assignment pauses the tasks that
@@ -113,19 +113,20 @@ class _Weights:
     def __init__(self, task: TaskLoad, floor: int) -> None:
         self.task = task
         self._firsts = [key_range.first_hash for key_range in task.ranges]
-        self._ends = [*self._firsts[1:], HASH_END]
+        self._ends = [*self._firsts[1:], task.task.shard.end_hash]
+        width = self._ends[-1] - self._firsts[0]
         self._below: list[int] = []
         self._inside: list[int] = []
         below = 0
         for key_range, end in zip(task.ranges, self._ends, strict=True):
             self._below.append(below)
             size = end - key_range.first_hash
-            self._inside.append(key_range.load * _UNITS + max(floor * size // HASH_END, 1))
+            self._inside.append(key_range.load * _UNITS + max(floor * size // width, 1))
             below += self._inside[-1]
         self.total = below
 
     def below(self, hash_: int) -> int:
-        if hash_ == HASH_END:
+        if hash_ == self._ends[-1]:
             return self.total
         index = bisect_right(self._firsts, hash_) - 1
         first, end = self._firsts[index], self._ends[index]
@@ -167,7 +168,7 @@ class _Draft:
         self._pieces = {
             name: _pieces_of(name, [key_range.first_hash for key_range in weight.task.ranges])
             if weight.task.fixed
-            else _pieces_of(name, [0])
+            else _pieces_of(name, [name.shard.first_hash])
             for name, weight in weights.items()
         }
 
@@ -226,7 +227,7 @@ class _Draft:
         for piece in self._all():
             weights = self._weights[piece.task]
             before = previous.get(piece.task, ())
-            ends = [*(placed.first_hash for placed in before[1:]), HASH_END]
+            ends = [*(placed.first_hash for placed in before[1:]), piece.task.shard.end_hash]
             for placed, upper in zip(before, ends, strict=False):
                 first, end = max(placed.first_hash, piece.first), min(upper, piece.end)
                 if first < end and placed.thread in self._threads:
@@ -406,5 +407,5 @@ class _Draft:
 
 
 def _pieces_of(task: TaskId, firsts: Sequence[int]) -> list[_Piece]:
-    ends = [*firsts[1:], HASH_END]
+    ends = [*firsts[1:], task.shard.end_hash]
     return [_Piece(task, first, end) for first, end in zip(firsts, ends, strict=True)]

@@ -76,8 +76,7 @@ class ActiveTask(LoopTask):
             and not runs_users_objects(spec)
             and not any(source.extracts for source in self._inputs.sources.values())
         )
-        behind = any(old.lowest < old.highest for old in self._inputs.old_maps.values())
-        if behind and len(self.processing.stream_schedules):
+        if self._inputs.progress_before and len(self.processing.stream_schedules):
             _log.warning(
                 "task %s: its key ranges had different progress at the last commit and are merged into one now; until the slowest "
                 "reaches the position of the fastest, stream-time callbacks see keys for which that time had passed; to avoid "

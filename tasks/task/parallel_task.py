@@ -195,7 +195,7 @@ class ParallelTask:
     def _start_ranges(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self._distributed_offsets = dict(self.next_offsets)
         self._operator_times = operator_times_ms
-        old_ranges = [old.key_ranges for old in self._inputs.old_maps.values()]
+        old_ranges = [old.key_ranges for old in self._inputs.progress_before]
         key_ranges = starting_ranges(
             self._requested_ranges,
             old_ranges,
@@ -209,7 +209,7 @@ class ParallelTask:
     ) -> None:
         self._dealer = Dealer(key_ranges, None, stream_time_ms)
         # A range that does not see all records judges lateness by the task's stream time. A single
-        # range misses those that earlier ranges processed.
+        # range misses those that earlier ranges processed, and those of other shards.
         self._is_divided = len(key_ranges) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
         factor, count = self.bounds.factor, len(key_ranges)
@@ -414,7 +414,7 @@ class ParallelTask:
             (since_s := key_range.unit_since_s) is not None and now_s - since_s > _HANGS_S
             for key_range in self.ranges
         )
-        return bool(self._inputs.old_maps) or hangs
+        return bool(self._inputs.progress_before) or hangs
 
     def request_ranges(self, key_ranges: KeyRanges) -> None:
         self._warn_of_blocking()

@@ -92,7 +92,8 @@ class RangePlacement:
 
     def _ranges_of(self, task: ParallelTask) -> KeyRanges:
         assert self._placed is not None, "placed before"
-        return KeyRanges(tuple(placed.first_hash for placed in self._placed[task.task_id]))
+        firsts = tuple(placed.first_hash for placed in self._placed[task.task_id])
+        return KeyRanges(firsts, task.task_id.shard.end_hash)
 
     def _place(self, tasks: Iterable[Task]) -> None:
         busy_before_s, self._busy_s = self._busy_s, {}
@@ -140,7 +141,7 @@ class RangePlacement:
             ranges.append(RangeLoad(key_range.setting.first_hash, int(worked_s * _UNITS_PER_S)))
         return TaskLoad(
             task=task.task_id,
-            ranges=tuple(ranges) or (RangeLoad(0),),
+            ranges=tuple(ranges) or (RangeLoad(task.task_id.shard.first_hash),),
             ranges_max=min(task.ranges_max, self._ranges_max),
             fixed=task.has_fixed_ranges,
         )

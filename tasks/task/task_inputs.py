@@ -101,6 +101,11 @@ class TaskInputs:
             }
         return max(self.partition_times_ms.values(), default=-1)
 
+    @property
+    def progress_before(self) -> list[Vector]:
+        """Return the old maps of inputs with records that faster key ranges had finished."""
+        return [old for old in self.old_maps.values() if old.lowest < old.highest]
+
     def input_of(self, records: SourceRecords) -> TopicPartition:
         return ShardInput.of(TopicPartition(records.topic, records.partition), self._shard)
 

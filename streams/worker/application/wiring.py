@@ -119,12 +119,7 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
 
 
 def check_partition_shards(config: StreamsConfig, options: RunOptions) -> None:
-    """Raise `ConfigError` for shards in a group, or with key ranges, which can't have them yet."""
-    if config.partition_shards > 1 and range_threads(config) > 1:
-        raise ConfigError(
-            f"partition_shards={config.partition_shards} with {range_threads(config)} threads for key ranges: tasks of shards can't "
-            "have key ranges yet; leave parallelising_factor and num_stream_threads at 1"
-        )
+    """Raise `ConfigError` for shards in a group, which can't assign them yet."""
     is_fixed = options.uses_no_group or config.task_assignor == "fixed"
     if config.partition_shards > 1 and not is_fixed:
         raise ConfigError(

@@ -32,13 +32,14 @@ def _reaches(committed: Callable[[int], int], number: int, offset: int) -> bool:
 
 
 @pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("factor", [1, 4], ids=["whole", "key ranges"])
 def test_K8_killed_workers_lose_repeat_and_reorder_nothing(
-    cluster: Cluster, config: dict[str, Any], unique: str, start_worker: StartWorker
+    cluster: Cluster, config: dict[str, Any], unique: str, start_worker: StartWorker, factor: int
 ) -> None:
     source, sink, app = f"in-{unique}", f"out-{unique}", config["application_id"]
     cluster.create({source: 1, sink: 1})
     at = TopicPartition(source, 0)
-    sharded = config | {"partition_shards": SHARDS}
+    sharded = config | {"partition_shards": SHARDS, "parallelising_factor": factor}
     lives = Counter[int]()
 
     def start(slot: int) -> WorkerProcess:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewheel.rebalance.model import HASH_END, TaskId
+from tidewheel.rebalance.model import HASH_END, WHOLE, Shard, TaskId
 from tidewheel.tasks.key_ranges.range_assignment import (
     TOLERANCE,
     PlacedRange,
@@ -31,7 +31,7 @@ def measured(placement: Placement, tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
             task=task.task,
             ranges=tuple(
                 RangeLoad(first, round(load_between(task, first, end)))
-                for first, end in bounds(placement[task.task])
+                for first, end in bounds(task.task, placement[task.task])
             ),
             ranges_max=task.ranges_max,
         )
@@ -39,12 +39,12 @@ def measured(placement: Placement, tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
     ]
 
 
-def bounds(ranges: Sequence[PlacedRange]) -> list[tuple[int, int]]:
-    return list(pairwise([*(each.first_hash for each in ranges), HASH_END]))
+def bounds(task: TaskId, ranges: Sequence[PlacedRange]) -> list[tuple[int, int]]:
+    return list(pairwise([*(each.first_hash for each in ranges), task.shard.end_hash]))
 
 
 def load_between(task: TaskLoad, first: int, end: int) -> float:
-    edges = pairwise([*(each.first_hash for each in task.ranges), HASH_END])
+    edges = pairwise([*(each.first_hash for each in task.ranges), task.task.shard.end_hash])
     return sum(
         each.load * max(min(end, upper) - max(first, lower), 0) / (upper - lower)
         for each, (lower, upper) in zip(task.ranges, edges, strict=True)
@@ -55,14 +55,15 @@ def weight_between(tasks: Sequence[TaskLoad], task: TaskLoad, first: int, end: i
     """Return a part's load; an idle task counts a sixteenth of the mean."""
     total = sum(each.load for task in tasks for each in task.ranges)
     floor = max(total // 16, 1) / len(tasks)
-    return load_between(task, first, end) + floor * (end - first) / HASH_END
+    width = task.task.shard.end_hash - task.task.shard.first_hash
+    return load_between(task, first, end) + floor * (end - first) / width
 
 
 def busy(tasks: Sequence[TaskLoad], placement: Placement, threads: int) -> list[float]:
     sums = [0.0] * threads
     for task in tasks:
         ranges = placement[task.task]
-        for each, (first, end) in zip(ranges, bounds(ranges), strict=True):
+        for each, (first, end) in zip(ranges, bounds(task.task, ranges), strict=True):
             sums[each.thread] += weight_between(tasks, task, first, end)
     return sums
 
@@ -74,13 +75,16 @@ def task_loads(draw: st.DrawFn, *, most: int = 6) -> list[TaskLoad]:
         ranges_max = draw(st.sampled_from((1, 1, 2, 3, 4, 8, 16)))
         count = draw(st.integers(1, ranges_max))
         # In microseconds; so large that nothing is rounded away.
+        shard = draw(st.sampled_from((WHOLE, WHOLE, Shard(0, 2), Shard(1, 2), Shard(3, 64))))
+        width = shard.end_hash - shard.first_hash
         amounts = st.integers(0, 1_000).map(lambda each: each * 10_000)
         loads = draw(st.lists(amounts, min_size=count, max_size=count))
         tasks.append(
             TaskLoad(
-                task=TaskId(0, partition),
+                task=TaskId(0, partition, shard),
                 ranges=tuple(
-                    RangeLoad(index * HASH_END // count, each) for index, each in enumerate(loads)
+                    RangeLoad(shard.first_hash + index * width // count, each)
+                    for index, each in enumerate(loads)
                 ),
                 ranges_max=ranges_max,
                 fixed=draw(st.integers(0, 4)) == 0,
@@ -100,8 +104,9 @@ def test_K4_every_task_is_tiled_by_no_more_ranges_than_its_factor(
     assert sorted(answer) == sorted(task.task for task in tasks)
     for task in tasks:
         firsts = [each.first_hash for each in answer[task.task]]
-        assert firsts[0] == 0
-        assert all(low < high for low, high in pairwise([*firsts, HASH_END]))
+        shard = task.task.shard
+        assert firsts[0] == shard.first_hash
+        assert all(low < high for low, high in pairwise([*firsts, shard.end_hash]))
         assert all(0 <= each.thread < threads for each in answer[task.task])
         if task.fixed:
             assert firsts == [each.first_hash for each in task.ranges]
@@ -121,7 +126,7 @@ def test_K5_the_load_is_even_except_for_ranges_that_cannot_be_cut(
     busiest = sums.index(max(sums))
     for task in tasks:
         ranges = answer[task.task]
-        for each, (first, end) in zip(ranges, bounds(ranges), strict=True):
+        for each, (first, end) in zip(ranges, bounds(task.task, ranges), strict=True):
             if each.thread == busiest:
                 assert weight_between(tasks, task, first, end) >= gap - mean * TOLERANCE / 8
                 assert task.fixed or len(ranges) >= task.ranges_max
@@ -214,7 +219,7 @@ def test_K5_the_worked_example_of_the_docstring() -> None:
 def test_K4_one_task_is_cut_evenly_for_as_many_threads_as_its_factor(factor: int) -> None:
     (ranges,) = assign_ranges([load(A, 0, factor)], factor).values()
     assert sorted(each.thread for each in ranges) == list(range(factor))
-    widths = [end - first for first, end in bounds(ranges)]
+    widths = [end - first for first, end in bounds(A, ranges)]
     assert max(widths) <= min(widths) * 1.01
 
 

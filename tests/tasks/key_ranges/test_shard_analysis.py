@@ -206,11 +206,7 @@ def test_groups_refuse_shards() -> None:
         check_partition_shards(_config(2), RunOptions())
 
 
-def test_key_ranges_and_commands_of_whole_partitions_refuse_shards() -> None:
-    named = RunOptions(tasks=(TaskId.parse("0_0/0of2"),))
-    ranged = _config(2).model_copy(update={"parallelising_factor": 4, "num_stream_threads": "auto"})
-    with pytest.raises(ConfigError, match="key ranges"):
-        check_partition_shards(ranged, named)
+def test_commands_of_whole_partitions_refuse_shards() -> None:
     for what in ("reset", "restore"):
         check_unsharded(_config(1), what)
         with pytest.raises(ConfigError, match="partition_shards=2"):
