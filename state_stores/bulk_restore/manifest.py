@@ -294,7 +294,7 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
     needed = layout.segment(layout.live_from_ms(slowest_ms))
     if layout.first_live_segment(runs.expired_until_ms) <= needed:
         return None
-    return "it lacks rows that the slowest key range of the task still needs"
+    return "it lacks rows that the slowest key range or shard of the partition still needs"
 
 
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:

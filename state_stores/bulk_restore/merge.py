@@ -1,14 +1,17 @@
-"""Merge of runs, to bound the number of files in a store."""
+"""Merge of runs, to bound the number of files in a store, and their rows of some keys only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidewheel.state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
-from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.bulk_restore.runs import Row, write_run
+from tidewheel.state_stores.layout.restore import StoreTime
+from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
@@ -49,6 +52,36 @@ def limit_runs(
             merged_files.append(merged)
         start = stop
     return merged_files
+
+
+def keep_rows(file: RunFile, spec: StoreSpec, is_kept: Callable[[bytes], bool]) -> BuiltRuns:
+    """Replace a run on disk by one with some of its rows: none, without a file, if no row is left.
+
+    `is_kept` receives disk keys. The time is that of the rows that are left.
+
+    Raises:
+        SnapshotRefused: The rows of the file differ from its run.
+        StoreCorruptedError: The file can't be read.
+    """
+    out = file.path.with_name(f"kept-{file.path.name}")
+    layout = SegmentLayout.of(spec) if spec.kind in SEGMENTED_KINDS else None
+    observed_ms, seq = -1, 0
+
+    def kept_rows() -> Iterator[Row]:
+        nonlocal observed_ms, seq
+        for key, _, value in _ranked(file, 0):
+            if not is_kept(key):
+                continue
+            if layout is not None:
+                observed_ms = max(observed_ms, layout.time_of(key))
+                seq = max(seq, layout.seq_of(key)) if spec.retain_duplicates else 0
+            yield key, value
+
+    offsets = file.run.from_offset, file.run.to_offset
+    run = write_run(out, kept_rows(), file.run.partition, offsets)
+    file.path.unlink()
+    files = () if run is None else (RunFile(out, run),)
+    return BuiltRuns(files, StoreTime(observed_ms, seq))
 
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
 )
 from tidewheel.state_stores.bulk_restore.merge import limit_runs
 from tidewheel.state_stores.bulk_restore.plan import RestoreFrom, plan_restore
-from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
@@ -43,6 +43,7 @@ from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.restore.shard_rows import own_runs
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 if TYPE_CHECKING:
@@ -241,8 +242,9 @@ class _Ingesting:
         if runs is not None:
             manager.topic_ids[store.topic] = facts.topic_id
             with _scratch(directory) as folder:
-                runs = self._ingest(manager, store, runs, folder)
-            rows, file_bytes = runs.rows, runs.file_bytes
+                runs, files = self._ingest(manager, store, runs, folder)
+            rows = sum(file.run.rows for file in files)
+            file_bytes = sum(file.run.file_bytes for file in files)
         elif plan.kind is RestoreFrom.CHANGELOG:
             raise StreamsError(
                 f"store {store.name} partition {facts.partition}: the snapshot that was made just now can't be used: "
@@ -260,7 +262,7 @@ class _Ingesting:
 
     def _ingest(
         self, manager: StateManager, store: BulkStore, runs: PartitionRuns, folder: Path
-    ) -> PartitionRuns:
+    ) -> tuple[PartitionRuns, Sequence[RunFile]]:
         place = SnapshotLocation(self._url)
         try:
             with reached(place):
@@ -274,12 +276,13 @@ class _Ingesting:
             runs = renewed
             with reached(place):
                 files = fetched(place, runs.runs, folder)
-        files = limit_runs(files, folder, complete_from_zero=True)
+        built = own_runs(BuiltRuns(tuple(files), runs.time), store.spec, manager.task_id.shard)
+        files = limit_runs(built.files, folder, complete_from_zero=True)
         manager.ingest(
             store.name,
-            BuiltRuns(tuple(files), runs.time),
+            BuiltRuns(tuple(files), built.time),
             offset=runs.to_offset,
             caught_up_at_ms=runs.caught_up_at_ms,
             from_nothing=True,
         )
-        return runs
+        return runs, files

@@ -335,13 +335,16 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Set the stream time of an active task's slowest key range at its last commit."""
+        """Set the stream time of an active task's slowest key range at its last commit.
+
+        A shard's is needed even without ranges: a snapshot has the rows of shards that are ahead.
+        """
         segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
         if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(
                 [starts[partition].progress for partition in task.inputs],
                 self._topology_hash,
-                may_part=False,
+                may_part=not task.task_id.shard.is_whole,
             )
 
     def _limits(
@@ -370,8 +373,11 @@ def _state_on_disk(task: Task) -> str:
 
 
 def _may_part(task: Task) -> bool:
-    """Return True if the task has expiring rows and may run in key ranges."""
-    return any(spec.kept_longer_ms for spec in task.stores.specs.values())
+    """Return True if the task has expiring rows, and key ranges or other shards may be ahead of it."""
+    specs = task.stores.specs.values()
+    if not task.task_id.shard.is_whole:
+        return any(spec.kind in SEGMENTED_KINDS for spec in specs)
+    return any(spec.kept_longer_ms for spec in specs)
 
 
 def _backups(task: Task) -> dict[TopicPartition, str]:

@@ -17,6 +17,7 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Request for sorted runs (files with the last value per key) of one store.
 
     Attributes:
+        partition: Changelog partition; that of a shard has its rows only.
         snapshot: Runs to download before those of the changelog.
         to_offset: End of reading; equal to `from_offset` if nothing is read.
         urgent: An active task waits for the runs; copies come later.

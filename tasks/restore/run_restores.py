@@ -108,8 +108,6 @@ class RunRestores:
         if not spec.logging or entry.needs_headers or entry.limit is not None:
             # Runs are made of whole changelogs and lack headers; a limit means an input topic.
             return False
-        if not entry.partition.shard.is_whole:  # runs have the rows of all shards
-            return False
         if spec.kind is StoreKind.CUSTOM:  # only the user's object understands its records
             return False
         behind = _end(entry, facts) - entry.position
@@ -180,6 +178,7 @@ class RunRestores:
                 stores.forget(entry.store)
             entry.start = entry.position = build.facts.start
         build.attempts += 1
+        task_name = str(entry.task.task_id).replace("/", "-")  # of a shard: 0_1/2of4
         order = build.order = RunOrder(
             spec=stores.specs[entry.store],
             partition=entry.partition,
@@ -189,7 +188,7 @@ class RunRestores:
             complete_from_zero=plan.kind is RestoreFrom.CHANGELOG,
             urgent=build.restoring.grant is not None,
             directory=settings.directory()
-            / f"{entry.task.task_id}-{self._life}-{next(self._order_numbers)}",
+            / f"{task_name}-{self._life}-{next(self._order_numbers)}",
             slowest_ms=stores.slowest_ms(entry.store),
         )
 

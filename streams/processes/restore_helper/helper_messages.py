@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tidewheel.rebalance.model import WHOLE, Shard
 from tidewheel.state_stores.bulk_restore.manifest import PartitionRuns, Run, StoreSnapshot
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.layout.restore import StoreTime
@@ -56,7 +57,11 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """An order to build and download runs (sorted files), as in `run_ports.RunOrder`."""
+    """An order to build and download runs (sorted files), as in `run_ports.RunOrder`.
+
+    Attributes:
+        shard: Shard whose rows the runs have.
+    """
 
     number: int
     shape: StoreShape
@@ -69,6 +74,7 @@ class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
     urgent: bool
     directory: str
     slowest_ms: int | None = None
+    shard: Shard = WHOLE
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True, kw_only=True):

@@ -236,6 +236,7 @@ def message_of(number: int, order: RunOrder) -> Order:
         urgent=order.urgent,
         directory=str(order.directory),
         slowest_ms=order.slowest_ms,
+        shard=order.partition.shard,
     )
 
 

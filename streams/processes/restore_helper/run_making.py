@@ -12,7 +12,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
 from tidewheel.state_stores.bulk_restore.manifest import Run, SnapshotRefused, StoreSnapshot
 from tidewheel.state_stores.bulk_restore.merge import limit_runs
-from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.restore import StoreTime
@@ -40,6 +41,7 @@ from tidewheel.streams.processes.restore_helper.helper_messages import (
 )
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.shard_rows import own_runs, rows_of
 from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
 
 _log = logging.getLogger("tidewheel.restore")
@@ -60,6 +62,14 @@ _SEARCH_THREADS: Final = 4
 _DOWNLOAD_STALL_S: Final = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Download:
+    """A snapshot's run on disk, and its number of rows before other shards' were left out."""
+
+    runs: BuiltRuns
+    rows: int
+
+
 class _Job:
     """An order in progress. `ReadingTurns` decides by `end` and `held` which orders are read.
 
@@ -74,11 +84,12 @@ class _Job:
         self.end = order.to_offset if order.urgent else None
         self.held = 0
         self.directory = Path(order.directory)
+        self.spec = order.shape.spec()
         self.position = order.from_offset
         self.records = 0
         self.reported_s = self.moved_s = clock.monotonic_s()
         self.builder: RunBuilder | None = None
-        self.downloads: list[Future[RunFile]] = []
+        self.downloads: list[Future[_Download]] = []
 
     @property
     def is_read(self) -> bool:
@@ -204,7 +215,7 @@ class RestoreHelper:
         if all(active.is_downloaded for active in self._active.values()):
             self._arrived_s = self._clock.monotonic_s()  # first download: the stall time starts now
         for run in snapshot.runs:
-            job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
+            job.downloads.append(self._downloaders.submit(_download, location, run, job))
 
     def _check_downloads(self) -> None:
         """Fail all downloads if none of them got a byte in `_DOWNLOAD_STALL_S`."""
@@ -251,7 +262,7 @@ class RestoreHelper:
         job.directory.mkdir(mode=0o700)
         self._start_downloads(job)
         job.builder = RunBuilder(
-            order.shape.spec(),
+            job.spec,
             job.directory,
             partition=order.partition,
             from_offset=order.from_offset,
@@ -346,17 +357,19 @@ class RestoreHelper:
         assert job.builder is not None, "set at its start"
         built = job.builder.finish(order.to_offset)
         files = limit_runs(
-            [*downloaded, *built.files],
+            [*(file for download in downloaded for file in download.runs.files), *built.files],
             job.directory,
             complete_from_zero=order.complete_from_zero or order.snapshot is not None,
         )
-        before = StoreTime() if order.snapshot is None else order.snapshot.time
+        times = [built.time, *(download.runs.time for download in downloaded)]
+        if order.snapshot is not None and order.shard.is_whole:
+            times.append(order.snapshot.time)  # also that of a snapshot without runs
         self._drop(job)
         self._send(
             RunsCreated(
                 number=order.number,
                 files=tuple(BuiltFile(path=str(file.path), run=file.run) for file in files),
-                time=before.later(built.time),
+                time=reduce(StoreTime.later, times),
                 records=job.records + _downloaded_rows(job.downloads),
             )
         )
@@ -367,22 +380,30 @@ def _add_records(job: _Job, run: SourceRecords) -> None:
     stop = bisect_left(run.offsets, job.order.to_offset)
     if stop < len(run):
         run = run.slice(0, stop)
-    if len(run):
-        job.builder.add(run.raw_keys, run.raw_values, run.timestamps, run.offsets[-1] + 1)
-        job.records += len(run)
+    if not len(run):
+        return
+    own, shard = run, job.order.shard
+    if not shard.is_whole:
+        own = run.take(rows_of(shard, job.spec, run))
+    job.builder.add(own.raw_keys, own.raw_values, own.timestamps, run.offsets[-1] + 1)
+    job.records += len(run)
 
 
-def _download(location: SnapshotLocation, run: Run, directory: Path) -> RunFile:
-    return RunFile(location.download(run, directory), run)
+def _download(location: SnapshotLocation, run: Run, job: _Job) -> _Download:
+    file = RunFile(location.download(run, job.directory), run)
+    snapshot = job.order.snapshot
+    assert snapshot is not None, "its runs are downloaded"
+    runs = BuiltRuns((file,), snapshot.time)
+    return _Download(own_runs(runs, job.spec, job.order.shard), run.rows)
 
 
-def _downloaded_rows(downloads: Sequence[Future[RunFile]]) -> int:
+def _downloaded_rows(downloads: Sequence[Future[_Download]]) -> int:
     done = [download for download in downloads if download.done() and not download.cancelled()]
-    return sum(download.result().run.rows for download in done if download.exception() is None)
+    return sum(download.result().rows for download in done if download.exception() is None)
 
 
-def _downloaded_files(downloads: Sequence[Future[RunFile]]) -> list[RunFile]:
-    files: list[RunFile] = []
+def _downloaded_files(downloads: Sequence[Future[_Download]]) -> list[_Download]:
+    files: list[_Download] = []
     for download in downloads:
         try:
             files.append(download.result())

@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.ports import CommittedOffset, UnsettledOffsetsError
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
@@ -32,6 +32,7 @@ def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
         topology_hash=b"hash",
     )
     copy: Any = SimpleNamespace(
+        task_id=TaskId(0, 0),
         inputs=[partition],
         stores=SimpleNamespace(
             specs={"windows": SimpleNamespace(kept_longer_ms=1)}, slowest_position_ms=None

@@ -28,7 +28,13 @@ _POLL_S = 0.1
 
 
 def take_snapshot(
-    broker: FakeBroker, clock: FakeClock, spec: StoreSpec, location: Path, application_id: str
+    broker: FakeBroker,
+    clock: FakeClock,
+    spec: StoreSpec,
+    location: Path,
+    application_id: str,
+    *,
+    slowest_ms: int | None = None,
 ) -> StoreSnapshot:
     topic = broker.topics[f"{application_id}-{spec.name}-changelog"]
     bounds = {
@@ -46,6 +52,7 @@ def take_snapshot(
         topic_id=topic.topic_id,
         bounds=bounds,
         now_ms=clock.now_ms(),
+        slowest_ms=slowest_ms,
     )
 
 
@@ -58,8 +65,12 @@ def publish_snapshot(
     topic_id: bytes,
     bounds: Mapping[TopicPartition, tuple[int, int]],
     now_ms: int,
+    slowest_ms: int | None = None,
 ) -> StoreSnapshot:
-    """Publish a snapshot of a changelog; `bounds` has the start and end of each partition."""
+    """Publish a snapshot of a changelog; `bounds` has the start and end of each partition.
+
+    `slowest_ms`: as in `PartitionPlan`.
+    """
     place = SnapshotLocation(str(location))
     before = place.newest(application_id, spec.name, topic_id)
 
@@ -69,7 +80,7 @@ def publish_snapshot(
         return msgspec.structs.replace(run, file=name)
 
     partitions = tuple(
-        _partition(make_reader, spec, partition, start, end, now_ms, upload)
+        _partition(make_reader, spec, partition, start, end, now_ms, upload, slowest_ms=slowest_ms)
         for partition, (start, end) in sorted(bounds.items())
     )
     snapshot = StoreSnapshot(
@@ -99,6 +110,8 @@ def _partition(
     end: int,
     now_ms: int,
     upload: Callable[[Path, Run], Run],
+    *,
+    slowest_ms: int | None,
 ) -> PartitionRuns:
     reader = make_reader()
     reader.assign({partition: start})
@@ -109,6 +122,7 @@ def _partition(
             partition=partition.partition,
             from_offset=start,
             complete_from_zero=True,
+            slowest_ms=slowest_ms,
         )
         while reader.positions()[partition] < end:
             for read in reader.poll(_POLL_RECORDS, _POLL_S):
@@ -127,4 +141,5 @@ def _partition(
         complete_from_zero=True,
         runs=runs,
         time=built.time,
+        expired_by_ms=slowest_ms,
     )
