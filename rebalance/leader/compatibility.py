@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tidewheel.rebalance.leader.sharding import required_version, shards_problem
 from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.group import LIVE, Group
 from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
@@ -36,6 +37,9 @@ def join_refusal(
         for incarnation, record in group.live().items()
         if record.member != join.member and incarnation not in ignored
     ]
+    shards = shards_problem(join, other_members)
+    if shards:
+        return Refusal("INCOMPATIBLE_SHARDS", shards)
     if not other_members:
         return _pin_refusal(join, group.about) if group.about.pinned else None
     return (
@@ -53,6 +57,11 @@ def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
             "INCOMPATIBLE_VERSION",
             f"{display_name(join)} speaks versions {lowest} to {highest} of the group protocol, the group was set up again in "
             f"version {about.group_version}: {remedy}",
+        )
+    if join.shards != about.shards:
+        return Refusal(
+            "INCOMPATIBLE_SHARDS",
+            f"{display_name(join)} has partition_shards={join.shards}, the group was set up again for {about.shards}: {remedy}",
         )
     if join.assignor != about.assignor:
         return Refusal(
@@ -121,13 +130,14 @@ def is_parked(epoch: int, group: Group, name: str) -> bool:
 def adopted_program(join: JoinGroup, group: Group) -> GroupRecord:
     return GroupRecord(
         leader_epoch=group.leader_epoch,
-        group_version=group.about.group_version,
+        group_version=max(group.about.group_version, required_version(join.shards)),
         topology_epoch=join.topology_epoch,
         topology_hash=join.topology_hash,
         assignor=join.assignor,
         tasks=_rows(join.tasks),
         partitions=dict(sorted(join.partitions.items())),
         held="" if group.about.held.startswith(PARTITIONS_HOLD) else group.about.held,
+        shards=join.shards,
     )
 
 
@@ -214,15 +224,21 @@ def is_awaited(record: MemberRecord) -> bool:
 
 
 def runs_program(member: JoinGroup | MemberRecord, about: GroupRecord) -> bool:
-    return (member.topology_epoch, member.topology_hash) == (
+    return (member.topology_epoch, member.topology_hash, member.shards) == (
         about.topology_epoch,
         about.topology_hash,
+        about.shards,
     )
 
 
 def _rows(tasks: Iterable[SeenTask]) -> dict[str, TaskRow]:
     return _sorted(
-        {task.task: TaskRow(stateful=task.stateful, changelogs=task.changelogs) for task in tasks}
+        {
+            task.task: TaskRow(
+                stateful=task.stateful, changelogs=task.changelogs, shards=task.shards
+            )
+            for task in tasks
+        }
     )
 
 

@@ -8,7 +8,7 @@ from tidewheel.rebalance.leader.decision import CoordinatorSettings
 from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.group import Group, apply
-from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
+from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord, task_record
 
 _OWNED: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING, TaskPhase.FENCE_WAIT)
 
@@ -152,11 +152,8 @@ class Draft(msgspec.Struct, kw_only=True):
         """Return a task's record, with this leader's epoch. Other phases raise ValueError."""
         record = self.group.states.get(task)
         if record is None:
-            record = TaskRecord(
-                leader_epoch=self.epoch,
-                task=str(task),
-                phase=TaskPhase.UNOWNED.value,
-                task_epoch=0,
+            record = task_record(
+                task, leader_epoch=self.epoch, phase=TaskPhase.UNOWNED.value, task_epoch=0
             )
         if record.phase not in phases:
             raise ValueError(

@@ -10,10 +10,12 @@ from tidewheel.rebalance.leader.compatibility import (
     is_awaited,
     is_parked,
     join_refusal,
+    runs_program,
     updated_program,
 )
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.sharding import waits_for_release
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.group import LIVE, MEMBERS_MAX
 from tidewheel.rebalance.protocol.messages import JoinGroup, JoinRefused, Leave
@@ -43,6 +45,8 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
     draft.observations.returned.clear()
     for join in draft.observations.pending(draft.group):
         problem = join_refusal(join, draft.group)
+        if problem is None and waits_for_release(join, draft.group):
+            continue
         if problem is None and len(draft.group.members) < MEMBERS_MAX:
             _admit(draft, join)
         elif problem is None:
@@ -136,6 +140,7 @@ def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRec
         topology_epoch=join.topology_epoch,
         topology_hash=join.topology_hash,
         assignor=join.assignor,
+        shards=join.shards,
         session_timeout_ms=join.session_timeout_ms,
         rejoin_timeout_ms=join.rejoin_timeout_ms,
         reason="joined",
@@ -158,8 +163,7 @@ def update_program(draft: Draft) -> None:
         if (heard := draft.observations.members.get(incarnation))
     }
     if not any(
-        (record.topology_epoch, record.topology_hash, record.assignor)
-        == (about.topology_epoch, about.topology_hash, about.assignor)
+        runs_program(record, about) and record.assignor == about.assignor
         for record in live.values()
     ):
         _adopt_program(draft, joins)
@@ -185,7 +189,8 @@ def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
     epoch, _, join = min(candidates, key=lambda candidate: candidate[:2])
     draft.write(adopted_program(join, draft.group))
     for record in list(draft.group.members.values()):
-        if is_awaited(record) and record.topology_hash != join.topology_hash:
+        is_other = (record.topology_hash, record.shards) != (join.topology_hash, join.shards)
+        if is_awaited(record) and is_other:
             _forget(draft, record, "the group runs another topology now")
         elif record.phase == MemberPhase.PARKED and record.topology_epoch == epoch:
             draft.move_member(record, MemberPhase.ACTIVE, "members of older topologies have left")

@@ -16,8 +16,8 @@ from tidewheel.rebalance.leader.compatibility import is_assignable, is_returning
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.protocol.group import Group, Target
-from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
+from tidewheel.rebalance.protocol.group import Group, Target, target_record
+from tidewheel.rebalance.protocol.records import MemberRecord
 
 #: Pause after the assignor failed; doubles per failure.
 REQUEST_RETRY_MS = 1_000
@@ -99,13 +99,15 @@ def write_target(draft: Draft, assigning: AssignorRequests) -> None:
     draft.observations.news.clear()
     draft.observations.first_join_ms = None
     draft.write(
-        TargetRecord(
-            leader_epoch=draft.epoch,
-            group_epoch=draft.group.target.group_epoch + 1,
-            owners={str(task): owner for task, owner in sorted(answer.owners.items())},
-            standbys={str(task): members for task, members in sorted(answer.standbys.items())},
-            basis=pending.basis,
-            reason=reason[:500],
+        target_record(
+            Target(
+                group_epoch=draft.group.target.group_epoch + 1,
+                owners=answer.owners,
+                standbys=answer.standbys,
+                basis=pending.basis,
+            ),
+            draft.epoch,
+            reason[:500],
         )
     )
 
@@ -157,7 +159,10 @@ def basis_of(group: Group, num_standby_replicas: int) -> str:
         (member.member, member.threads, member.host, member.rack, sorted(member.tags.items()))
         for member in _assignable(group)
     ]
-    tasks = {task: (row.stateful, row.changelogs) for task, row in group.about.tasks.items()}
+    tasks = {
+        task: (row.stateful, row.changelogs, *((row.shards,) if row.shards > 1 else ()))
+        for task, row in group.about.tasks.items()
+    }
     parts = (members, sorted(tasks.items()), group.about.assignor, num_standby_replicas)
     digest = blake2b(msgspec.json.encode(parts), digest_size=12).hexdigest()
     return f"{digest}{_STANDBYS}{num_standby_replicas}"
@@ -273,7 +278,7 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
         return
     ends = draft.observations.ends
     is_known = not draft.due_or_schedule(heard.joined_ms + DISK_FRESH_MS)
-    for copy in heard.join.on_disk:
+    for copy in (*heard.join.on_disk, *heard.join.shards_on_disk):
         try:
             task = TaskId.parse(copy.task)
         except ValueError:

@@ -32,7 +32,7 @@ from tidewheel.rebalance.protocol.messages import (
     NotReady,
     Ready,
     Revoked,
-    SeenTask,
+    ShardCopy,
     ShutDown,
     TaskFailed,
     TransactionalIdWanted,
@@ -191,12 +191,8 @@ class Member:
                 self._ids[report.number] = name
                 self._outgoing.append(self._id_wanted(report.number))
             case TasksSeen():
-                reported_tasks = tuple(
-                    SeenTask(task=task, stateful=stateful, changelogs=changelogs)
-                    for task, stateful, changelogs in report.tasks
-                )
                 self._join = msgspec.structs.replace(
-                    self._join, tasks=reported_tasks, partitions=report.partitions
+                    self._join, tasks=report.tasks, partitions=report.partitions
                 )
                 self._outgoing.append(self._join)
             case WorkerLeaves():
@@ -354,7 +350,8 @@ class Member:
             self._was_admitted = True
             # The worker opens its stores now: a repeated JOIN omits their outdated positions.
             on_disk = tuple(DiskCopy(task=copy.task) for copy in self._join.on_disk)
-            self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
+            shards = tuple(ShardCopy(task=copy.task) for copy in self._join.shards_on_disk)
+            self._join = msgspec.structs.replace(self._join, on_disk=on_disk, shards_on_disk=shards)
             # The leader received a JOIN, perhaps the first: the lease starts when that was sent.
             # After a watchdog restart this member sent none: the worker keeps its earlier lease.
             if self._acked_ms is None:

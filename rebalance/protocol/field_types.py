@@ -1,6 +1,6 @@
 """Field types of control records: ranges and text patterns."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -62,6 +62,25 @@ TaskText = Annotated[
         "a task id, such as 0_1 (sub-topology, partition)",
     ),
 ]
+ShardText = Annotated[
+    str,
+    _form(
+        "\\A(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})/"
+        "([01]of2|[0-3]of4|[0-7]of8|([0-9]|1[0-5])of16|([0-9]|[12][0-9]|3[01])of32|([0-9]|[1-5][0-9]|6[0-3])of64)\\Z",
+        "the task id of a shard, such as 0_1/2of4 (sub-topology, partition, shard)",
+    ),
+]
+#: Task id in a message that only members of protocol version 2 send.
+AnyTaskText = Annotated[
+    str,
+    _form(
+        "\\A(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})"
+        "(/([01]of2|[0-3]of4|[0-7]of8|([0-9]|1[0-5])of16|([0-9]|[12][0-9]|3[01])of32|([0-9]|[1-5][0-9]|6[0-3])of64))?\\Z",
+        "a task id, such as 0_1 (sub-topology, partition) or 0_1/2of4 (and shard)",
+    ),
+]
+#: Number of shards of each partition; 1: whole tasks.
+ShardCount = Literal[1, 2, 4, 8, 16, 32, 64]
 TopicText = Annotated[str, _form(f"\\A{_TOPIC}\\Z", "the name of a topic")]
 PartitionText = Annotated[
     str, _form(f"\\A{_TOPIC}-[0-9]{{1,9}}\\Z", "a partition, such as orders-3")

@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from tidewheel.rebalance.model import EPOCH_MAX, MemberPhase, TaskId, TaskPhase, TaskShape
+from tidewheel.rebalance.model import EPOCH_MAX, MemberPhase, Shard, TaskId, TaskPhase, TaskShape
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.messages import LeaderBeat
 from tidewheel.rebalance.protocol.records import (
+    GROUP_TASKS_MAX,
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,
@@ -23,6 +24,7 @@ from tidewheel.rebalance.protocol.records import (
     GroupRecord,
     LeaderClaim,
     MemberRecord,
+    ShardRecord,
     SnapshotBegin,
     SnapshotEnd,
     StepRecord,
@@ -30,6 +32,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
     TaskRow,
     checksum,
+    whole_and_shards,
 )
 from tidewheel.rebalance.protocol.table import Table, table_of
 
@@ -52,8 +55,8 @@ ENDED_MAX = 256
 
 #: Readers skip records of further members: a leader's beat of 256 KiB names 5,000 live ones.
 MEMBERS_MAX: Final = 10_000
-#: Readers skip records of further tasks that no GROUP record lists; one lists 60,000 at most.
-TASKS_MAX: Final = 100_000
+#: Readers skip records of further tasks that no GROUP record lists.
+TASKS_MAX: Final = GROUP_TASKS_MAX
 #: Readers skip records of further loads of stores.
 BOOTSTRAPS_MAX: Final = 10_000
 #: Readers skip further records of one snapshot: it has these, and GROUP, TARGET and STEP.
@@ -260,21 +263,12 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     items += [
         _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.members.items())
     ]
-    items.append(
-        TargetRecord(
-            leader_epoch=leader_epoch,
-            group_epoch=target.group_epoch,
-            owners={str(task): member for task, member in sorted(target.owners.items())},
-            standbys={str(task): members for task, members in sorted(target.standbys.items())},
-            basis=target.basis,
-            reason="snapshot",
-        )
-    )
+    items.append(target_record(target, leader_epoch, "snapshot"))
     items.append(step_record(step, leader_epoch, step.step_epoch))
     items += [
         _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.states.items())
     ]
-    end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
+    end = _snapshot_end(items, leader_epoch)
     # Behind `SnapshotEnd`: older versions skip this kind, so their count must not include it.
     loads = [
         _with_leader_epoch(record, leader_epoch) for _, record in sorted(group.bootstraps.items())
@@ -282,14 +276,47 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
 
 
+def _snapshot_end(items: Iterable[AnyRecord], leader_epoch: int) -> SnapshotEnd:
+    shards = [item for item in items if isinstance(item, ShardRecord)]
+    others = [item for item in items if not isinstance(item, ShardRecord)]
+    return SnapshotEnd(
+        leader_epoch=leader_epoch,
+        count=len(others),
+        crc=checksum(others),
+        shard_count=len(shards),
+        shard_crc=checksum(shards),
+    )
+
+
+def target_record(target: Target, leader_epoch: int, reason: str) -> TargetRecord:
+    owners, shard_owners = whole_and_shards(target.owners)
+    standbys, shard_standbys = whole_and_shards(target.standbys)
+    return TargetRecord(
+        leader_epoch=leader_epoch,
+        group_epoch=target.group_epoch,
+        owners=owners,
+        standbys=standbys,
+        basis=target.basis,
+        reason=reason,
+        shard_owners=shard_owners,
+        shard_standbys=shard_standbys,
+    )
+
+
 def step_record(step: IntermediateAssignment, leader_epoch: int, step_epoch: int) -> StepRecord:
+    learners, shard_learners = whole_and_shards(step.learners)
+    standbys, shard_standbys = whole_and_shards(step.standbys)
+    parked, shard_parked = whole_and_shards(dict.fromkeys(step.parked))
     return StepRecord(
         leader_epoch=leader_epoch,
         group_epoch=step.group_epoch,
         step_epoch=step_epoch,
-        learners={str(task): copy for task, copy in sorted(step.learners.items())},
-        standbys={str(task): copies for task, copies in sorted(step.standbys.items())},
-        parked=tuple(map(str, sorted(step.parked))),
+        learners=learners,
+        standbys=standbys,
+        parked=tuple(parked),
+        shard_learners=shard_learners,
+        shard_standbys=shard_standbys,
+        shard_parked=tuple(shard_parked),
     )
 
 
@@ -299,7 +326,7 @@ def _with_leader_epoch(record: _R, leader_epoch: int) -> _R:
 
 def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
     items = list((group.pending or {}).values())
-    if len(items) != end.count or checksum(items) != end.crc:
+    if _snapshot_end(items, end.leader_epoch) != replace(end, v=1):
         return replace(group, pending=None)
     fresh = Group(
         leader_epoch=group.leader_epoch,
@@ -316,7 +343,11 @@ def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
 def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one answer per kind
     match record:
         case GroupRecord():
-            tasks = {TaskId.parse(task): _shape(row) for task, row in record.tasks.items()}
+            tasks = {
+                TaskId(*TaskId.parse(task)[:2], shard): _shape(row)
+                for task, row in record.tasks.items()
+                for shard in Shard.all_of(row.shards)
+            }
             return replace(
                 group,
                 about=replace(record, ended=()),
@@ -367,8 +398,10 @@ def _shape(row: TaskRow) -> TaskShape:
 def _target(record: TargetRecord) -> Target:
     return Target(
         group_epoch=record.group_epoch,
-        owners={TaskId.parse(task): member for task, member in sorted(record.owners.items())},
-        standbys={TaskId.parse(task): copies for task, copies in sorted(record.standbys.items())},
+        owners={TaskId.parse(task): member for task, member in sorted(record.all_owners.items())},
+        standbys={
+            TaskId.parse(task): copies for task, copies in sorted(record.all_standbys.items())
+        },
         basis=record.basis,
     )
 
@@ -377,7 +410,9 @@ def _step(record: StepRecord) -> IntermediateAssignment:
     return IntermediateAssignment(
         group_epoch=record.group_epoch,
         step_epoch=record.step_epoch,
-        learners={TaskId.parse(task): copy for task, copy in sorted(record.learners.items())},
-        standbys={TaskId.parse(task): copies for task, copies in sorted(record.standbys.items())},
-        parked=frozenset(map(TaskId.parse, record.parked)),
+        learners={TaskId.parse(task): copy for task, copy in sorted(record.all_learners.items())},
+        standbys={
+            TaskId.parse(task): copies for task, copies in sorted(record.all_standbys.items())
+        },
+        parked=frozenset(map(TaskId.parse, record.all_parked)),
     )

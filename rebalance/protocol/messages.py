@@ -1,7 +1,8 @@
 """Inbox messages of members and leader: announcements, not decisions.
 
 Only the group log changes ownership. Each message names its sender's incarnation: the leader
-ignores fenced ones. Readers ignore unknown fields and kinds, for rolling upgrades.
+ignores fenced ones. Readers ignore unknown fields and kinds, for rolling upgrades. Only members of
+a group with shards send ids of shards: members of version 1 can not be in such a group.
 """
 
 from typing import Final
@@ -12,6 +13,7 @@ from tidewheel.rebalance.producer_ids import is_group_id
 from tidewheel.rebalance.protocol.decoding import RecordDecoder, Rejection
 from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
+    AnyTaskText,
     Count,
     Counter,
     DurationMs,
@@ -25,6 +27,8 @@ from tidewheel.rebalance.protocol.field_types import (
     Positions,
     Sequence,
     SessionMs,
+    ShardCount,
+    ShardText,
     TailBytes,
     TaskRoleText,
     TaskText,
@@ -39,7 +43,9 @@ from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 MESSAGE_BYTES_MAX: Final = 256 * 1024
 
 PROTOCOL_MIN: Final = 1
-PROTOCOL_MAX: Final = 1
+#: Version 2 added shards of partitions.
+PROTOCOL_MAX: Final = 2
+_FIRST_VERSION: Final = 1
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
@@ -48,7 +54,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_
     #: unset, an id from the state directory.
     member: Name
     incarnation: Name  # One life of that member; never reused.
-    v: Version = PROTOCOL_MAX
+    v: Version = _FIRST_VERSION
 
 
 class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,12 +64,20 @@ class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     positions: Positions = {}
 
 
+class ShardCopy(DiskCopy, frozen=True, kw_only=True):
+    task: ShardText
+
+
 class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that the sender derives from its topology and partition counts."""
+    """A task that the sender derives from its topology and partition counts.
+
+    `shards` tasks share it, if they are several.
+    """
 
     task: TaskText
     stateful: bool = False
     changelogs: tuple[TopicText, ...] = ()
+    shards: ShardCount = 1
 
 
 class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
@@ -79,7 +93,7 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     threads: Threads = 1
     static: bool = False  # The name is a `group_instance_id`.
     slot: OptionalOffset = -1  # Number of its state directory on the host; -1: older member.
-    protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    protocol: tuple[Version, Version] = (1, 1)  # As joins of version 1 leave it out.
     #: The program: members of one topology epoch must have one hash.
     topology_epoch: Epoch = 0
     topology_hash: Label = ""
@@ -89,6 +103,9 @@ class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     on_disk: tuple[DiskCopy, ...] = ()
     session_timeout_ms: SessionMs = 3_000
     rejoin_timeout_ms: DurationMs = 60_000
+    #: In fields of their own, which leaders of version 1 skip: they can read and refuse the join.
+    shards: ShardCount = 1
+    shards_on_disk: tuple[ShardCopy, ...] = ()
 
 
 class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
@@ -106,7 +123,7 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
 class Ready(Message, frozen=True, kw_only=True, tag="READY"):
     """A copy has caught up; sent each heartbeat until it is promoted, dropped or behind."""
 
-    task: TaskText
+    task: AnyTaskText
     learn_epoch: Counter
     store_uuid: Label
     positions: Positions
@@ -116,7 +133,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="READY"):
 class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
     """A ready copy fell behind, is damaged or lost its disk."""
 
-    task: TaskText
+    task: AnyTaskText
     learn_epoch: Counter
     reason: Text
 
@@ -124,7 +141,7 @@ class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
 class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
     """The owner has committed and released the task; repeated until RELEASED is logged."""
 
-    task: TaskText
+    task: AnyTaskText
     task_epoch: Counter
     input: Positions
     changelog_end: Positions  # Changelog offsets after the owner's last record.
@@ -134,7 +151,7 @@ class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
 class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
     """The owner now processes the task; it restored `restored` changelog records first."""
 
-    task: TaskText
+    task: AnyTaskText
     task_epoch: Counter
     input: Positions
     restored: Count = 0
@@ -143,7 +160,7 @@ class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
 class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
     """The member can't open or restore the task; `detail` has no user data."""
 
-    task: TaskText
+    task: AnyTaskText
     epoch: Counter
     role: TaskRoleText
     detail: Text
@@ -179,7 +196,7 @@ class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
     """
 
     request: Name
-    task: TaskText
+    task: AnyTaskText
     task_epoch: Counter
     store: Name
     key: KeyBytes
@@ -193,7 +210,7 @@ class KeyErased(Message, frozen=True, kw_only=True, tag="ERASED"):
     """Answer to `EraseKey`: the deletion is committed, or `problem` has the reason."""
 
     request: Name
-    task: TaskText
+    task: AnyTaskText
     rows: Count = 0
     #: Offsets of the first and last tombstone, -1 if unknown; other records may lie between.
     first: OptionalOffset = -1

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 
@@ -192,9 +193,9 @@ class WantTransactionalId(Report, frozen=True, kw_only=True, tag="want-transacti
 
 
 class TasksSeen(Report, frozen=True, kw_only=True, tag="tasks-seen"):
-    """Tasks after a change of topics, each with the fields of `messages.SeenTask`."""
+    """Tasks after a change of topics."""
 
-    tasks: tuple[tuple[str, bool, tuple[str, ...]], ...]
+    tasks: tuple[SeenTask, ...]
     partitions: dict[str, int]
 
 

@@ -3,14 +3,18 @@
 A record replaces earlier ones of its key completely, so compaction keeps the state. Keys start with
 the leader epoch: a deposed leader's late record never replaces a newer one (H4). A new leader
 writes a snapshot of the group between `SnapshotBegin` and `SnapshotEnd`.
+
+Shards are in fields and a kind (`ShardRecord`) of protocol version 2, which older readers skip. A
+group without shards has none of them.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 from zlib import crc32
 
 import msgspec
 
+from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.decoding import RecordDecoder, Rejection
 from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
@@ -27,6 +31,8 @@ from tidewheel.rebalance.protocol.field_types import (
     PartitionCount,
     Positions,
     SessionMs,
+    ShardCount,
+    ShardText,
     TaskPhaseText,
     TaskText,
     Text,
@@ -39,7 +45,14 @@ from tidewheel.rebalance.protocol.field_types import (
 #: Writers refuse larger records; readers skip them.
 RECORD_BYTES_MAX: Final = 900_000
 
-RECORD_VERSION: Final = 1
+#: Newest version of the records. Only kinds that version 2 added are written with it.
+RECORD_VERSION: Final = 2
+_FIRST_VERSION: Final = 1
+
+_V = TypeVar("_V")
+
+#: Maximum tasks of one group, counting shards.
+GROUP_TASKS_MAX: Final = 100_000
 
 #: Part of a snapshot record's key, after the leader epoch.
 SNAPSHOT_PART: Final = b"snapshot"
@@ -47,7 +60,7 @@ SNAPSHOT_PART: Final = b"snapshot"
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
     leader_epoch: Epoch
-    v: Version = RECORD_VERSION
+    v: Version = _FIRST_VERSION
 
 
 class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
@@ -64,15 +77,21 @@ class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
 
 
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
-    """End of a snapshot, valid if `count` records with checksum `crc` came since its begin."""
+    """End of a snapshot, valid if `count` records with checksum `crc` came since its begin.
+
+    These leave out `ShardRecord`, which older readers skip; such records have their own two.
+    """
 
     count: Count
     crc: KeyHash
+    shard_count: Count = 0
+    shard_crc: KeyHash = 0
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stateful: bool = False
     changelogs: tuple[TopicText, ...] = ()
+    shards: ShardCount = 1  # Tasks that share the partition.
 
 
 class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
@@ -87,6 +106,8 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     ended: tuple[Name, ...] = ()  # In a snapshot: the last ended incarnations.
     #: Set by `tidewheel group recover` until a member of this program joins: others are refused.
     pinned: bool = False
+    #: `partition_shards` of all members; sub-topologies that can't be sharded have whole tasks.
+    shards: ShardCount = 1
 
 
 class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
@@ -117,6 +138,7 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     #: In LEAVING: time to keep working while tasks move; 0: revoke all now.
     drain_ms: DurationMs = 0
     shutdown: Text = ""  # Reason why the whole application must end, or "".
+    shards: ShardCount = 1
 
 
 class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
@@ -127,6 +149,17 @@ class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
     standbys: dict[TaskText, tuple[Name, ...]] = {}
     basis: Label = ""  # Digest of the assignor's inputs: while equal, no new target is needed.
     reason: Text = ""
+    shard_owners: dict[ShardText, Name] = {}
+    shard_standbys: dict[ShardText, tuple[Name, ...]] = {}
+
+    @property
+    def all_owners(self) -> dict[str, str]:
+        """Return the owners of whole tasks and of shards."""
+        return self.owners | self.shard_owners
+
+    @property
+    def all_standbys(self) -> dict[str, tuple[str, ...]]:
+        return self.standbys | self.shard_standbys
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -142,6 +175,22 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
     learners: dict[TaskText, Copy] = {}
     standbys: dict[TaskText, tuple[Copy, ...]] = {}
     parked: tuple[TaskText, ...] = ()  # Tasks whose moves wait: `max_warmup_replicas` is used up.
+    shard_learners: dict[ShardText, Copy] = {}
+    shard_standbys: dict[ShardText, tuple[Copy, ...]] = {}
+    shard_parked: tuple[ShardText, ...] = ()
+
+    @property
+    def all_learners(self) -> dict[str, Copy]:
+        """Return the learners of whole tasks and of shards."""
+        return self.learners | self.shard_learners
+
+    @property
+    def all_standbys(self) -> dict[str, tuple[Copy, ...]]:
+        return self.standbys | self.shard_standbys
+
+    @property
+    def all_parked(self) -> tuple[str, ...]:
+        return self.parked + self.shard_parked
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
@@ -162,9 +211,12 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
     changelog_end: Positions = {}
     source: Label = ""
     deadline_ms: DurationMs = 0
-    #: Key hash ranges of this owner; always () until one partition can have several owners.
-    ranges: tuple[tuple[KeyHash, KeyHash], ...] = ()
-    hash_name: Label = "crc32"
+
+
+class ShardRecord(TaskRecord, frozen=True, kw_only=True, tag="SHARD"):
+    """A task record of a shard, which readers of version 1 skip."""
+
+    task: ShardText
 
 
 class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
@@ -199,9 +251,45 @@ AnyRecord = (
     | TargetRecord
     | StepRecord
     | TaskRecord
+    | ShardRecord
     | BootstrapRecord
     | BootstrappedRecord
 )
+
+
+def task_record(
+    task: TaskId, *, leader_epoch: int, phase: str, task_epoch: int
+) -> TaskRecord | ShardRecord:
+    """Return the record of a task without an owner, in the kind of whole tasks or of shards.
+
+    >>> type(task_record(TaskId.parse("0_1/2of4"), leader_epoch=1, phase="UNOWNED", task_epoch=0)).__name__
+    'ShardRecord'
+    """
+    if task.shard.is_whole:
+        return TaskRecord(
+            leader_epoch=leader_epoch, task=str(task), phase=phase, task_epoch=task_epoch
+        )
+    return ShardRecord(
+        leader_epoch=leader_epoch,
+        v=RECORD_VERSION,
+        task=str(task),
+        phase=phase,
+        task_epoch=task_epoch,
+    )
+
+
+def whole_and_shards(values: Mapping[TaskId, _V]) -> tuple[dict[str, _V], dict[str, _V]]:
+    """Return the entries of whole tasks and those of shards, in order of the tasks.
+
+    >>> whole_and_shards({TaskId.parse("1_0/0of2"): "b", TaskId(0, 0): "a"})
+    ({'0_0': 'a'}, {'1_0/0of2': 'b'})
+    """
+    whole: dict[str, _V] = {}
+    shards: dict[str, _V] = {}
+    for task, value in sorted(values.items(), key=lambda item: item[0]):
+        (whole if task.shard.is_whole else shards)[str(task)] = value
+    return whole, shards
+
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
@@ -260,12 +348,13 @@ def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
 
 
 def encode_record(record: AnyRecord) -> bytes:
-    """Return a record as JSON, in this code's version; raise ValueError if it is too large.
+    """Return a record as JSON, in the version of its kind; raise ValueError if it is too large.
 
     Fields that only a newer version knows are lost.
     """
-    if record.v != RECORD_VERSION:
-        record = msgspec.structs.replace(record, v=RECORD_VERSION)
+    version = RECORD_VERSION if isinstance(record, ShardRecord) else _FIRST_VERSION
+    if record.v != version:
+        record = msgspec.structs.replace(record, v=version)
     data = _ENCODER.encode(record)
     if len(data) > RECORD_BYTES_MAX:
         raise ValueError(
@@ -294,8 +383,8 @@ def _problem(record: AnyRecord) -> Rejection | None:
     match record:
         case LeaderClaim() if record.leader_epoch <= record.previous_epoch:
             return Rejection("leader_epoch", "is not above previous_epoch")
-        case GroupRecord() if sum(record.partitions.values()) > PARTITIONS_MAX:
-            return Rejection("partitions", f"has more than {PARTITIONS_MAX} partitions in all")
+        case GroupRecord():
+            return _group_problem(record)
         case MemberRecord() if record.protocol[0] > record.protocol[1]:
             return Rejection("protocol", "ends before it begins")
         case TaskRecord() if (record.owner is None) is _HAS_OWNER[record.phase]:
@@ -307,6 +396,14 @@ def _problem(record: AnyRecord) -> Rejection | None:
             return None
 
 
+def _group_problem(record: GroupRecord) -> Rejection | None:
+    if sum(record.partitions.values()) > PARTITIONS_MAX:
+        return Rejection("partitions", f"has more than {PARTITIONS_MAX} partitions in all")
+    if sum(row.shards for row in record.tasks.values()) > GROUP_TASKS_MAX:
+        return Rejection("tasks", f"has more than {GROUP_TASKS_MAX} tasks in all")
+    return None
+
+
 def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejection | None:
     match record:
         case TaskRecord():
@@ -315,10 +412,10 @@ def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejectio
             counters = [("group_epoch", record.group_epoch)]
         case StepRecord():
             counters = [("group_epoch", record.group_epoch), ("step_epoch", record.step_epoch)]
-            counters += [("learners", copy.learn_epoch) for copy in record.learners.values()]
+            counters += [("learners", copy.learn_epoch) for copy in record.all_learners.values()]
             counters += [
                 ("standbys", copy.learn_epoch)
-                for copies in record.standbys.values()
+                for copies in record.all_standbys.values()
                 for copy in copies
             ]
     limit = counter_max(record.leader_epoch)
@@ -347,7 +444,7 @@ _DECODER: Final[RecordDecoder[AnyRecord]] = RecordDecoder(
 )
 
 
-def checksum(records: list[AnyRecord]) -> int:
+def checksum(records: Iterable[AnyRecord]) -> int:
     """Return the CRC-32 over record keys, in order.
 
     Content is not included: older readers don't see every field, but must compute the same. Kafka's

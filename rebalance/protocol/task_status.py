@@ -3,6 +3,7 @@
 import msgspec
 
 from tidewheel.rebalance.protocol.field_types import (
+    AnyTaskText,
     Count,
     Counter,
     DurationMs,
@@ -14,7 +15,6 @@ from tidewheel.rebalance.protocol.field_types import (
     Positions,
     Rate,
     TaskRoleText,
-    TaskText,
     Text,
 )
 
@@ -44,7 +44,7 @@ class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    task: TaskText
+    task: AnyTaskText
     role: TaskRoleText
     epoch: Counter  # Task epoch (active) or learn epoch (copies).
     state: Label

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
@@ -297,7 +297,9 @@ def _local_copies(
             for task_id in directory.tasks():
                 path = directory.task_directory(task_id)
                 copy = folder / f"{slot}-{task_id}"
-                for partition, local_copy in _copied(config, stores, path, copy, facts, notes):
+                for partition, local_copy in _copied(
+                    config, stores, TaskId.parse(task_id), path, copy, facts, notes
+                ):
                     copies.setdefault(partition, []).append(local_copy)
     return copies
 
@@ -305,21 +307,24 @@ def _local_copies(
 def _copied(
     config: StreamsConfig,
     stores: Mapping[str, BulkStore],
+    task: TaskId,
     path: Path,
     copy: Path,
     facts: Mapping[TopicPartition, ChangelogFacts],
     notes: list[str],
 ) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
     """Yield a checkpoint of a task's database per store that the changelog can bring up to date."""
-    subtopology, _, partition = path.name.partition("_")
     local_stores = [
         store
         for store in stores.values()
         if store.spec.persistent
-        and str(store.subtopology) == subtopology
-        and int(partition) < store.partitions
+        and store.subtopology == task.subtopology
+        and task.partition < store.partitions
     ]
     if not local_stores:
+        return
+    if not task.shard.is_whole:
+        notes.append(f"{path} is not compared: it has the rows of shard {task.shard} only")
         return
     try:
         database = TaskDatabase.open(
@@ -333,7 +338,7 @@ def _copied(
         return
     with contextlib.closing(database):
         for store in local_stores:
-            where = store.changelog(int(partition))
+            where = store.changelog(task.partition)
             about = facts[where]
             position = Position.decode(database.position(position_name(*where)))
             start, reason = about.start_from(position)

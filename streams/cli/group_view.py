@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from tidewheel.rebalance.inspect.describe import GroupPhase, duration_text
-from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.streams.cli.text_table import Column, Row, shortened, table_lines
 from tidewheel.streams.group.range_map import InputRanges, KeyRange
 from tidewheel.streams.group.status import GroupStatus, MemberStatus, MemberTask
@@ -23,8 +23,8 @@ _LEADER_WIDTH: Final = 40
 _SHORTEST_ID: Final = 8
 
 
-def _number(task: MemberTask) -> tuple[int, ...]:
-    return tuple(map(int, task.task.split("_")))
+def _number(task: MemberTask) -> tuple[Any, ...]:
+    return TaskId.parse(task.task)
 
 
 def _urgency(task: MemberTask) -> tuple[Any, ...]:

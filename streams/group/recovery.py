@@ -8,26 +8,30 @@ epoch is used twice.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+from msgspec import structs
 
 from tidewheel.rebalance.leader.repair import repair_group
-from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
+from tidewheel.rebalance.leader.sharding import required_version
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition, position_key
 from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group, snapshot
-from tidewheel.rebalance.protocol.messages import PROTOCOL_MIN
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrapRecord,
     GroupRecord,
     LeaderClaim,
-    TaskRecord,
     TaskRow,
     encode_record,
     record_keys,
+    task_record,
 )
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 #: Leader in the new log until a member claims.
@@ -41,6 +45,7 @@ class GroupProgram:
 
     topology_hash: str
     assignor: str
+    shards: ShardCount = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +137,9 @@ def execute_recovery(
     while pending - fenced:
         admin.fence(sorted(pending - fenced))
         fenced |= pending
-        committed = admin.committed(plan.application_id, inputs, stable=True)
+        committed = committed_inputs(admin, plan.application_id, inputs, stable=True)
         pending |= set(transactional_ids(plan.application_id, committed, Group()))
-    committed = admin.committed(plan.application_id, inputs, stable=True)
+    committed = committed_inputs(admin, plan.application_id, inputs, stable=True)
     writer.init()
     epoch = max(plan.epoch, _highest_epoch(committed, read_group()) + 1)
     descriptions = admin.describe_topics(_topics(plan.application_id))
@@ -149,15 +154,16 @@ def recovered_log(
 ) -> list[AnyRecord]:
     """Return a new group log whose leader epoch and task epochs are `epoch`, without owners."""
     rows = {
-        str(task): TaskRow(stateful=shape.stateful, changelogs=shape.changelogs)
+        str(task.whole): TaskRow(
+            stateful=shape.stateful,
+            changelogs=shape.changelogs,
+            shards=cast("ShardCount", task.shard.of),
+        )
         for task, shape in sorted(facts.tasks.items())
     }
     states = {
-        task: TaskRecord(
-            leader_epoch=epoch,
-            task=str(task),
-            phase=TaskPhase.RELEASED,
-            task_epoch=epoch,
+        task: structs.replace(
+            task_record(task, leader_epoch=epoch, phase=TaskPhase.RELEASED, task_epoch=epoch),
             event="RELEASED",
             reason=_REASON,
             source="fence",
@@ -170,7 +176,8 @@ def recovered_log(
     group = Group(
         about=GroupRecord(
             leader_epoch=epoch,
-            group_version=PROTOCOL_MIN,
+            group_version=required_version(facts.program.shards),
+            shards=facts.program.shards,
             topology_hash=facts.program.topology_hash,
             assignor=facts.program.assignor,
             tasks=rows,
@@ -240,9 +247,10 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     loads = any(isinstance(record, BootstrapRecord) for record in group.bootstraps.values())
     if about.held and not loads:
         reasons.append(f"the group decides nothing: {about.held}")
-    if about.pinned and (about.topology_hash, about.assignor) != (
+    if about.pinned and (about.topology_hash, about.assignor, about.shards) != (
         program.topology_hash,
         program.assignor,
+        program.shards,
     ):
         reasons.append(
             f"the group was set up again for topology {about.topology_hash} with task_assignor {about.assignor!r}, and no such "
@@ -257,11 +265,12 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
         > (expected := group.states[task].task_epoch if task in group.states else 0)
     ]
     beyond = [
-        f"task {task} may not start below offset {floor} of {partition}, which ends at {facts.ends[partition]}"
+        f"task {task} may not start below offset {floor} of {partition}, which ends at {facts.ends[partition.whole]}"
         for partition, task in sorted(facts.inputs.items())
-        if partition in facts.ends
+        if partition.whole in facts.ends
         and task in group.states
-        and (floor := group.states[task].input.get(str(partition), 0)) > facts.ends[partition]
+        and (floor := group.states[task].input.get(position_key(partition), 0))
+        > facts.ends[partition.whole]
     ]
     return tuple(reasons + ahead + beyond)
 

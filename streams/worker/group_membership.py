@@ -7,11 +7,13 @@ busy.
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.field_types import ShardCount
+from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
@@ -180,10 +182,18 @@ def partition_counts(plan: ApplicationPlan) -> dict[str, int]:
 
 
 def tasks_seen(plan: ApplicationPlan, application_id: str) -> TasksSeen:
-    shapes = task_shapes(plan, application_id)
-    return TasksSeen(
-        tasks=tuple(
-            (str(task), shape.stateful, shape.changelogs) for task, shape in shapes.items()
-        ),
-        partitions=partition_counts(plan),
+    return TasksSeen(tasks=seen_tasks(plan, application_id), partitions=partition_counts(plan))
+
+
+def seen_tasks(plan: ApplicationPlan, application_id: str) -> tuple[SeenTask, ...]:
+    """Return one row per partition, with its number of shards."""
+    shapes = {task.whole: shape for task, shape in task_shapes(plan, application_id).items()}
+    return tuple(
+        SeenTask(
+            task=str(task),
+            stateful=shape.stateful,
+            changelogs=shape.changelogs,
+            shards=cast("ShardCount", plan.subtopologies[task.subtopology].shards),
+        )
+        for task, shape in shapes.items()
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.worker.stream_thread import StreamThread
 from tidewheel.tasks.calls.call_watch import longest_ms
 from tidewheel.tasks.loop.stream_worker import StreamWorker
@@ -44,7 +44,7 @@ def task_infos(workers: Iterable[StreamWorker]) -> list[TaskInfo]:
         infos += [active_info(task, lags) for task in list(worker.tasks.values())]
         infos += [copy_info(copy) for copy in list(worker.copies.values())]
     order = {"active": 0, "standby": 1, "learner": 2}
-    return sorted(infos, key=lambda info: ([*map(int, info.task_id.split("_"))], order[info.role]))
+    return sorted(infos, key=lambda info: (TaskId.parse(info.task_id), order[info.role]))
 
 
 def active_info(task: Task, lags: Mapping[TopicPartition, int]) -> TaskInfo:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition, position_key
-from tidewheel.rebalance.protocol.messages import DiskCopy
+from tidewheel.rebalance.protocol.messages import DiskCopy, ShardCopy
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.restore import is_usable_position, position_name
@@ -65,7 +65,7 @@ def _copy(
         _log.warning("can't read the positions of task %s: %s", task, error)
         return None
     if not stored:
-        return DiskCopy(task=str(task))  # only custom stores, with files of their own
+        return _disk_copy(task, {})  # only custom stores, with files of their own
     positions: dict[str, int] = {}
     for name in shape.changelogs:
         topic = topics.get(name)
@@ -79,4 +79,9 @@ def _copy(
             now_ms=now_ms,
         ):
             positions[position_key(TopicPartition(name, task.partition))] = position.offset
-    return DiskCopy(task=str(task), positions=positions) if positions else None
+    return _disk_copy(task, positions) if positions else None
+
+
+def _disk_copy(task: TaskId, positions: dict[str, int]) -> DiskCopy:
+    kind = DiskCopy if task.shard.is_whole else ShardCopy
+    return kind(task=str(task), positions=positions)

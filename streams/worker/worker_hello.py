@@ -4,17 +4,21 @@ import logging
 import os
 import socket
 import sys
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.leader.sharding import required_version
 from tidewheel.rebalance.producer_ids import group_id
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
     DiskCopy,
     JoinGroup,
-    SeenTask,
+    ShardCopy,
     encode_message,
 )
 from tidewheel.state_stores.state_directory import StateDirectory
@@ -24,7 +28,7 @@ from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.watchdog.hello import Hello
 from tidewheel.streams.worker.application.application import Application
 from tidewheel.streams.worker.application.wiring import range_threads, shared_options
-from tidewheel.streams.worker.group_membership import member_name, partition_counts, task_shapes
+from tidewheel.streams.worker.group_membership import member_name, partition_counts, seen_tasks
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 
 #: Space in a message for the watchdog's additions and for topics created later.
@@ -74,7 +78,6 @@ def _join(
     alone: bool,
 ) -> JoinGroup:
     config = application.config
-    shapes = task_shapes(plan, config.application_id)
     return JoinGroup(
         app=config.application_id,
         member=member_name(config.group_instance_id, slot.member_id, slot.slot, alone=alone),
@@ -91,31 +94,35 @@ def _join(
         slot=slot.slot,
         topology_hash=application.topology_hash.hex(),
         assignor=config.task_assignor,
-        tasks=tuple(
-            SeenTask(task=str(task), stateful=shape.stateful, changelogs=shape.changelogs)
-            for task, shape in shapes.items()
-        ),
+        protocol=(max(PROTOCOL_MIN, required_version(config.partition_shards)), PROTOCOL_MAX),
+        tasks=seen_tasks(plan, config.application_id),
         partitions=partition_counts(plan),
-        on_disk=on_disk,
+        on_disk=tuple(copy for copy in on_disk if not isinstance(copy, ShardCopy)),
+        shards=cast("ShardCount", config.partition_shards),
+        shards_on_disk=tuple(copy for copy in on_disk if isinstance(copy, ShardCopy)),
         session_timeout_ms=config.session_timeout_ms,
         rejoin_timeout_ms=config.rejoin_timeout_ms,
     )
 
 
 def fitting(join: JoinGroup) -> JoinGroup:
-    """Return a join that fits the inbox's message limit (bytes), with less of `on_disk` if needed.
+    """Return a join that fits the inbox's message limit (bytes), with fewer copies on disk if needed.
 
-    `on_disk` only improves the assignment. Raises `ConfigError` if the tasks alone are too many.
+    These only improve the assignment. Raises `ConfigError` if the tasks alone are too many.
     """
     limit = MESSAGE_BYTES_MAX - _SPARE_BYTES
     while (size := len(encode_message(join))) > limit:
-        if not join.on_disk:
+        if not (join.on_disk or join.shards_on_disk):
             raise ConfigError(
                 f"{join.app} has {len(join.tasks)} tasks, too many for a group: a worker names them all when it joins, which "
                 f"takes {size:,} bytes where {limit:,} are allowed. Give topics fewer partitions, split the application, or place "
                 "tasks by hand (--fixed-assignment)"
             )
-        join = msgspec.structs.replace(join, on_disk=join.on_disk[: len(join.on_disk) // 2])
+        join = msgspec.structs.replace(
+            join,
+            on_disk=join.on_disk[: len(join.on_disk) // 2],
+            shards_on_disk=join.shards_on_disk[: len(join.shards_on_disk) // 2],
+        )
     return join
 
 

@@ -17,7 +17,21 @@ _INTS = (
 )
 _FLOATS = (0.0, -0.0, 5e-324, 1e-290, 0.5, 1e15, 1e308, -1.0)
 _TEXTS = (
-    *("", "a", "b", "a-1", "b-1", "0_0", "0_1", "9_9", "orders", "orders-0", "in-1"),
+    *(
+        "",
+        "a",
+        "b",
+        "a-1",
+        "b-1",
+        "0_0",
+        "0_1",
+        "9_9",
+        "0_0/0of2",
+        "9_9/63of64",
+        "orders",
+        "orders-0",
+        "in-1",
+    ),
     *("active", "standby", "learner", "ACTIVE", "GONE", "FENCING", "LEAVING", "PARKED"),
     *("RUNNING", "REVOKING", "UNOWNED", "WRITING", "INCOMPATIBLE_VERSION", "[red]x[/red]"),
     *("\x1b]0;pwned\x07\x1b[2J", "x\u202egnp.exe", "y" * 1_000, *STEERING),
@@ -40,6 +54,8 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0911 - 
             return st.sampled_from([each for each in _TEXTS if pattern.search(each)])
         case inspect.BytesType():
             return st.just("")
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
         case inspect.BoolType():
             return st.booleans()
         case inspect.NoneType():

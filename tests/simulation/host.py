@@ -11,6 +11,7 @@ from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tidewheel.rebalance.member.member import Member
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (
+    PROTOCOL_MAX,
     AnyMessage,
     DiskCopy,
     JoinGroup,
@@ -45,7 +46,7 @@ class MemberSettings:
     hang_timeout_ms: int = 3_000
     topology_hash: str = TOPOLOGY_HASH
     assignor: str = ASSIGNOR
-    protocol: tuple[int, int] = (1, 1)
+    protocol: tuple[int, int] = (1, PROTOCOL_MAX)
     host: str = ""
 
 

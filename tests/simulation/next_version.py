@@ -9,16 +9,20 @@ import msgspec
 from tests.simulation.host import Host
 from tests.simulation.laws.invariants import LogInvariants
 from tests.simulation.model.world import Process, World
+from tidewheel.rebalance.protocol.messages import PROTOCOL_MAX
 
-UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":2,"thought":{"deep":[1]}}'
+#: The next version of the group protocol.
+NEXT = PROTOCOL_MAX + 1
 
-UNKNOWN_RECORD = b'{"kind":"FORECAST","leader_epoch":1,"v":2,"weather":{"deep":[1]}}'
+UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":3,"thought":{"deep":[1]}}'
+
+UNKNOWN_RECORD = b'{"kind":"FORECAST","leader_epoch":1,"v":3,"weather":{"deep":[1]}}'
 
 
 def newer_form(data: bytes) -> bytes:
     """Return a message or record with unknown fields."""
     fields = msgspec.json.decode(data)
-    fields["v"] = 2
+    fields["v"] = NEXT
     fields["mood"] = {"colour": "blue", "since": [1, 2, 3]}
     return msgspec.json.encode(fields)
 
@@ -54,7 +58,7 @@ class Rolling:
     def _restart(self, host: Host, newer: bool) -> None:
         (self.newer.add if newer else self.newer.discard)(host.number)
         self.rolled.add(host)
-        host.settings = replace(host.settings, protocol=(1, 2) if newer else (1, 1))
+        host.settings = replace(host.settings, protocol=(1, NEXT) if newer else (1, PROTOCOL_MAX))
         if host.up and host.worker.up and not host.worker.leaving:
             self.lifetime.world.trace_event(
                 f"{host.name} is rolled to version {host.settings.protocol[1]}"
@@ -65,6 +69,6 @@ class Rolling:
         """N14: at rest, the group version suits all members."""
         about = self.lifetime.log.about
         version = 0 if about is None else about.group_version
-        wanted = 2 if self.newer else 1
+        wanted = NEXT if self.newer else PROTOCOL_MAX
         if version != wanted:
             self.lifetime.world.fail(f"N14: all speak version {wanted}, the group {version}")

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from tests.simulation.host import MemberSettings
 from tests.simulation.laws.evidence import Limits
+from tests.simulation.next_version import NEXT
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.protocol.messages import PROTOCOL_MAX
 
 #: Members join in the first 2 s; faults start between these times.
 FAULTS_FROM_MS = 2_200
@@ -101,7 +103,7 @@ def draw(
             session_timeout_ms=session_ms,
             rejoin_timeout_ms=chance.choice((3_000, 6_000)),
             hang_timeout_ms=2_000,
-            protocol=(1, 2) if number in newer else (1, 1),
+            protocol=(1, NEXT) if number in newer else (1, PROTOCOL_MAX),
         )
 
     return Scenario(

@@ -2,12 +2,12 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from tidewheel.rebalance.inspect.history import Episode, account, episode_text
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
@@ -26,6 +26,7 @@ from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.group_membership import partition_counts, task_shapes
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -103,6 +104,7 @@ def recover(
         runs = GroupProgram(
             topology_hash=topology.hash(),
             assignor=config.task_assignor,
+            shards=cast("ShardCount", config.partition_shards),
         )
         facts = _facts(access, ran, runs, topics)
         plan = plan_recovery(facts)
@@ -130,14 +132,9 @@ def _facts(
     access: GroupAccess, ran: ApplicationPlan, program: GroupProgram, topics: Container[str]
 ) -> RecoveryFacts:
     ids = access.read_existing_topics(whole=True)
-    inputs = {
-        TopicPartition(topic, number): TaskId(subtopology.spec.id, number)
-        for subtopology in ran.subtopologies.values()
-        for topic, count in subtopology.topic_partitions.items()
-        for number in range(count)
-    }
-    committed = access.connection.admin.committed(
-        access.application_id, sorted(inputs), stable=False
+    inputs = {at: task for task in ran.tasks for at in ran.inputs(task)}
+    committed = committed_inputs(
+        access.connection.admin, access.application_id, sorted(inputs), stable=False
     )
     return RecoveryFacts(
         application_id=access.application_id,
@@ -150,7 +147,7 @@ def _facts(
         named=frozenset(access.inbox.transactional_ids),
         partitions=partition_counts(ran),
         ends=access.connection.admin.end_offsets(
-            sorted(partition for partition in inputs if partition.topic in topics)
+            sorted({at.whole for at in inputs if at.topic in topics})
         ),
         program=program,
     )

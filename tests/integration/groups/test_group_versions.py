@@ -12,12 +12,16 @@ from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.groups.test_groups_basic import Group, group, topics
 from tests.integration.processes import WORKER, WorkerProcess
 from tests.integration.programs.next_version import NEXT, PROGRAM
+from tidewheel.rebalance.protocol.messages import PROTOCOL_MAX
 from tidewheel.streams.exit_codes import ExitCode
 
 __all__ = ["group", "topics"]
 
 #: Ten workers start one after another.
 pytestmark = pytest.mark.timeout(300)
+
+#: Version with which records of groups without shards are written.
+_WHOLE = 1
 
 #: A killed watchdog is replaced and may win again; then another is killed.
 _TRIES = 5
@@ -36,8 +40,8 @@ def _version(row: dict[str, Any]) -> int:
     return int(row.get("v", 1))
 
 
-def _check_versions(versions: list[int]) -> None:
-    assert (versions[0], NEXT in versions, versions[-1]) == (1, True, 1), versions
+def _check_versions(versions: list[int], own: int) -> None:
+    assert (versions[0], NEXT in versions, versions[-1]) == (own, True, own), versions
 
 
 def _leader(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
@@ -85,15 +89,15 @@ def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: 
     group.until_shared(old, new, *others, timeout_s=2 * PATIENCE_S)  # the next version has led
 
     workers = [old, new, *others]
-    _elect(group, NEXT - 1, workers)
+    _elect(group, _WHOLE, workers)
     for leaving in (new, others[1]):
         assert leaving.stop() == ExitCode.OK, leaving.log[-4000:]
     group.until_shared(old, others[0])  # this version leads from the state of the next one
     group.check()
 
     log, inbox = _rows(group, "state"), _rows(group, "inbox")
-    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
-    assert _of(log, "GROUP")[-1].get("group_version", 1) == 1
+    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")], _WHOLE)
+    assert _of(log, "GROUP")[-1].get("group_version", 1) == PROTOCOL_MAX
     assert {_version(row) for row in _of(log, "FORECAST")} == {NEXT}
     for row in log:
         assert ("mood" in row) == (row["kind"] == "MEMBER" and _version(row) == NEXT), row
@@ -125,7 +129,7 @@ def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
                 f"{name}-{program.rpartition('.')[2]}-{number}", program, group_instance_id=name
             )
             group.until_shared(*running.values())
-        wanted = NEXT if program == PROGRAM else 1
+        wanted = NEXT if program == PROGRAM else PROTOCOL_MAX
         until(
             lambda wanted=wanted: (  # type: ignore[misc] # mypy: cannot infer type of lambda
                 _of(_rows(group, "state"), "GROUP")[-1].get("group_version", 1) == wanted
@@ -136,8 +140,8 @@ def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
 
     log = _rows(group, "state")
     versions = [row.get("group_version", 1) for row in _of(log, "GROUP") if row.get("tasks")]
-    _check_versions(versions)
-    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
+    _check_versions(versions, PROTOCOL_MAX)
+    _check_versions([_version(claim) for claim in _of(log, "LEADER_CLAIM")], _WHOLE)
     snapshots = _snapshots(log)
     assert {_version(snapshot[0]) for snapshot in snapshots} == {1, NEXT}
     assert [snapshot[-1]["count"] for snapshot in snapshots] == [

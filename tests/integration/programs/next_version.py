@@ -24,10 +24,8 @@ from tests.integration.programs import worker
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.messages import (
     PROTOCOL_MAX,
-    PROTOCOL_MIN,
     AnyMessage,
     Beat,
-    JoinGroup,
     LeaderBeat,
     Message,
     read_message,
@@ -172,7 +170,7 @@ def main(arguments: list[str]) -> int:
     command = (sys.executable, "-m", PROGRAM, "watchdog")
     patches: list[tuple[Any, str, Any]] = [
         (app, "HostWatchdog", functools.partial(HostWatchdog, command=command)),
-        (worker_hello, "JoinGroup", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
+        (worker_hello, "PROTOCOL_MAX", NEXT),
     ]
     for owner, name, patch in patches:
         assert hasattr(owner, name), f"{owner.__name__} has no {name} any more"

@@ -27,9 +27,8 @@ CHANGELOG = f"{APP}-counts-changelog"
 
 
 def report_partitions(table: RoundTable, worker: Worker, count: int, **partitions: int) -> None:
-    tasks = tuple((each.task, each.stateful, each.changelogs) for each in stateful(count))
     topics = {name.replace("_", "-"): many for name, many in partitions.items()}
-    worker.member.report(TasksSeen(tasks=tasks, partitions=topics), table.now_ms)
+    worker.member.report(TasksSeen(tasks=stateful(count), partitions=topics), table.now_ms)
     table.run(500)
 
 

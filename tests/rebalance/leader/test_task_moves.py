@@ -288,12 +288,12 @@ def test_N11_an_owner_before_a_new_leader_stays_settled() -> None:
     b = table.start("b", tasks=tasks)
     table.run(1_000)
     assert (len(a.running), len(b.running)) == (3, 3)
-    left = tuple((each, False, ()) for each in [*a.running, min(b.running)])
+    left = tuple(SeenTask(task=each) for each in [*a.running, min(b.running)])
     table.lead("p1")
     for worker in (a, b):
         worker.member.report(TasksSeen(tasks=left, partitions={"orders": 6}), table.now_ms)
     table.run(1_500)
-    assert (len(a.running), len(set(b.running) & {task for task, _, _ in left})) == (2, 2)
+    assert (len(a.running), len(set(b.running) & {seen.task for seen in left})) == (2, 2)
 
 
 def test_N11_tasks_without_an_owner_go_to_unsettled_members_too() -> None:
@@ -379,7 +379,7 @@ def test_N3_a_task_removed_during_its_move_delays_no_other_task(
         revoking = [task for task, phase in table.phases().items() if phase == "REVOKING"]
         assert table.now_ms < 60_000, table.phases()
     (gone,) = revoking
-    left = tuple((spec.task, True, spec.changelogs) for spec in specs if spec.task != gone)
+    left = tuple(spec for spec in specs if spec.task != gone)
     for worker in (a, b):
         worker.member.report(TasksSeen(tasks=left, partitions={"orders": 8}), table.now_ms)
     table.run(1_000)

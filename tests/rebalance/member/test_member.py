@@ -24,6 +24,7 @@ from tidewheel.rebalance.protocol.messages import (
     MemberDied,
     Ready,
     Revoked,
+    SeenTask,
     TaskFailed,
     TransactionalIdWanted,
 )
@@ -132,7 +133,9 @@ def test_a_repeated_join_has_no_start_positions() -> None:
     assert first == join("a", on_disk=(on_disk("0_1", 7),))
     member.follow(group(me()), 10, START_MS)
     member.decide(START_MS)
-    member.report(TasksSeen(tasks=(("0_9", True, ()),), partitions={"orders": 10}), START_MS)
+    member.report(
+        TasksSeen(tasks=(SeenTask(task="0_9", stateful=True),), partitions={"orders": 10}), START_MS
+    )
     (again,) = said(member.decide(START_MS + 1), JoinGroup)
     assert isinstance(again, JoinGroup)
     assert again.on_disk == (DiskCopy(task="0_1"),)

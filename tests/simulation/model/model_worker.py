@@ -93,9 +93,7 @@ class ModelWorker(CommittingWorker):
         workload = self.around.workload
         self.send_report(
             orders.TasksSeen(
-                tasks=tuple(
-                    (each.task, each.stateful, each.changelogs) for each in workload.seen_tasks()
-                ),
+                tasks=workload.seen_tasks(),
                 partitions=workload.partitions(),
             )
         )

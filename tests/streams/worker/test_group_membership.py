@@ -7,6 +7,7 @@ import pytest
 
 from tidewheel import FencedError, IncompatibleMemberError, Materialized, StreamsBuilder
 from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
@@ -175,10 +176,10 @@ def test_N8_the_group_receives_the_shape_of_every_task() -> None:
     }
     assert tasks_seen(plan, "app") == TasksSeen(
         tasks=(
-            ("0_0", False, ()),
-            ("0_1", False, ()),
-            ("1_0", True, ("app-counts-changelog",)),
-            ("1_1", True, ("app-counts-changelog",)),
+            SeenTask(task="0_0"),
+            SeenTask(task="0_1"),
+            SeenTask(task="1_0", stateful=True, changelogs=("app-counts-changelog",)),
+            SeenTask(task="1_1", stateful=True, changelogs=("app-counts-changelog",)),
         ),
         partitions={"in": 2, "app-by-value-repartition": 2},
     )

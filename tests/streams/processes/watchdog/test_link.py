@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidewheel.rebalance.protocol.messages import JoinGroup
+from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     CopyReady,
@@ -193,7 +193,9 @@ def test_a_new_watchdog_receives_hello_and_the_valid_reports(
     memory.lease_ns = 123
     first.order(Welcome(transactional_id="t"))
     _until(lambda: bool(link.receive_orders()))
-    seen = TasksSeen(tasks=(("0_0", True, ("c",)),), partitions={"in": 1})
+    seen = TasksSeen(
+        tasks=(SeenTask(task="0_0", stateful=True, changelogs=("c",)),), partitions={"in": 1}
+    )
     link.send(WorkerStatus())
     link.send(seen)
     link.send(CopyReady(task="0_0", learn_epoch=1, store_uuid="u", positions={}, ends={}))
