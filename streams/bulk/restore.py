@@ -40,7 +40,6 @@ from tidewheel.streams.bulk.stores import (
     slowest_positions,
 )
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.restore.shard_rows import own_runs
@@ -98,14 +97,13 @@ def restore(
     Args:
         stores: Store names; None for all persistent stores with a changelog.
         spark: Spark session; None for a temporary one at `master` (`local[*]` by default).
-        slots: Number of workers here; tasks are spread over slots 0, 1, …
+        slots: Number of workers here; tasks, also those of shards, are spread over slots 0, 1, …
 
     Raises:
         ConfigError: PySpark or a store is missing, or remote executors lack a `snapshot_location`.
         StoreLockedError: A worker runs in one of the slots.
         StreamsError: The cluster, the location or Spark failed; run it again to resume.
     """
-    check_unsharded(config, "restore")
     with bulk_driver(
         config, spark, what="restore", master=master, on_progress=on_progress
     ) as driver:

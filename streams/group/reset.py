@@ -1,5 +1,8 @@
 """Application reset: offsets, internal topics and local state return to the initial state.
 
+The groups of all shards are reset too, whatever their number. With a topology the next start has
+the number of its configuration; without one, the number that has committed.
+
 Each step may be repeated, so an interrupted reset can run again.
 
 A reset is refused while the application runs: members heard recently, subscribed consumers, live
@@ -7,13 +10,15 @@ workers with a fixed assignment, or locked slots on this machine. `force` ignore
 reset fences their producers before they commit again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
 from tidewheel.rebalance.producer_ids import own_ids
 from tidewheel.state_stores.errors import StoreLockedError
 from tidewheel.state_stores.state_directory import StateDirectory
@@ -24,11 +29,20 @@ from tidewheel.streams.group.inbox import with_hosts
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.commit_facts import CommitFacts
-from tidewheel.tasks.kafka.internal_topics import changelog_topic, internal_prefix, is_internal
+from tidewheel.tasks.kafka.internal_topics import (
+    changelog_topic,
+    internal_prefix,
+    is_internal,
+    offsets_group,
+    shard_of_group,
+)
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import by_group
+from tidewheel.tasks.key_ranges.keyed_analysis import reason_against_shards
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.sink import Sink
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
 #: Suffixes of internal topics, in the order of a reset plan; foreign-key joins use "-topic".
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
@@ -53,12 +67,15 @@ class ResetScope:
         source_topics: Source topics of the topology; topics with committed offsets are added.
         internal_topics: Internal topics of the topology; None finds them by name.
         sinks: Sinks outside Kafka, which may store positions.
+        shards_in: Number of shards by source topic, given the partition counts of topics; None
+            leaves the numbers that have committed.
     """
 
     application_id: str
     source_topics: frozenset[str] = frozenset()
     internal_topics: frozenset[str] | None = None
     sinks: tuple[Sink, ...] = ()
+    shards_in: Callable[[Mapping[str, int]], Mapping[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +97,7 @@ class ResetFacts:
         others: Applications with offsets whose names start with this one's and a dash.
         live_members: Members that were heard recently, on any machine.
         fixed: Host by transactional id of live workers with a fixed assignment.
+        shard_groups: Consumer groups of shards, of any number of shards.
     """
 
     topics: Mapping[str, int]
@@ -90,6 +108,7 @@ class ResetFacts:
     others: frozenset[str] = frozenset()
     live_members: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict[str, str])
+    shard_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +123,7 @@ class ResetPlan:
     """Steps of a reset.
 
     Attributes:
-        offsets: Offsets to commit; all others of the group are deleted.
+        offsets: Offsets to commit, also those of shards; all others of the groups are deleted.
         transactional_ids: Producers to fence.
         refusals: Reasons against it; empty if it may run.
     """
@@ -114,6 +133,7 @@ class ResetPlan:
     topics: tuple[str, ...] = ()
     slots: tuple[LocalSlot, ...] = ()
     transactional_ids: tuple[str, ...] = ()
+    shard_groups: tuple[str, ...] = ()
     sinks: tuple[Sink, ...] = ()
     notes: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
@@ -121,7 +141,11 @@ class ResetPlan:
     @property
     def is_empty(self) -> bool:
         return not (
-            self.offsets or self.topics or self.sinks or any(slot.tasks for slot in self.slots)
+            self.offsets
+            or self.topics
+            or self.shard_groups
+            or self.sinks
+            or any(slot.tasks for slot in self.slots)
         )
 
 
@@ -149,7 +173,34 @@ def scope_of(
             for subtopology in spec.subtopologies
             if subtopology.external_sink is not None
         ),
+        shards_in=None if config is None else partial(_configured_shards, spec, config),
     )
+
+
+def _configured_shards(
+    spec: TopologySpec, config: StreamsConfig, topics: Mapping[str, int]
+) -> dict[str, int]:
+    shards: dict[str, int] = {}
+    for subtopology in spec.subtopologies:
+        names = {topic for source in subtopology.sources for topic in source.topics}
+        counts = {topic: topics[topic] for topic in names & topics.keys()}
+        extractor = config.default_timestamp_extractor
+        is_whole = bool(reason_against_shards(subtopology, counts, extractor))
+        shards |= dict.fromkeys(names, 1 if is_whole else config.partition_shards)
+    return shards
+
+
+def _committed_shards(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[str, int]:
+    """Return the number of shards by topic: that of the floor, else the largest that committed."""
+    shards: dict[str, int] = {}
+    floors: dict[str, int] = {}
+    for at, offset in committed.items():
+        progress = Progress.decode(offset.metadata, committed_offset=offset.offset)
+        if not at.shard.is_whole:
+            shards[at.topic] = max(shards.get(at.topic, 1), at.shard.of)
+        elif progress is not None:
+            floors[at.topic] = max(floors.get(at.topic, 1), progress.shards)
+    return shards | floors
 
 
 def input_partitions(
@@ -190,6 +241,7 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         ),
         topics=tuple(sorted(doomed, key=_by_suffix)),
         slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
+        shard_groups=facts.shard_groups,
         transactional_ids=tuple(
             own_ids(scope.application_id, {*_transactional_ids(facts.committed), *facts.fixed})
         ),
@@ -205,7 +257,8 @@ def gather_facts(
     topics = admin.list_topics()
     unlisted = (scope.source_topics | (scope.internal_topics or frozenset())).difference(topics)
     admin.describe_topics(sorted(unlisted))  # raises if hidden
-    committed = admin.committed(scope.application_id, None, stable=False)
+    counts = {} if scope.shards_in is None else scope.shards_in(topics)
+    committed = _committed(scope.application_id, admin, set(counts.values()))
     partitions = input_partitions(scope, topics, committed)
     match position:
         case "earliest":
@@ -214,15 +267,45 @@ def gather_facts(
             targets = admin.stable_offsets(partitions)  # skips no record of an open transaction
         case int():
             targets = admin.offsets_at(partitions, position)
+    if scope.shards_in is None:
+        counts = _committed_shards(committed)
+    shards = sorted({at.shard for at in committed if not at.shard.is_whole})
     return ResetFacts(
         topics=topics,
         committed=committed,
-        targets=targets,
+        targets=targets
+        | {
+            ShardInput.of(partition, shard): offset
+            for partition, offset in targets.items()
+            for shard in Shard.all_of(counts.get(partition.topic, 1))
+        },
         members=admin.group_members(scope.application_id),
         slots=local_slots(state_dir, scope.application_id),
         others=_other_applications(scope, topics, admin),
         fixed=admin.fixed_workers(scope.application_id),
+        shard_groups=tuple(offsets_group(scope.application_id, shard) for shard in shards),
     )
+
+
+def _committed(
+    application_id: str, admin: ResetAdmin, counts: AbstractSet[int]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets of whole partitions, or floors, and those of shards of any number.
+
+    `counts`: numbers of shards whose groups are read even if the brokers do not list them, as they
+    do without the rights on them.
+    """
+    committed = dict(admin.committed(application_id, None, stable=False))
+    used = counts | set(_committed_shards(committed).values())
+    shards = {shard for count in used for shard in Shard.all_of(count)}
+    listed = admin.groups(f"{application_id}~")
+    shards |= {shard for group in listed if (shard := shard_of_group(application_id, group))}
+    for shard in sorted(shards):
+        if not shard.is_whole:
+            group_id = offsets_group(application_id, shard)
+            offsets = admin.committed(group_id, None, stable=False)
+            committed |= {ShardInput.of(at, shard): offset for at, offset in offsets.items()}
+    return committed
 
 
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
@@ -241,7 +324,8 @@ def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
         for directory in directories:
             for task_id in directory.tasks():
                 directory.remove_task_directory(task_id)
-        admin.delete_group(plan.application_id)
+        for group_id in (*plan.shard_groups, plan.application_id):
+            admin.delete_group(group_id)
         for sink in plan.sinks:
             _reset_sink(sink, plan.application_id)
         _commit(plan, admin)
@@ -259,19 +343,25 @@ def _reset_sink(sink: Sink, application_id: str) -> None:
 def _commit(plan: ResetPlan, admin: Admin) -> None:
     """Commit the offsets as the application's own: workers reject any others at start."""
     described = admin.describe_topics(sorted({move.partition.topic for move in plan.offsets}))
+    sharded = [move.partition for move in plan.offsets if not move.partition.shard.is_whole]
+    shards = {at.whole: at.shard.of for at in sharded}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for move in plan.offsets:
         topic = described[move.partition.topic]
+        shard = move.partition.shard
         progress = Progress(
             task_epoch=0,
             transactional_id=f"{internal_prefix(plan.application_id)}reset",
             topic_id=topic.topic_id,
             topology_hash=bytes(TOPOLOGY_HASH_BYTES),
-            vector=Vector.at(move.after),
+            vector=Vector.at(move.after, shard.first_hash, shard.end_hash),
+            shards=shards.get(move.partition.whole, 1),
             facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
         offsets[move.partition] = CommittedOffset(move.after, progress.encode())
-    admin.alter_committed(plan.application_id, offsets)
+    # The floor last: a start with another number of shards is refused by it.
+    for group_id, committed in sorted(by_group(plan.application_id, offsets).items(), reverse=True):
+        admin.alter_committed(group_id, committed)
 
 
 def local_slots(state_dir: Path, application_id: str) -> tuple[LocalSlot, ...]:

@@ -81,6 +81,21 @@ def offsets_group(application_id: str, shard: Shard) -> str:
     return application_id if shard.is_whole else f"{application_id}~{shard}"
 
 
+def shard_of_group(application_id: str, group_id: str) -> Shard | None:
+    """Return the shard that commits to a consumer group; None if it is no group of a shard.
+
+    >>> shard_of_group("app", "app~1of4"), shard_of_group("app", "app~1of3"), shard_of_group("app", "app")
+    (Shard(number=1, of=4), None, None)
+    """
+    prefix = f"{application_id}~"
+    if not group_id.startswith(prefix):
+        return None
+    try:
+        return TaskId.parse(f"0_0/{group_id.removeprefix(prefix)}").shard
+    except ValueError:
+        return None
+
+
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A sub-topology on a cluster; `shards`: tasks per partition."""
 

@@ -327,6 +327,10 @@ class Admin(Protocol):
 
     def group_members(self, group_id: str) -> tuple[str, ...]: ...
 
+    def groups(self, prefix: str) -> tuple[str, ...]:
+        """Return the consumer groups whose ids start so; without those that rights hide."""
+        ...
+
     def offsets_retention_ms(self) -> int:
         """Return the brokers' offset retention; raise `StreamsError` if unknown."""
         ...

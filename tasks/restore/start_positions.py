@@ -285,8 +285,8 @@ def _check_shards(
         if before != at.shard.of:
             raise StartRefusedError(
                 f"{at.whole} was processed in {_shards(before)} and this program has partition_shards={at.shard.of}. "
-                f"Stop all workers and run `tidewheel reshard {rules.group_id} --shards {at.shard.of}`, or start with "
-                f"partition_shards={before}"
+                f"Start with partition_shards={before}; or stop all workers and run `tidewheel reset MODULE:TOPOLOGY` with "
+                f"partition_shards={at.shard.of}, to process the input again"
             )
         if not at.shard.is_whole and not rules.accept_offsets:
             raise StartRefusedError(lost_text(at, "all its shards have committed before"))

@@ -15,6 +15,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.outcome import wait_for_counts
 from tidewheel import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
 from tidewheel.bulk import restore, snapshot, state_dataframe, verify
+from tidewheel.rebalance.model import Shard, TaskId
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
@@ -22,6 +23,7 @@ from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.errors import ConfigError, StoreLockedError
 from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.restore.store_restore import RestoreEvent
 
 _CANARY = "canary-of-bulk-work"
@@ -59,12 +61,18 @@ def _run(
 
 @pytest.fixture
 def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
+    return _world(cluster, make_config, unique)
+
+
+def _world(cluster: Cluster, make_config: MakeConfig, unique: str, **options: object) -> _World:
     source = f"in-{unique}"
     cluster.create({source: 2})
     # Old windows would expire during the test.
     cluster.send(source, _RECORDS, first_timestamp=time.time_ns() // 1_000_000)
     secret = {"sasl.password": _CANARY}
-    config = make_config(commit_interval_ms=50, consumer=secret, producer=secret, admin=secret)
+    config = make_config(
+        commit_interval_ms=50, consumer=secret, producer=secret, admin=secret, **options
+    )
     topology = counting(source)
     counts, _ = _run(cluster, topology, config, source)
     assert {key: counted.value for key, counted in counts.items()} == Counter(
@@ -87,6 +95,46 @@ def test_R2_a_worker_continues_from_state_that_spark_restored(
     assert not sum(event.restored for event in events)
     again = restore(world.topology, fresh, spark=spark)
     assert again.rows == 0
+
+
+def test_K8_shards_continue_from_state_that_spark_restored(
+    cluster: Cluster, make_config: MakeConfig, unique: str, spark: SparkSession
+) -> None:
+    """Each shard has its own rows only; a second restore finds them complete."""
+    world = _world(cluster, make_config, unique, partition_shards=4)
+    fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
+    report = restore(world.topology, fresh, spark=spark)
+    shards = Shard.all_of(4)
+    tasks = [TaskId(0, partition, shard) for partition in (0, 1) for shard in shards]
+    assert sorted((each.task_id, each.store) for each in report.stores) == [
+        (task, store) for task in tasks for store in (COUNTS, PER_SECOND)
+    ]
+    for task in tasks:
+        rows = {each.store: each.rows for each in report.stores if each.task_id == task}
+        directory = Path(fresh.state_dir) / fresh.application_id / "0" / f"{task}".replace("/", "-")
+        assert rows == _rows_of_shard(fresh, directory, task.shard)
+    assert sum(each.rows for each in report.stores if each.store == COUNTS) == len(world.counts)
+    counts, events = world.run(fresh)
+    assert counts == world.counts
+    assert not sum(event.restored for event in events)
+    again = restore(world.topology, fresh, spark=spark)
+    assert again.rows == 0
+
+
+def _rows_of_shard(config: StreamsConfig, directory: Path, shard: Shard) -> dict[str, int]:
+    """Return the number of rows of each store in a database, which are all the shard's."""
+    resources = SharedResources.create(config.rocksdb)
+    database = TaskDatabase.open(directory, [COUNTS, PER_SECOND], config.rocksdb, resources)
+    try:
+        keys = {
+            COUNTS: [key for key, _ in database.iterate(COUNTS, None, None)],
+            # A row's key in a window store: segment (8 bytes), key, start and number (12 bytes).
+            PER_SECOND: [key[8:-12] for key, _ in database.iterate(PER_SECOND, None, None)],
+        }
+    finally:
+        database.close()
+    assert {shard_of(key, shard.of) for of_store in keys.values() for key in of_store} <= {shard}
+    return {store: len(of_store) for store, of_store in keys.items()}
 
 
 def test_a_slot_in_use_is_neither_restored_nor_compared(world: _World, spark: SparkSession) -> None:

@@ -139,6 +139,18 @@ def test_offsets_can_be_overwritten_and_deleted_with_their_group(cluster: Cluste
     )
 
 
+def test_groups_are_listed_by_their_prefix(cluster: Cluster) -> None:
+    topic, group = cluster.topic(), cluster.name()
+    names = (f"{group}~0of2", f"{group}~1of2")
+    admin = cluster.admin()
+    assert admin.groups(f"{group}~") == ()
+    for name in (group, *names):
+        admin.alter_committed(name, {TopicPartition(topic, 0): 7})
+    assert admin.groups(f"{group}~") == names
+    admin.delete_group(names[0])
+    assert admin.groups(f"{group}~") == names[1:]
+
+
 def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
     topic, group = cluster.topic(), cluster.name()
     _commit(cluster, group, {TopicPartition(topic, 0): CommittedOffset(1, "")})

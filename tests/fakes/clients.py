@@ -426,6 +426,11 @@ class FakeAdmin:
     def group_members(self, group_id: str) -> tuple[str, ...]:
         return self._broker.members[group_id]
 
+    def groups(self, prefix: str) -> tuple[str, ...]:
+        with self._broker.lock:
+            groups = {name for name, offsets in self._broker.groups.items() if offsets}
+            return tuple(sorted(name for name in groups if name.startswith(prefix)))
+
     def offsets_retention_ms(self) -> int:
         return 7 * 86_400_000
 

@@ -11,7 +11,6 @@ from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.reset import (
@@ -44,6 +43,8 @@ def reset(
     Without --execute nothing is changed and the plan is shown. Stop the application first; output
     topics are not changed. Local state on other machines must be reset there.
 
+    With MODULE:TOPOLOGY, partition_shards may be another number than before.
+
     Args:
         target: The application's id, or its MODULE:TOPOLOGY, which names its topics exactly;
             default: the setting topology.
@@ -57,7 +58,6 @@ def reset(
     """
     position = parse_position(to)
     config, scope = _application(target, settings or SettingsOptions())
-    check_unsharded(config, "reset")
     as_json = json
     admin = KafkaResetAdmin(settings_of(config)).found()
     try:
@@ -149,6 +149,7 @@ def _print_lines(plan: ResetPlan, *, done: bool) -> None:
             "action": "set offset",
             "topic": move.partition.topic,
             "partition": move.partition.partition,
+            **({} if move.partition.shard.is_whole else {"shard": str(move.partition.shard)}),
             "before": move.before,
             "after": move.after,
         }

@@ -388,6 +388,17 @@ class KafkaAdmin:
             for member in self._members(fixed_group(application_id))
         }
 
+    def groups(self, prefix: str) -> tuple[str, ...]:
+        what = "list consumer groups"
+        listed = self._ask(
+            what,
+            lambda left: self._client.list_consumer_groups(request_timeout=left).result(left),
+        )
+        if listed.errors:
+            raise self._failed(what, error_of(listed.errors[0]))
+        group_ids = (group.group_id for group in listed.valid)
+        return tuple(sorted(name for name in group_ids if name.startswith(prefix)))
+
     def _members(self, group_id: str) -> list[Any]:
         groups = self._each(
             f"describe group {group_id}",

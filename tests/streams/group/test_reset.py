@@ -8,8 +8,9 @@ import pytest
 
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
-from tidewheel import ConfigError, StreamsBuilder, StreamsError, Topology
-from tidewheel.rebalance.model import TopicPartition
+from tests.tasks.loop.bench import APP, Bench
+from tidewheel import ConfigError, StreamsBuilder, StreamsConfig, StreamsError, Topology
+from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.sinks import InMemory
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.cli.commands.reset import parse_position
@@ -17,6 +18,7 @@ from tidewheel.streams.group.reset import (
     LocalSlot,
     OffsetMove,
     ResetFacts,
+    ResetPlan,
     ResetScope,
     execute_reset,
     gather_facts,
@@ -25,6 +27,7 @@ from tidewheel.streams.group.reset import (
     scope_of,
 )
 from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.restore.offset_origin import StartRules
@@ -311,3 +314,87 @@ def test_times_without_a_zone_are_utc(text: str, position: str | int) -> None:
 def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write earliest, latest, a time"):
         parse_position(text)
+
+
+def _counts() -> Topology:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
+    grouped.count(store="store").to_stream().to("out")
+    return builder.build()
+
+
+def _sharded_config(shards: int) -> StreamsConfig:
+    return StreamsConfig(
+        application_id=APP, bootstrap_servers="unused:9092", partition_shards=shards
+    )
+
+
+def _run_shards(bench: Bench, count: int) -> None:
+    whole = bench.plan
+    bench.plan = with_shards(whole, count, None)
+    assert bench.live(assigned=frozenset(bench.plan.tasks))
+    bench.plan = whole
+
+
+def _reset(bench: Bench, scope: ResetScope, folder: Path) -> ResetPlan:
+    admin = _Admin(bench.broker)
+    plan = plan_reset(scope, gather_facts(scope, admin, folder, "earliest"))
+    execute_reset(plan, admin, folder)
+    bench.disk.versions.clear()
+    for topic in bench.plan.changelog_topics:
+        bench.broker.create_topic(topic.name, topic.partitions, topic.config)
+    return plan
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 8])
+def test_K8_after_a_reset_the_application_starts_with_any_number_of_shards(
+    tmp_path: Path, after: int
+) -> None:
+    bench = Bench(_counts(), {"in": 1, "out": 1})
+    for number in range(20):
+        bench.send("in", f"key {number % 10}", "x")
+    _run_shards(bench, 4)
+    before = bench.outputs("out")
+    assert len(before) == 20
+    plan = _reset(bench, scope_of(APP, _counts(), _sharded_config(after)), tmp_path)
+    assert plan.shard_groups == tuple(f"app~{number}of4" for number in range(4))
+    groups = {name for name, offsets in bench.broker.groups.items() if offsets}
+    shards = [f"app~{number}of{after}" for number in range(after)] if after > 1 else []
+    assert groups == {"app", *shards}
+    _run_shards(bench, after)
+    assert sorted(bench.outputs("out")[20:]) == sorted(before)
+
+
+def test_K8_without_a_topology_a_reset_keeps_the_number_of_shards(tmp_path: Path) -> None:
+    bench = Bench(_counts(), {"in": 2, "out": 1})
+    whole = bench.plan
+    bench.plan = with_shards(whole, 4, None)
+    for number in range(20):
+        bench.send("in", f"key {number % 10}", "x")
+    # No floor is committed: it needs all shards of a partition.
+    assert bench.live(assigned=frozenset(bench.plan.tasks[1:3]))
+    bench.plan = whole
+    plan = _reset(bench, ResetScope(application_id=APP), tmp_path)
+    assert plan.shard_groups == ("app~1of4", "app~2of4")
+    inputs = [TopicPartition("in", 0), TopicPartition("in", 1)]
+    assert [str(move.partition) for move in plan.offsets] == [
+        text for at in inputs for text in (str(at), *(f"{at}/{shard}" for shard in Shard.all_of(4)))
+    ]
+    for shard in Shard.all_of(4):
+        offsets = bench.broker.groups[f"app~{shard}"]
+        assert {at: offset.offset for at, offset in offsets.items()} == dict.fromkeys(inputs, 0)
+        progress = Progress.decode(offsets[inputs[0]].metadata, committed_offset=0)
+        assert progress is not None
+        assert progress.vector == Vector.at(0, shard.first_hash, shard.end_hash)
+    _run_shards(bench, 4)
+    assert bench.rows("store").keys() == {f"key {number}".encode() for number in range(10)}
+
+
+def test_producers_of_shards_are_fenced(tmp_path: Path) -> None:
+    bench = Bench(_counts(), {"in": 1, "out": 1})
+    bench.send("in", "a", "x")
+    _run_shards(bench, 4)
+    bench.broker.groups["app"].clear()
+    plan = _reset(bench, ResetScope(application_id=APP), tmp_path)
+    assert plan.transactional_ids
+    assert bench.broker.fenced[-len(plan.transactional_ids) :] == list(plan.transactional_ids)

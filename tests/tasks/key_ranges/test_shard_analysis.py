@@ -207,7 +207,7 @@ def test_groups_refuse_shards() -> None:
 
 
 def test_commands_of_whole_partitions_refuse_shards() -> None:
-    for what in ("reset", "restore"):
+    for what in ("bootstrap",):
         check_unsharded(_config(1), what)
         with pytest.raises(ConfigError, match="partition_shards=2"):
             check_unsharded(_config(2), what)
