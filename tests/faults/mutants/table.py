@@ -225,4 +225,78 @@ MUTANTS: Final = (
         test="tests/streams/sinks/test_parquet_files.py"
         "::test_later_owner_wins_and_the_earlier_one_adds_no_file",
     ),
+    Mutant(
+        name="shard-group-without-count",
+        rule="the group of a shard names both bounds, so that no other tiling commits to it",
+        file="tasks/kafka/internal_topics.py",
+        old='else f"{application_id}~{shard}"',
+        new='else f"{application_id}~{shard.number}"',
+        test="tests/tasks/kafka/test_internal_topics.py"
+        "::test_K8_shards_of_two_tilings_never_commit_to_one_group",
+    ),
+    Mutant(
+        name="shard-floor-early",
+        rule="the floor is committed once all shards of the partition have committed",
+        file="tasks/commit/shard_floor.py",
+        old="        if len(known) == len(offsets):\n",
+        new="        if known:\n",
+        test="tests/tasks/commit/test_shard_floor.py"
+        "::test_the_floor_waits_for_all_shards_and_is_the_least_of_their_offsets",
+    ),
+    Mutant(
+        name="shard-purge-by-own-offset",
+        rule="repartition topics are purged below the floor, which no shard still needs",
+        file="tasks/loop/housekeeping.py",
+        old="            at: committed[at].offset\n"
+        "            for at in committed\n"
+        "            if at.topic in topics and at.shard.is_whole  # a slower shard needs the others\n",
+        new="            at.whole: committed[at].offset for at in committed if at.topic in topics\n",
+        test="tests/tasks/commit/test_shard_floor.py"
+        "::test_a_repartition_topic_is_purged_below_the_floor_only",
+    ),
+    Mutant(
+        name="shard-restore-unfiltered",
+        rule="a shard restores its own rows of the common changelog",
+        file="tasks/restore/store_restore.py",
+        old="        if not shard.is_whole:\n",
+        new="        if False:\n",
+        test="tests/tasks/task/test_shards.py"
+        "::test_K8_shards_together_equal_the_whole_task[counts]",
+    ),
+    Mutant(
+        name="shard-runs-unfiltered",
+        rule="sorted runs of a shard have its own rows",
+        file="streams/processes/restore_helper/run_making.py",
+        old="    if not shard.is_whole:\n",
+        new="    if False:\n",
+        test="tests/tasks/restore/test_shard_rows.py"
+        "::test_a_shard_of_four_writes_less_than_a_third_of_the_rows[0of4-changelog-key_value]",
+    ),
+    Mutant(
+        name="shard-snapshot-unfiltered",
+        rule="a shard ingests its own rows of a snapshot",
+        file="tasks/restore/shard_rows.py",
+        old="    parts = [keep_rows(file, spec, is_own) for file in runs.files]\n",
+        new="    parts = [keep_rows(file, spec, lambda _: True) for file in runs.files]\n",
+        test="tests/tasks/restore/test_shard_rows.py"
+        "::test_a_shard_of_four_writes_less_than_a_third_of_the_rows[0of4-snapshot-key_value]",
+    ),
+    Mutant(
+        name="shard-rows-expire-by-others",
+        rule="restored rows of a shard expire by the stream time of its own commit",
+        file="tasks/restore/restore_planner.py",
+        old="                may_part=not task.task_id.shard.is_whole,\n",
+        new="                may_part=False,\n",
+        test="tests/tasks/restore/test_shard_rows.py"
+        "::test_rows_of_a_slow_shard_do_not_expire_by_the_time_of_a_fast_one",
+    ),
+    Mutant(
+        name="shard-reset-leaves-groups",
+        rule="a reset deletes the groups of all shards, also those of a former number",
+        file="streams/group/reset.py",
+        old="        for group_id in (*plan.shard_groups, plan.application_id):\n",
+        new="        for group_id in (plan.application_id,):\n",
+        test="tests/streams/group/test_reset.py"
+        "::test_K8_after_a_reset_the_application_starts_with_any_number_of_shards",
+    ),
 )

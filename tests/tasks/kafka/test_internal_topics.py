@@ -14,13 +14,16 @@ from tidewheel import (
     Serdes,
     StreamsError,
 )
+from tidewheel.rebalance.model import Shard
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.tasks.kafka.internal_topics import (
     ApplicationPlan,
     is_internal,
     limits_too_low,
     missing_source_topics,
+    offsets_group,
     plan_application,
+    shard_of_group,
     with_message_bytes,
 )
 from tidewheel.tasks.processing.api.topology_spec import (
@@ -354,3 +357,14 @@ def test_dynamic_sinks_need_no_topic_beforehand() -> None:
     plan = planned({"in": 2}, sub(0, [source("in")], [lambda key, value, context: "t", "~r"]),
                    sub(1, [source("r", internal=True)]), repartition={"r": None})  # fmt: skip
     assert plan.subtopologies[1].partitions == 2
+
+
+def test_K8_shards_of_two_tilings_never_commit_to_one_group() -> None:
+    """After a change of N a shard's first commit must not replace offsets of its source."""
+    tilings = [1 << power for power in range(7)]
+    shards = [shard for count in tilings for shard in Shard.all_of(count)]
+    groups = {offsets_group("app", shard): shard for shard in shards}
+    assert len(groups) == sum(tilings) == 127
+    assert all(
+        shard_of_group("app", group) == shard for group, shard in groups.items() if "~" in group
+    )
