@@ -68,7 +68,7 @@ _MEANINGS: Final = {
     ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop in time: killed after drain_timeout_ms, or still there (drain)",
     ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
     ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",
-    ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor or version does not fit the running group; never restarted",
+    ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor, version or partition_shards does not fit the running group; never restarted",
     ExitCode.APPLICATION_SHUTDOWN: "a worker's uncaught exception handler has ended the whole application; never restarted",
     ExitCode.INTERNAL_TOPICS: "an internal topic has another number of partitions than is needed now; never restarted",
     ExitCode.COPARTITIONING: "topics whose keys come together have different numbers of partitions (run: only with --no-restart)",

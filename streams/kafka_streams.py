@@ -36,7 +36,6 @@ from tidewheel.streams.worker.application.record_limit import RecordLimit
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.wiring import (
     check_custom_stores,
-    check_partition_shards,
     make_clients,
 )
 from tidewheel.streams.worker.application.written_outputs import OutputRecord, WrittenOutputs
@@ -109,7 +108,6 @@ class KafkaStreams:
         spec = spec_of(topology, config)
         check_custom_stores(spec, config)
         self._config, self._options = config, options or RunOptions()
-        check_partition_shards(config, self._options)
         self._state = ApplicationState()
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None

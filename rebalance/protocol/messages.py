@@ -237,8 +237,8 @@ class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
 
 
 class JoinRefused(Message, frozen=True, kw_only=True, tag="REFUSED"):
-    #: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR, INCOMPATIBLE_VERSION; or FENCED for an ended
-    #: incarnation, whose process may join as a new one.
+    #: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR, INCOMPATIBLE_VERSION, INCOMPATIBLE_SHARDS; or
+    #: FENCED for an ended incarnation, whose process may join as a new one.
     code: Label
     reason: Text
 

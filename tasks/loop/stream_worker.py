@@ -233,7 +233,7 @@ class StreamWorker:
         results_wait = self._ports.make_sink_producer is None
         if settings.threads > 1 or self.plan.repartition_topics or not results_wait:
             return 0.0
-        if any(not task.shard.is_whole for task in self._assigned.owned):
+        if any(subtopology.shards > 1 for subtopology in self.plan.subtopologies.values()):
             return 0.0
         return early_start_s(settings.early_ms, settings.commit_interval_ms)
 

@@ -118,16 +118,6 @@ def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
             )
 
 
-def check_partition_shards(config: StreamsConfig, options: RunOptions) -> None:
-    """Raise `ConfigError` for shards in a group, which can't assign them yet."""
-    is_fixed = options.uses_no_group or config.task_assignor == "fixed"
-    if config.partition_shards > 1 and not is_fixed:
-        raise ConfigError(
-            f"partition_shards={config.partition_shards}: groups can't assign shards of a partition yet; name the tasks of each "
-            "worker with --tasks (0_0/0of2), or leave the option at 1 and give the input topics more partitions"
-        )
-
-
 def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
     if range_threads(config) == 1 or config.parallelising_factor == 1:
         return []

@@ -54,6 +54,7 @@ class MemberProcess:
             source=run.source,
             sink=run.sink,
             config=config,
+            records_windows=config.get("partition_shards", 1) == 1,
         )
         self.process.stdin.write(msgspec.json.encode(orders) + b"\n")
         self.process.stdin.close()

@@ -51,12 +51,13 @@ class Tap(FixedKeyProcessor[bytes, bytes, bytes]):
             self._file.close()
 
 
-def topology(source: str, sink: str, folder: Path, instance: str) -> Topology:
+def topology(source: str, sink: str, folder: Path | None, instance: str) -> Topology:
     builder = StreamsBuilder()
+    stream = builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+    if folder is not None:
+        stream = stream.process_values(lambda: Tap(folder, instance))
     (
-        builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
-        .process_values(lambda: Tap(folder, instance))
-        .group_by_key(key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+        stream.group_by_key(key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
         .count(store=Materialized(STORE, caching=False))
         .to_stream()
         .map_values(lambda count: f"{count} {instance}")
@@ -71,6 +72,7 @@ class Orders(msgspec.Struct, kw_only=True):
     source: str
     sink: str
     config: dict[str, Any]
+    records_windows: bool = True  # A processor, which keeps partitions whole.
 
 
 def main() -> None:
@@ -84,7 +86,8 @@ def main() -> None:
         return
     orders = msgspec.json.decode(line, type=Orders)
     logging.getLogger("tidewheel").info("instance %s is process %d", orders.instance, os.getpid())
-    job = topology(orders.source, orders.sink, Path(orders.folder), orders.instance)
+    folder = Path(orders.folder) if orders.records_windows else None
+    job = topology(orders.source, orders.sink, folder, orders.instance)
     KafkaStreams(job, StreamsConfig(**orders.config)).run()
 
 

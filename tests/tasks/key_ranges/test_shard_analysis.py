@@ -31,8 +31,6 @@ from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.configured_plan import configured_plan
-from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.wiring import check_partition_shards
 from tidewheel.streams.worker.group_membership import task_shapes
 from tidewheel.tasks.key_ranges.keyed_analysis import keyedness, reason_against_shards
 
@@ -197,13 +195,6 @@ def test_shards_have_the_inputs_and_the_changelog_of_their_partition() -> None:
     assert shapes[task].changelogs == ("app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog",)
     assert [topic.partitions for topic in plan.changelog_topics] == [2]
     assert set(shapes) == set(plan.tasks)
-
-
-def test_groups_refuse_shards() -> None:
-    check_partition_shards(_config(1), RunOptions())
-    check_partition_shards(_config(2), RunOptions(tasks=(TaskId.parse("0_0/0of2"),)))
-    with pytest.raises(ConfigError, match="partition_shards=2"):
-        check_partition_shards(_config(2), RunOptions())
 
 
 def test_commands_of_whole_partitions_refuse_shards() -> None:
