@@ -28,7 +28,7 @@ faults: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.postgres ## night
 soak: $(VENV)/.test $(VENV)/.broker ## survive half an hour of random faults, with three brokers (make soak ARGS="--minutes 5 --seed 42")
 	$(PYTHON) -m tests.faults.soak --results tests/faults/soak/soaks.jsonl $(ARGS)
 
-simulate: $(VENV)/.test ## nightly: run 5,000 simulated lifetimes of groups, and every mutant
+simulate: $(VENV)/.test ## nightly: run 6,000 simulated lifetimes of groups, and every mutant
 	$(PYTHON) -m tests.simulation --nightly
 
 mutants: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker $(VENV)/.browser $(VENV)/.postgres ## break guarded places in copies of the code, and see a test fail for each

@@ -170,9 +170,9 @@ def update_program(draft: Draft) -> None:
     changed = updated_program(draft.group, [join for join in joins.values() if join is not None])
     if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
         draft.observations.news.append("program or tasks changed")
-        removed = [task for task in draft.group.tasks if str(task) not in changed.tasks]
+        before = draft.group.tasks
         draft.write(changed)
-        for task in removed:
+        for task in [task for task in before if task not in draft.group.tasks]:
             draft.forget_input(task)
     draft.observations.program_checked = (draft.group.members, draft.observations.joins_recorded)
 

@@ -10,18 +10,19 @@ from tests.simulation.model.world import Violation
 from tests.simulation.mutants import search
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
+from tidewheel.rebalance.protocol.field_types import ShardCount
 
 LAST_EVENTS = 60
 _TOLD_EVERY = 200
 
 
-def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
+def live(seed: int, *, faults: bool = True, refine: bool = True, shards: ShardCount = 1) -> Metrics:
     """Run one lifetime.
 
     Raises Violation with the seed, the replay command and the last events, also if a lifetime with
     faults was too quiet.
     """
-    simulation = Simulation(draw(seed, faults=faults, refine=refine))
+    simulation = Simulation(draw(seed, faults=faults, refine=refine, shards=shards))
     try:
         metrics = simulation.run()
         if faults and (lacks := metrics.lacks()):
@@ -33,6 +34,8 @@ def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
 
 def failure(simulation: Simulation, error: Exception, *, faults: bool, refine: bool) -> str:
     options = ("" if faults else " --no-faults") + ("" if refine else " --no-refiner")
+    shards = simulation.scenario.shards
+    options += f" --shards {shards}" if shards > 1 else ""
     seed = simulation.scenario.seed
     return "\n".join(
         (
@@ -59,10 +62,15 @@ def main() -> int:
         "--no-faults", action="store_true", help="members only come and go in order"
     )
     parser.add_argument("--no-refiner", action="store_true", help="the baseline: cold hand-overs")
+    parser.add_argument(
+        "--shards", type=int, choices=(1, 2, 4), default=1, help="of each stateful partition"
+    )
     parser.add_argument("--keep-going", action="store_true", help="count failures")
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument(
-        "--nightly", action="store_true", help="4,000 lifetimes, 1,000 without faults, mutants"
+        "--nightly",
+        action="store_true",
+        help="4,000 lifetimes, 1,000 each without faults and with shards, mutants",
     )
     parser.add_argument("--mutants", action="store_true", help="find seeds that kill each mutant")
     chosen = parser.parse_args()
@@ -72,7 +80,13 @@ def main() -> int:
     if chosen.mutants:
         return search(chosen.lifetimes)
     if chosen.seed is not None:
-        return _one(chosen.seed, faults=faults, refine=refine, verbose=chosen.verbose)
+        return _one(
+            chosen.seed,
+            faults=faults,
+            refine=refine,
+            verbose=chosen.verbose,
+            shards=chosen.shards,
+        )
     return _many(chosen, faults=faults, refine=refine)
 
 
@@ -84,11 +98,17 @@ def _nightly(parser: argparse.ArgumentParser) -> int:
     failed += _many(
         parser.parse_args(["--lifetimes", "1000", "--keep-going"]), faults=False, refine=True
     )
+    for shards in ("2", "4"):
+        failed += _many(
+            parser.parse_args(["--lifetimes", "500", "--keep-going", "--shards", shards]),
+            faults=True,
+            refine=True,
+        )
     return failed + search(4_000)
 
 
-def _one(seed: int, *, faults: bool, refine: bool, verbose: bool) -> int:
-    simulation = Simulation(draw(seed, faults=faults, refine=refine))
+def _one(seed: int, *, faults: bool, refine: bool, verbose: bool, shards: ShardCount) -> int:
+    simulation = Simulation(draw(seed, faults=faults, refine=refine, shards=shards))
     _say(simulation.scenario.describe())
     try:
         metrics = simulation.run()
@@ -111,7 +131,7 @@ def _many(chosen: argparse.Namespace, *, faults: bool, refine: bool) -> int:
     began, used = time.monotonic(), time.process_time()
     for seed in range(chosen.first, chosen.first + chosen.lifetimes):
         try:
-            total.add(live(seed, faults=faults, refine=refine))
+            total.add(live(seed, faults=faults, refine=refine, shards=chosen.shards))
         except Violation as error:
             failed += 1
             text = str(error)

@@ -9,6 +9,7 @@ from tests.simulation.model.model_worker import ModelWorker
 from tests.simulation.model.world import Process, World
 from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (
     PROTOCOL_MAX,
@@ -17,6 +18,7 @@ from tidewheel.rebalance.protocol.messages import (
     JoinGroup,
     JoinRefused,
     LeaderBeat,
+    ShardCopy,
 )
 from tidewheel.rebalance.protocol.orders import (
     LASTING,
@@ -48,6 +50,7 @@ class MemberSettings:
     assignor: str = ASSIGNOR
     protocol: tuple[int, int] = (1, PROTOCOL_MAX)
     host: str = ""
+    shards: ShardCount = 1
 
 
 class Lifetime(Surroundings, Control, Protocol):
@@ -222,6 +225,11 @@ class Host(Process):
             return
         self._retire_member("a new incarnation")
         workload = self.lifetime.workload
+        copies = [
+            (task, {workload.names[task].changelog_key: disk.offset})
+            for task, disk in worker.disks.items()
+            if disk.position is not None and workload.names[task].stateful
+        ]
         join = JoinGroup(
             app=APP,
             member=settings.member,
@@ -238,12 +246,15 @@ class Host(Process):
             tasks=workload.seen_tasks(),
             partitions=workload.partitions(),
             on_disk=tuple(
-                DiskCopy(
-                    task=task,
-                    positions={workload.names[task].changelog_key: disk.offset},
-                )
-                for task, disk in worker.disks.items()
-                if disk.position is not None and workload.names[task].stateful
+                DiskCopy(task=task, positions=positions)
+                for task, positions in copies
+                if "/" not in task
+            ),
+            shards=settings.shards,
+            shards_on_disk=tuple(
+                ShardCopy(task=task, positions=positions)
+                for task, positions in copies
+                if "/" in task
             ),
             session_timeout_ms=settings.session_timeout_ms,
             rejoin_timeout_ms=settings.rejoin_timeout_ms,

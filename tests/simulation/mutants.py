@@ -5,13 +5,14 @@ the rule is unnecessary or untested. `python -m tests.simulation --mutants` sear
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from tests.simulation.model import leading
 from tests.simulation.model.leading import LEADER_ID, Leading
 from tests.simulation.model.model_tasks import Part, Rules
 from tests.simulation.model.world import Violation
@@ -31,9 +32,10 @@ from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import Announced, Observations
-from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
+from tidewheel.rebalance.model import MemberPhase, Positions, Shard, TaskId, TaskPhase
 from tidewheel.rebalance.protocol import group as fold_rules
 from tidewheel.rebalance.protocol import records as record_forms
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group, step_record
 from tidewheel.rebalance.protocol.messages import GrantedOk, JoinGroup, Revoked
 from tidewheel.rebalance.protocol.orders import RunTask
@@ -49,6 +51,7 @@ from tidewheel.rebalance.refine.refine import Refinement
 from tidewheel.rebalance.refine.refine_input import Readiness
 from tidewheel.state_stores.layout import restore
 from tidewheel.streams.group import recovery
+from tidewheel.tasks.kafka import internal_topics
 
 #: Object, attribute, replacement.
 Patch = tuple[Any, str, Any]
@@ -64,6 +67,7 @@ class Mutant:
     more: tuple[str, ...] = ()  # Additional faults, for rules that rarely matter.
     rules: type[Rules] = Rules
     patches: tuple[Patch, ...] = ()
+    shards: ShardCount = 1
 
 
 @contextmanager
@@ -82,7 +86,7 @@ def caught(mutant: Mutant, seed: int) -> str:
     """Run a mutant's lifetime; return the violation, or ""."""
     with removed(mutant):
         try:
-            Simulation(draw(seed, more=mutant.more), mutant.rules()).run()
+            Simulation(draw(seed, more=mutant.more, shards=mutant.shards), mutant.rules()).run()
         except Violation as error:
             return str(error)
     return ""
@@ -410,6 +414,45 @@ class _AppliesBeforeCommit(Rules):
         return False
 
 
+# Shards.
+
+
+def _any_shards(*given: Any) -> str:
+    return ""
+
+
+def _shards_left_out(values: Mapping[TaskId, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {str(task): value for task, value in values.items() if task.shard.is_whole}, {}
+
+
+class _LastShardMissing(Shard):
+    @staticmethod
+    def all_of(count: int) -> tuple[Shard, ...]:
+        return Shard.all_of(count)[: max(count - 1, 1)]
+
+
+_snapshot = fold_rules.snapshot
+
+
+def _snapshot_of_whole_tasks(group: Group, leader_epoch: int) -> list[AnyRecord]:
+    states = {task: state for task, state in group.states.items() if task.shard.is_whole}
+    return _snapshot(msgspec.structs.replace(group, states=states), leader_epoch)
+
+
+def _group_of_all_shards(application_id: str, shard: Shard) -> str:
+    return application_id
+
+
+def _whole_task(text: str) -> TaskId:
+    return TaskId.parse(text).whole
+
+
+class _RestoresAllRows(Rules):
+    @staticmethod
+    def restores(names: TaskNames, key: int) -> bool:
+        return True
+
+
 _restore_start = restore.restore_start
 
 
@@ -551,4 +594,29 @@ MUTANTS: tuple[Mutant, ...] = (
         "invariant 24-epoch", "a recovery begins above every epoch that has committed", 1, more=("lose_topics",),
         patches=(_patch(recovery, "_highest_epoch", _no_epoch),),
     ),
+    Mutant(
+        "shards-admission", "all members share partitions in one way", 1, more=("misfit",) * 6, shards=2,
+        patches=(_patch(compatibility, "shards_problem", _any_shards),),
+    ),
+    Mutant(
+        "shards-target", "a target has the shards", 1, shards=2,
+        patches=(_patch(fold_rules, "whole_and_shards", _shards_left_out),),
+    ),
+    Mutant(
+        "shards-tiling", "the shards of a task tile all hashes", 1, shards=4,
+        patches=(_patch(fold_rules, "Shard", _LastShardMissing),),
+    ),
+    Mutant(
+        "shards-snapshot", "a new leader writes the shards again", 1, shards=2,
+        patches=(_patch(leading, "snapshot", _snapshot_of_whole_tasks),),
+    ),
+    Mutant(
+        "shards-offsets", "each shard commits to a group of its own", 1, shards=2,
+        patches=(_patch(internal_topics, "offsets_group", _group_of_all_shards),),
+    ),
+    Mutant(
+        "shards-messages", "a message counts for its shard", 1, shards=2,
+        patches=(_patch(observations, "_task_id", _whole_task),),
+    ),
+    Mutant("shards-rows", "a shard restores its own rows", 1, shards=2, rules=_RestoresAllRows),
 )  # fmt: skip

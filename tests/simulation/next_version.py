@@ -58,7 +58,9 @@ class Rolling:
     def _restart(self, host: Host, newer: bool) -> None:
         (self.newer.add if newer else self.newer.discard)(host.number)
         self.rolled.add(host)
-        host.settings = replace(host.settings, protocol=(1, NEXT) if newer else (1, PROTOCOL_MAX))
+        host.settings = replace(
+            host.settings, protocol=(host.settings.protocol[0], NEXT if newer else PROTOCOL_MAX)
+        )
         if host.up and host.worker.up and not host.worker.leaving:
             self.lifetime.world.trace_event(
                 f"{host.name} is rolled to version {host.settings.protocol[1]}"

@@ -8,6 +8,8 @@ from tests.simulation.laws.evidence import Limits
 from tests.simulation.next_version import NEXT
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.leader.sharding import required_version
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.messages import PROTOCOL_MAX
 
 #: Members join in the first 2 s; faults start between these times.
@@ -47,6 +49,7 @@ class Scenario:
     #: Shares of lost and doubled inbox messages.
     lose: float
     repeat: float
+    shards: ShardCount
     newer: frozenset[int]  # Members of the next protocol version; at the end all are.
     rolls_back: bool  # True if they return to this version.
     faults: bool
@@ -72,7 +75,7 @@ class Scenario:
 
     def describe(self) -> str:
         lines = [
-            f"seed {self.seed}: {len(self.members)} members, {self.stateful}+{self.stateless} tasks, {self.settings}",
+            f"seed {self.seed}: {len(self.members)} members, {self.stateful}+{self.stateless} tasks, {self.shards} shards, {self.settings}",
             f"rate {self.rate_per_s}/s, history {self.history}, restore {self.restore_per_s}/s, lose {self.lose}, repeat {self.repeat}",
             *(f"  {start_ms} ms: {settings}" for start_ms, settings in self.members),
             *(f"  {toxic}" for toxic in self.toxics),
@@ -81,9 +84,17 @@ class Scenario:
 
 
 def draw(
-    seed: int, *, faults: bool = True, refine: bool = True, more: tuple[str, ...] = ()
+    seed: int,
+    *,
+    faults: bool = True,
+    refine: bool = True,
+    more: tuple[str, ...] = (),
+    shards: ShardCount = 1,
 ) -> Scenario:
-    """Return a seed's plan; without `faults`, members only join and leave."""
+    """Return a seed's plan; without `faults`, members only join and leave.
+
+    With `shards`, the stateful tasks are shards of fewer partitions.
+    """
     chance = random.Random(f"scenario {seed}")
     count = chance.randint(3, 8)
     tasks = chance.randint(12, chance.choice((24, 36, 60)))
@@ -103,7 +114,11 @@ def draw(
             session_timeout_ms=session_ms,
             rejoin_timeout_ms=chance.choice((3_000, 6_000)),
             hang_timeout_ms=2_000,
-            protocol=(1, NEXT) if number in newer else (1, PROTOCOL_MAX),
+            protocol=(
+                required_version(shards),
+                NEXT if number in newer else PROTOCOL_MAX,
+            ),
+            shards=shards,
         )
 
     return Scenario(
@@ -120,7 +135,8 @@ def draw(
             fences_at_once=chance.choice((1, 2, 16)),
             refine=refine,
         ),
-        stateful=tasks - stateless,
+        stateful=max((tasks - stateless) // shards, 2) if shards > 1 else tasks - stateless,
+        shards=shards,
         stateless=stateless,
         rate_per_s=chance.choice((3.0, 6.0)),
         history=chance.choice((0, 40, 150)),

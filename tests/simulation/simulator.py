@@ -57,6 +57,7 @@ class Simulation:
             stateless=scenario.stateless,
             rate_per_s=scenario.rate_per_s,
             history=scenario.history,
+            shards=scenario.shards,
         )
         self.workload.until_ms = INPUT_UNTIL_MS
         self.rules = Rules() if rules is None else rules

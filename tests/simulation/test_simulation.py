@@ -15,6 +15,7 @@ from tests.simulation.mutants import MUTANTS, Mutant, caught, removed
 from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
 from tidewheel.rebalance.model import MEMBER_MOVES, TASK_MOVES, MemberPhase, TaskPhase
+from tidewheel.rebalance.protocol.field_types import ShardCount
 
 _Phase = TypeVar("_Phase", MemberPhase, TaskPhase)
 
@@ -25,6 +26,7 @@ REGRESSIONS = Path(__file__).with_name("regressions.txt")
 LIFETIMES = 25
 GENTLE_LIFETIMES = 8
 BASELINE_LIFETIMES = 6
+SHARDED_LIFETIMES = 8
 
 
 @cache
@@ -117,8 +119,8 @@ def test_earlier_failures_do_not_return(seed: int) -> None:
 
 
 @cache
-def _lives(seed: int, more: tuple[str, ...]) -> bool:
-    Simulation(draw(seed, more=more)).run()
+def _lives(seed: int, more: tuple[str, ...], shards: ShardCount) -> bool:
+    Simulation(draw(seed, more=more, shards=shards)).run()
     return True
 
 
@@ -129,7 +131,7 @@ def test_every_rule_is_needed(mutant: Mutant) -> None:
         f"without this rule nothing goes wrong in seed {mutant.seed}: {mutant.what}. "
         "If lifetimes have changed, `python -m tests.simulation --mutants` finds another seed"
     )
-    assert _lives(mutant.seed, mutant.more)
+    assert _lives(mutant.seed, mutant.more, mutant.shards)
 
 
 def test_a_failure_names_the_command_that_repeats_it() -> None:
@@ -174,3 +176,19 @@ def test_N14_members_of_two_versions_work_in_one_group() -> None:
     for seed in mixed:
         total.add(live(seed))
     assert 6 <= total.newer_leaders <= total.leaders - 6, "members of both versions have led"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [2, 4])
+def test_K8_lifetimes_with_shards_keep_every_invariant(shards: ShardCount) -> None:
+    """`make simulate` has 500 of each."""
+    for seed in range(1, SHARDED_LIFETIMES + 1):
+        live(seed, shards=shards)
+
+
+@pytest.mark.slow
+def test_K8_a_lost_group_with_shards_is_recovered() -> None:
+    for seed in range(1, 4):
+        simulation = Simulation(draw(seed, more=("lose_topics",), shards=2))
+        simulation.run()
+        assert simulation.topics_life() == 2

@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.model.model_tasks import CopyTask
 from tests.simulation.model.world import Process, incarnation_name
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS
+from tidewheel.rebalance.leader.sharding import required_version
+from tidewheel.rebalance.protocol.messages import PROTOCOL_MAX
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
 #: Retry interval of faults without a target.
@@ -254,8 +258,15 @@ def misfit(simulation: "Simulation", toxic: Toxic) -> bool:
         "assignor": {"assignor": "round_robin"},
         "version": {"protocol": (7, 9)},
     }
-    why = list(changed)[int(toxic.draw * 3) % 3]
-    settings = MemberSettings(member=f"misfit-{why}-{len(simulation.hosts)}")
+    shards = simulation.scenario.shards
+    if shards > 1:
+        changed |= {"shards": {"shards": 8}, "old": {"shards": 1, "protocol": (1, 1)}}
+    why = list(changed)[int(toxic.draw * len(changed)) % len(changed)]
+    settings = MemberSettings(
+        member=f"misfit-{why}-{len(simulation.hosts)}",
+        shards=shards,
+        protocol=(required_version(shards), PROTOCOL_MAX),
+    )
     simulation.add_misfit(replace(settings, **changed[why]))  # type: ignore[arg-type]  # each is a field's
     return True
 
@@ -319,9 +330,9 @@ def forged_record(simulation: "Simulation", toxic: Toxic) -> bool:
     if log.leader_epoch < 2 or not log.tasks:
         return False
     task = sorted(log.tasks)[int(toxic.draw * len(log.tasks))]
-    forged = TaskRecord(
+    forged = structs.replace(
+        log.tasks[task],
         leader_epoch=log.leader_epoch - 1,
-        task=task,
         phase="RUNNING",
         task_epoch=log.tasks[task].task_epoch + 5,
         owner=incarnation_name("m0", 1),

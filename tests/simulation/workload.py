@@ -1,16 +1,26 @@
 """The simulated application: known input and counts, so every output can be checked.
 
-A task's input records are a function of their offsets; it counts them per key. A count that reaches
+A task's input records are a function of their offsets; it counts them per key. The shards of a
+partition share its input and its changelog, and commit their offsets to a group each. A count that reaches
 `FULL` is deleted (tombstone), to expose state that should be gone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
-from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import (
+    HASH_END,
+    Shard,
+    ShardInput,
+    TaskId,
+    TopicPartition,
+    position_key,
+)
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.state_stores.layout.restore import TOMBSTONE_MARGIN_MS
+from tidewheel.tasks.kafka import internal_topics
 
 KEYS: Final = 6
 FULL: Final = 4
@@ -31,10 +41,23 @@ class TaskNames:
     task: TaskId
     text: str
     input: TopicPartition
-    input_key: str
+    input_key: str  # In orders, messages and records.
+    offset_key: str  # At the broker, with the consumer group.
     output_key: str
     changelog_key: str
     stateful: bool
+
+    def is_own(self, key: int) -> bool:
+        """Return True if the key's hash is in the task's shard."""
+        return self.task.shard.first_hash <= hash_of(key) < self.task.shard.end_hash
+
+
+def hash_of(key: int) -> int:
+    return key * (HASH_END // KEYS)
+
+
+def offset_key_of(group: str, partition: TopicPartition) -> str:
+    return str(partition) if group == APP else f"{partition}@{group}"
 
 
 def names_of(task: TaskId) -> TaskNames:
@@ -44,9 +67,11 @@ def names_of(task: TaskId) -> TaskNames:
     return TaskNames(
         task=task,
         text=str(task),
-        input=partition,
-        input_key=str(partition),
-        output_key=f"out{task.subtopology}-{task.partition}",
+        input=ShardInput.of(partition, task.shard),
+        input_key=position_key(partition),
+        offset_key=offset_key_of(internal_topics.offsets_group(APP, task.shard), partition),
+        output_key=f"out{task.subtopology}-{task.partition}"
+        + ("" if task.shard.is_whole else f"/{task.shard}"),
         changelog_key=f"{CHANGELOG}-{task.partition}" if stateful else "",
         stateful=stateful,
     )
@@ -70,7 +95,10 @@ def kept(count: int) -> int | None:
 class Workload:
     """The input of one lifetime."""
 
-    def __init__(self, *, stateful: int, stateless: int, rate_per_s: float, history: int) -> None:
+    def __init__(
+        self, *, stateful: int, stateless: int, rate_per_s: float, history: int, shards: int = 1
+    ) -> None:
+        self.shards = shards  # Of each stateful task.
         self.names: dict[str, TaskNames] = {}  # By task; grows with the topics.
         self.born_ms: dict[str, int] = {}
         self.rate_per_s = rate_per_s  # Records per second and partition until `until_ms`.
@@ -82,11 +110,18 @@ class Workload:
         self.grow(1, stateless, 0)
 
     def grow(self, subtopology: int, more: int, now_ms: int) -> None:
-        have = sum(each.task.subtopology == subtopology for each in self.names.values())
+        have = self._partitions(subtopology)
         for partition in range(have, have + more):
-            names = names_of(TaskId(subtopology, partition))
-            self.names[names.text] = names
-            self.born_ms[names.text] = now_ms
+            for shard in Shard.all_of(1 if subtopology else self.shards):
+                names = names_of(TaskId(subtopology, partition, shard))
+                self.names[names.text] = names
+                self.born_ms[names.text] = now_ms
+
+    def _partitions(self, subtopology: int) -> int:
+        numbers = {
+            n.task.partition for n in self.names.values() if n.task.subtopology == subtopology
+        }
+        return len(numbers)
 
     def input_end(self, task: str, now_ms: int) -> int:
         born_ms = self.born_ms[task]
@@ -103,15 +138,18 @@ class Workload:
     def seen_tasks(self) -> tuple[SeenTask, ...]:
         return tuple(
             SeenTask(
-                task=each.text,
+                task=str(each.task.whole),
                 stateful=each.stateful,
                 changelogs=(CHANGELOG,) if each.stateful else (),
+                shards=cast("ShardCount", each.task.shard.of),
             )
             for each in self.names.values()
+            if each.task.shard.number == 0
         )
 
     def partitions(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for each in self.names.values():
-            counts[each.input.topic] = counts.get(each.input.topic, 0) + 1
+            if each.task.shard.number == 0:
+                counts[each.input.topic] = counts.get(each.input.topic, 0) + 1
         return counts

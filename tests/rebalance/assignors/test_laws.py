@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rebalance.assignors.requests import loads, requests, with_answer
+from tests.rebalance.assignors.requests import STATEFUL, asked, loads, requests, with_answer
 from tidewheel.rebalance.assignors.builtin import BUILT_IN, resolve
 from tidewheel.rebalance.assignors.process_load import fair_shares
-from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest, validated
+from tidewheel.rebalance.assignors.task_assignor import (
+    AssignmentMember,
+    AssignmentRequest,
+    validated,
+)
+from tidewheel.rebalance.model import Shard, TaskId
 
 ASSIGNORS = st.sampled_from(sorted(BUILT_IN))
 
@@ -83,3 +88,31 @@ def test_without_members_the_assignment_is_empty(assignor: str) -> None:
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_an_assignor_has_the_name_it_is_resolved_by(assignor: str) -> None:
     assert resolve(assignor).name == assignor
+
+
+@given(
+    ASSIGNORS,
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.sampled_from([2, 4, 8]),
+)
+def test_K8_shards_of_each_partition_are_spread_over_all_members(
+    assignor: str, members: int, partitions: int, count: int
+) -> None:
+    shapes = {
+        TaskId(0, partition, shard): STATEFUL
+        for partition in range(partitions)
+        for shard in Shard.all_of(count)
+    }
+    names = [f"m{number}" for number in range(members)]
+    request = replace(
+        asked([AssignmentMember(name=name) for name in names], shapes, standbys=1),
+        assignor=assignor,
+    )
+    answer = validated(request, resolve(assignor).assign(request))
+    for partition in range(partitions):
+        of_partition = [name for task, name in answer.owners.items() if task.partition == partition]
+        shares = [of_partition.count(name) for name in names]
+        assert max(shares) - min(shares) <= 1
+    copies = {task: len(answer.standbys.get(task, ())) for task in shapes}
+    assert set(copies.values()) == {min(1, members - 1)}

@@ -155,3 +155,21 @@ def test_another_number_of_shards_starts_once_the_former_owner_is_fenced() -> No
     assert {task: owner for task, owner in owners.items() if owner} == {
         f"0_0/{number}of4": "b-1" for number in range(4)
     }
+
+
+def test_H15_new_partitions_do_not_forget_where_released_shards_were_left() -> None:
+    table = RoundTable()
+    start(table, "a", 2)
+    table.run(2_000)
+    start(table, "b", 2)
+    table.run(20_000)
+    left = {task: dict(state.input) for task, state in table.group.states.items() if state.input}
+    assert len(left) == 1, "one shard was released by its owner"
+    for name in ("a-1", "b-1"):
+        table.kill(name)
+    table.run(2_000)
+    assert set(table.phases().values()) == {"RELEASED"}
+    start(table, "c", 2, partitions=2)
+    table.run(10_000)
+    assert len(table.group.tasks) == 4
+    assert {task: dict(table.group.states[task].input) for task in left} == left

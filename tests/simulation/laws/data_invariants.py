@@ -17,7 +17,6 @@ from tests.simulation.model.model_broker import (
 from tests.simulation.model.model_tasks import ActiveTask, Disk
 from tests.simulation.model.world import World
 from tests.simulation.workload import TaskNames, Workload, counted, kept, key_of
-from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 
@@ -51,7 +50,7 @@ class DataInvariants:
         if found is None:
             names = self.workload.names[task]
             found = self.expected[task] = Expected()
-            self._task_of_input[names.input_key] = task
+            self._task_of_input[names.offset_key] = task
             self._task_of_output[names.output_key] = task
         return found
 
@@ -61,11 +60,14 @@ class DataInvariants:
             log = names.changelog_key
             for offset in range(self.workload.history):
                 key = key_of(names.task, offset)
+                if not names.is_own(key):
+                    continue
                 value = self._advance(names, expected, offset, key)
                 if names.stateful:
                     self.broker.append(log, key, value, self.world.wall_ms())
             if self.workload.history:
-                self.broker.offsets[names.input_key] = GroupOffset(expected.next_offset, None)
+                expected.next_offset = self.workload.history
+                self.broker.offsets[names.offset_key] = GroupOffset(expected.next_offset, None)
 
     def _advance(self, names: TaskNames, expected: Expected, offset: int, key: int) -> int | None:
         count = counted(expected.store, {}, key)
@@ -106,29 +108,37 @@ class DataInvariants:
     def of_input(self, partition: str) -> str:
         task = self._task_of_input.get(partition)
         if task is None:
-            topic, _, number = partition.rpartition("-")
-            found = TopicPartition(topic, int(number))
-            (task,) = (each.text for each in self.workload.names.values() if each.input == found)
+            names = self.workload.names.values()
+            (task,) = (each.text for each in names if each.offset_key == partition)
             self.of(task)
         return task
 
     def _output(self, task: str, output: Any) -> None:
         key, count, offset = output
-        expected = self.expected[task]
+        names, expected = self.workload.names[task], self.expected[task]
+        self._pass_foreign(names, expected, offset)
         if offset != expected.next_offset:
             kind = "is processed again" if offset < expected.next_offset else "comes too early"
             self.fail(
                 13, f"record {offset} of {task} {kind}: {expected.next_offset} is the next one"
             )
-        names = self.workload.names[task]
         right = counted(expected.store, {}, key) if names.stateful else 0
         if (key, count) != (key_of(names.task, offset), right):
             self.fail(15, f"record {offset} of {task} gives key {key} count {count}, not {right}")
         self._advance(names, expected, offset, key)
 
+    @staticmethod
+    def _pass_foreign(names: TaskNames, expected: Expected, until: int) -> None:
+        """Pass the records of other shards."""
+        while expected.next_offset < until:
+            if names.is_own(key_of(names.task, expected.next_offset)):
+                return
+            expected.next_offset += 1
+
     def _offset(self, task: str, offset: GroupOffset, incarnation: str) -> None:
-        expected = self.expected[task]
-        committed = self.broker.offsets.get(self.workload.names[task].input_key)
+        names, expected = self.workload.names[task], self.expected[task]
+        committed = self.broker.offsets.get(names.offset_key)
+        self._pass_foreign(names, expected, offset.offset)
         if committed is not None and offset.offset < committed.offset:
             self.fail(
                 11, f"the offset of {task} goes back from {committed.offset} to {offset.offset}"
@@ -173,7 +183,11 @@ class DataInvariants:
         if disk.offset > log.end:
             self.fail(14, f"{names.text} of {incarnation} is at {disk.offset}, beyond {log.end}")
         for transaction, first in log.open.items():
-            if transaction.state is TransactionState.OPEN and first < disk.offset:
+            own = any(
+                name == names.changelog_key and names.is_own(key)
+                for name, key, _ in transaction.records
+            )
+            if own and transaction.state is TransactionState.OPEN and first < disk.offset:
                 self.fail(
                     14,
                     f"{names.text} of {incarnation} is at {disk.offset}, a transaction is open from {first}",

@@ -1,4 +1,4 @@
-"""Log invariants (1-10, 16-22, 24): records, orders and messages.
+"""Log invariants (1-10, 16-22, 24-26): records, orders and messages.
 
 Written from the protocol's text. They read each record, message, order and fence, keep their own
 tables, and use no code of `rebalance`. A log transaction arrives when it is decided.
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.simulation.laws.evidence import EndsRead, Evidence, LeaderReports, Limits
 from tests.simulation.laws.placement import has_twice, needless_moves
+from tests.simulation.laws.tiling import expanded, not_tiled, overlapping
 from tests.simulation.model.world import World
 from tidewheel.rebalance.model import TaskPhase
 from tidewheel.rebalance.protocol.messages import (
@@ -75,6 +76,7 @@ class LogInvariants:
         self._left_ms: dict[str, int] = {}
         self._revoked_ms: dict[str, int] = {}
         self._in_snapshot = False
+        self._in_this: set[str] = set()  # Tasks that the snapshot has so far.
         #: Highest committed epoch when the log restarted, until its first snapshot; else None.
         self._anew: int | None = None
 
@@ -114,8 +116,11 @@ class LogInvariants:
             )
         match record:
             case SnapshotBegin():
-                self._in_snapshot = True
+                self._in_snapshot, self._in_this = True, set()
             case SnapshotEnd():
+                owned = {task for task, state in self.tasks.items() if state.phase in OWNED}
+                if left_out := sorted(owned - self._in_this):
+                    self.fail(6, f"a snapshot leaves out {left_out}")
                 self._in_snapshot, self._anew = False, None
             case _ if self._in_snapshot and self._anew is not None:
                 self._check_recovered(record, self._anew)
@@ -138,8 +143,9 @@ class LogInvariants:
         match record:
             case GroupRecord():
                 self.about = record
-                self._stateful = {task for task, row in record.tasks.items() if row.stateful}
-                for task in record.tasks:
+                rows = expanded(record)
+                self._stateful = {task for task, row in rows.items() if row.stateful}
+                for task in rows:
                     self._not_running_since.setdefault(task, self.world.now)
             case MemberRecord():
                 self._member(record)
@@ -166,6 +172,7 @@ class LogInvariants:
 
     def _restated(self, record: AnyRecord) -> None:
         if isinstance(record, TaskRecord):
+            self._in_this.add(record.task)
             before = self.tasks.get(record.task)
             if before is None or (before.phase, before.task_epoch, before.owner) != (
                 record.phase,
@@ -252,6 +259,8 @@ class LogInvariants:
                 other.topology_hash != record.topology_hash
             ):
                 self.fail(17, f"{record.incarnation} and {other.incarnation} run two programs")
+            if other.shards != record.shards:
+                self.fail(17, f"{record.incarnation} and {other.incarnation} have other shards")
             if other.assignor != record.assignor:
                 self.fail(17, f"{record.incarnation} and {other.incarnation} have two assignors")
 
@@ -264,6 +273,8 @@ class LogInvariants:
                 )
             if what := needless_moves(before, record, self.tasks, self._threads()):
                 self.fail(20, what)
+        if self.about is not None and (what := not_tiled(record, self.about)):
+            self.fail(25, what)
         self.target = record
         self.targets += 1
         self.steps_since_target = 0
@@ -276,8 +287,8 @@ class LogInvariants:
         if self.step is not None and record.step_epoch <= self.step.step_epoch:
             self.fail(4, f"step epoch {self.step.step_epoch} is followed by {record.step_epoch}")
         self._budget(record)
-        copies = [(task, copy) for task, copy in record.learners.items()]
-        copies += [(task, copy) for task, each in record.standbys.items() for copy in each]
+        copies = [(task, copy) for task, copy in record.all_learners.items()]
+        copies += [(task, copy) for task, each in record.all_standbys.items() for copy in each]
         now = {(task, copy.learn_epoch, copy.incarnation) for task, copy in copies}
         again = (now - self._copies_now) & self._copied
         if again:
@@ -297,13 +308,13 @@ class LogInvariants:
         """
         leaving = any(each.phase == "LEAVING" for each in self.members.values())
         most = max(self.limits.max_warmup_replicas, 2 if leaving else 0)
-        known = {} if self.step is None else self.step.learners
-        grows = any(known.get(task) != copy for task, copy in record.learners.items())
+        known = {} if self.step is None else self.step.all_learners
+        grows = any(known.get(task) != copy for task, copy in record.all_learners.items())
         if not grows:
             return
-        if len(record.learners) > most:
-            self.fail(10, f"{len(record.learners)} learners at once, {most} are allowed")
-        staying = sorted(task for task in record.learners if self._owner_stays(task))
+        if len(record.all_learners) > most:
+            self.fail(10, f"{len(record.all_learners)} learners at once, {most} are allowed")
+        staying = sorted(task for task in record.all_learners if self._owner_stays(task))
         if len(staying) > self.limits.max_warmup_replicas:
             self.fail(10, f"places for who leaves are taken by tasks of who stays: {staying}")
 
@@ -359,6 +370,8 @@ class LogInvariants:
             self._planned.discard(task)
             if task in self._stateful and before is not None and before.source == "ack":
                 self.moves.add((task, record.task_epoch))
+        if what := overlapping(task, self.tasks):
+            self.fail(26, f"{task} is granted to {record.owner}: {what}")
         self._granted[task, record.task_epoch] = record.owner or ""
         self._last_owner[task] = record
 
@@ -375,7 +388,7 @@ class LogInvariants:
         if owner is None:
             self.fail(1, f"{task} was owned by {before.owner}, whom nobody knows")
             return
-        wanted = None if self.target is None else self.target.owners.get(task)
+        wanted = None if self.target is None else self.target.all_owners.get(task)
         leaves = owner.phase == "LEAVING" and self._drains(owner)
         if owner.phase != "ACTIVE" and not leaves:
             return  # its deadline has passed, or it set none
@@ -396,8 +409,10 @@ class LogInvariants:
     def _gate(self, record: TaskRecord, owner: MemberRecord, number: int) -> None:
         """Invariant 8: a checked copy is ready, with its current store."""
         assert self.step is not None, "there is a step before there is a learner"
-        copies = [self.step.learners[record.task]] if record.task in self.step.learners else []
-        copies += self.step.standbys.get(record.task, ())
+        copies = (
+            [self.step.all_learners[record.task]] if record.task in self.step.all_learners else []
+        )
+        copies += self.step.all_standbys.get(record.task, ())
         for copy in copies:
             member = self.members.get(copy.incarnation)
             if (
@@ -413,7 +428,7 @@ class LogInvariants:
                 and ready.store_uuid == self.evidence.leader.store(record.task, copy)
             ):
                 return
-        learner = self.step.learners.get(record.task)
+        learner = self.step.all_learners.get(record.task)
         if learner is not None and self._is_over(learner.incarnation):
             number = 9  # its death must not affect the owner
         self.fail(
@@ -563,17 +578,17 @@ class LogInvariants:
         """Return the reason why the group is not at its target, or "" (invariant 19)."""
         if self.target is None or self.about is None:
             return "there is no target"
-        for task in self.about.tasks:
+        for task in expanded(self.about):
             state = self.tasks.get(task)
-            wanted = self.target.owners.get(task)
+            wanted = self.target.all_owners.get(task)
             if state is None or state.phase != "RUNNING":
                 return f"{task} is not RUNNING but {state}"
             if state.member != wanted:
                 return f"{task} is run by {state.member}, and belongs to {wanted}"
             if self.running.get(task, 0) < state.task_epoch:
                 return f"{task} has not begun at epoch {state.task_epoch}"
-        if self.step is not None and (self.step.learners or self.step.parked):
-            return f"learners {self.step.learners}, parked {self.step.parked}"
+        if self.step is not None and (self.step.all_learners or self.step.all_parked):
+            return f"learners {self.step.all_learners}, parked {self.step.all_parked}"
         return ""
 
     def converged(self, live: Sequence[str]) -> None:
@@ -583,6 +598,6 @@ class LogInvariants:
         if self.most_steps > max(bound, 2):
             self.fail(19, f"{self.most_steps} steps after one target, {bound} are allowed")
         if self.target is not None:
-            strangers = set(self.target.owners.values()) - set(live)
+            strangers = set(self.target.all_owners.values()) - set(live)
             if strangers:
                 self.fail(19, f"tasks belong to {sorted(strangers)}, who are not there: {live}")

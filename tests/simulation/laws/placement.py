@@ -26,17 +26,17 @@ def needless_moves(
     loses only its tasks. Unreached targets do not count: tasks stay where they are, and those of a
     restarting member are elsewhere meanwhile.
     """
-    old, new = set(before.owners.values()), set(after.owners.values())
-    if before.owners.keys() != after.owners.keys() or len(old ^ new) != 1 or not old:
+    old, new = set(before.all_owners.values()), set(after.all_owners.values())
+    if before.all_owners.keys() != after.all_owners.keys() or len(old ^ new) != 1 or not old:
         return ""
-    if not all(_is_at_home(tasks.get(task), owner) for task, owner in before.owners.items()):
+    if not all(_is_at_home(tasks.get(task), owner) for task, owner in before.all_owners.items()):
         return ""
-    moved = {task for task, owner in after.owners.items() if before.owners[task] != owner}
+    moved = {task for task, owner in after.all_owners.items() if before.all_owners[task] != owner}
     (other,) = old ^ new
     if other in old:
-        strays = sorted(task for task in moved if before.owners[task] != other)
+        strays = sorted(task for task in moved if before.all_owners[task] != other)
         return f"{strays} move although {other} is gone, whose they were not" if strays else ""
-    share = threads.get(other, 1) * len(after.owners)
+    share = threads.get(other, 1) * len(after.all_owners)
     most = -(-share // sum(threads.get(name, 1) for name in new))
     return f"{len(moved)} tasks move for {other}, {most} are its share" if len(moved) > most else ""
 
@@ -53,9 +53,9 @@ def has_twice(
     A process has one directory per task, for all its incarnations and in every phase of the owner.
     A copy that an owner keeps after release is written with its REVOKE.
     """
-    for task in step.learners.keys() | step.standbys.keys():
-        copies = [step.learners[task]] if task in step.learners else []
-        copies += step.standbys.get(task, ())
+    for task in step.all_learners.keys() | step.all_standbys.keys():
+        copies = [step.all_learners[task]] if task in step.all_learners else []
+        copies += step.all_standbys.get(task, ())
         holders = [_place(copy, members) for copy in copies]
         if len(set(holders)) != len(holders):
             return f"{task} has two copies in one place: {copies}"

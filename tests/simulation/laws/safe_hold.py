@@ -6,19 +6,28 @@ models the hold as `rebalance/runtime/runtime.py` does.
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tests.simulation.host import Host
 from tests.simulation.laws.invariants import LogInvariants
 from tests.simulation.model.leading import LEADER_ID
 from tests.simulation.model.model_broker import TransactionState
 from tests.simulation.model.world import Process, World
-from tests.simulation.workload import APP, ASSIGNOR, CHANGELOG, TOPOLOGY_HASH, Workload
+from tests.simulation.workload import (
+    APP,
+    ASSIGNOR,
+    CHANGELOG,
+    TOPOLOGY_HASH,
+    Workload,
+    offset_key_of,
+)
 from tidewheel.rebalance.model import TaskShape, TopicPartition
+from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.group import recovery
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 
@@ -71,7 +80,7 @@ class SafeHold:
                     )
 
     def _recover(self) -> None:
-        operator = _Operator(self.lifetime)
+        cluster: Any = _Operator(self.lifetime)
         workload = self.lifetime.workload
         names = list(workload.names.values())
         facts = recovery.RecoveryFacts(
@@ -83,15 +92,18 @@ class SafeHold:
                 for each in names
             },
             inputs={each.input: each.task for each in names},
-            committed=operator.committed(APP, [each.input for each in names], stable=True),
+            committed=committed_inputs(cluster, APP, [each.input for each in names], stable=True),
             partitions=workload.partitions(),
-            program=recovery.GroupProgram(topology_hash=TOPOLOGY_HASH, assignor=ASSIGNOR),
+            program=recovery.GroupProgram(
+                topology_hash=TOPOLOGY_HASH,
+                assignor=ASSIGNOR,
+                shards=cast("ShardCount", workload.shards),
+            ),
         )
         plan = recovery.plan_recovery(facts)
         assert plan.needed, "whatever was committed, members hold still"
         self.life = self._lives = self._lives + 1
         self.world.broker.create(self.lifetime.state_log)
-        cluster: Any = operator
         epoch = recovery.execute_recovery(
             plan, facts, cluster, cluster, read_group=Group, replication_factor=1
         )
@@ -121,12 +133,12 @@ class _Operator:
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition], *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        del application_id
         assert stable, "what is pending counts"
         found: dict[TopicPartition, CommittedOffset] = {}
         for partition in partitions:
-            self._decide(str(partition))
-            offset = self._broker.committed(str(partition))
+            key = offset_key_of(application_id, partition)
+            self._decide(key)
+            offset = self._broker.committed(key)
             if offset is not None:
                 progress = offset.metadata
                 text = progress.encode() if isinstance(progress, Progress) else ""

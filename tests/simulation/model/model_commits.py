@@ -153,7 +153,7 @@ class CommittingWorker(Process, ABC):
             commit.transactional_id,
             commit.epoch,
             {
-                part.active.names.input_key: GroupOffset(
+                part.active.names.offset_key: GroupOffset(
                     self.around.rules.offset_to_commit(part), part.progress
                 )
                 for part in commit.parts
@@ -300,7 +300,7 @@ class CommittingWorker(Process, ABC):
         def ask() -> list[tuple[GroupOffset | None, int]]:
             return [
                 (
-                    broker.committed(part.active.names.input_key),
+                    broker.committed(part.active.names.offset_key),
                     broker.log(part.active.names.changelog_key).last_stable_offset,
                 )
                 for part in commit.parts

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.simulation.model.model_broker import BrokerError
+from tests.simulation.model.model_broker import BrokerError, Log
 from tests.simulation.model.world import World
 from tests.simulation.workload import TaskNames, Workload
 from tidewheel.rebalance.protocol.orders import ReleaseTask, RunTask
@@ -111,6 +111,16 @@ class Rules:
     def read_until(order: RunTask, names: TaskNames, end_at_open: int) -> int:
         """H14: a new owner restores to its predecessor's end before its first record."""
         return max(order.changelog_end.get(names.changelog_key, 0), end_at_open)
+
+    @staticmethod
+    def end_at_open(log: Log, *, is_shard: bool) -> int:
+        """A shard's last rows may be behind another shard's open transaction: read to the end."""
+        return log.end if is_shard else log.last_stable_offset
+
+    @staticmethod
+    def restores(names: TaskNames, key: int) -> bool:
+        """A shard restores its own rows of the common changelog."""
+        return names.is_own(key)
 
     @staticmethod
     def stable_offsets() -> bool:

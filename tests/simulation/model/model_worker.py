@@ -317,11 +317,13 @@ class ModelWorker(CommittingWorker):
         before = active.position
         for offset in range(before, min(end, before + RECORDS_PER_SLICE)):
             key = key_of(names.task, offset)
+            active.position = offset + 1
+            if not names.is_own(key):
+                continue
             count = counted(active.disk.store, active.buffer, key)
             if names.stateful:
                 active.buffer[key] = kept(count)
             active.outputs.append((key, count if names.stateful else 0, offset))
-            active.position = offset + 1
         if active.position > before:
             self.around.processed(self, active)
 
@@ -334,7 +336,7 @@ class ModelWorker(CommittingWorker):
             disk.position,
             topic_id=TOPIC_ID,
             log_start=log.start,
-            log_end=log.last_stable_offset,
+            log_end=self.around.rules.end_at_open(log, is_shard=not names.task.shard.is_whole),
             tombstone_retention_ms=TOMBSTONE_RETENTION_MS,
             now_ms=self.world.wall_ms(),
         )
@@ -348,6 +350,8 @@ class ModelWorker(CommittingWorker):
         rate = self.around.restore_per_s if self.slow_until_ms <= self.world.now else 7
         batch = log.read(disk.offset, max(1, rate * SLICE_MS // 1000))
         for _, key, value in batch.records:
+            if not self.around.rules.restores(names, key):
+                continue
             if value is None:
                 disk.store.pop(key, None)
             else:
@@ -407,13 +411,15 @@ class ModelWorker(CommittingWorker):
     # Opening a task that this worker owns.
 
     def _ask_start(self, active: ActiveTask) -> None:
-        broker, key = self.world.broker, active.names.input_key
+        broker, names = self.world.broker, active.names
 
         def ask() -> tuple[GroupOffset | None, int]:
-            committed = broker.committed(key, stable=self.around.rules.stable_offsets())
-            if not active.names.stateful:
+            rules = self.around.rules
+            committed = broker.committed(names.offset_key, stable=rules.stable_offsets())
+            if not names.stateful:
                 return committed, 0
-            return committed, broker.log(active.names.changelog_key).last_stable_offset
+            log = broker.log(names.changelog_key)
+            return committed, rules.end_at_open(log, is_shard=not names.task.shard.is_whole)
 
         self.world.request(self, ask, lambda answer: self._start_known(active, answer))
 
