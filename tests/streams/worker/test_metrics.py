@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.rebalance.protocol.task_status import RunningCall
-from tidewheel.streams.worker.metrics import figures_of
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.streams.worker.metrics import figures_of, task_infos
 from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 
@@ -38,3 +38,19 @@ def test_tasks_added_during_a_report_cause_no_error() -> None:
     assert len(tasks) > before
     assert {"0_0", "0_1"} <= figures["tasks"].keys()
     assert figures["longest-call-ms"] == 1_500
+
+
+def test_K8_tasks_and_their_shards_are_sorted_by_number() -> None:
+    def copy(task: str) -> Any:
+        status = TaskStatus(task=task, role="standby", epoch=1, state="RUNNING")
+        return SimpleNamespace(status=lambda: status)
+
+    names = ["1_0", "0_10", "0_2/3of16", "0_2/12of16", "0_2"]
+    worker: Any = SimpleNamespace(lags=dict, tasks={}, copies={name: copy(name) for name in names})
+    assert [info.task_id for info in task_infos([worker])] == [
+        "0_2",
+        "0_2/3of16",
+        "0_2/12of16",
+        "0_10",
+        "1_0",
+    ]

@@ -8,9 +8,11 @@ import pytest
 
 from tidewheel import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.protocol.messages import (
+    PROTOCOL_MAX,
     DiskCopy,
     JoinGroup,
     SeenTask,
+    ShardCopy,
     decode_message,
     encode_message,
 )
@@ -21,6 +23,7 @@ from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.wiring import claim_slot
 from tidewheel.streams.worker.worker_hello import fitting, make_hello
 from tidewheel.tasks.kafka.internal_topics import plan_application
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 
 SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
 
@@ -150,3 +153,27 @@ def test_H23_a_join_message_never_exceeds_the_size_limit() -> None:
     assert 0 < len(said.on_disk) < len(large.on_disk)
     with pytest.raises(ConfigError, match="shop has 5000 tasks, too many for a group"):
         fitting(of_many(5_000))
+
+
+def test_K8_a_join_has_the_shards_in_fields_that_older_leaders_skip(tmp_path: Path) -> None:
+    made = application(tmp_path, partition_shards=4)
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str).group_by_key().count(store="counts")
+    plan = with_shards(
+        plan_application(builder.build().spec(made.config), "shop", {"in": 2}),
+        4,
+    )
+    copy = ShardCopy(task="0_1/2of4", positions={"shop-counts-changelog-1": 7})
+    with closing(claim_slot(made.config, None)) as slot:
+        join = make_hello(
+            made, plan, slot, incarnation="b00c", process_id="p", alone=True, on_disk=(SEVEN, copy)
+        ).join
+    assert (join.protocol, join.shards) == ((2, PROTOCOL_MAX), 4)
+    assert [(row.task, row.shards) for row in join.tasks] == [("0_0", 4), ("0_1", 4)]
+    assert (join.on_disk, join.shards_on_disk) == ((SEVEN,), (copy,))
+    assert decode_message(encode_message(join)) == join
+
+
+def test_a_join_without_shards_speaks_both_versions(tmp_path: Path) -> None:
+    join = introduced(tmp_path).join
+    assert (join.protocol, join.shards, join.shards_on_disk) == ((1, PROTOCOL_MAX), 1, ())

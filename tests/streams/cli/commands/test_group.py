@@ -11,7 +11,7 @@ from tests.rebalance.leader.group_logs import LogBook, T, producer_id, scale_out
 from tests.rebalance.leader.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 from tidewheel.rebalance.inspect.describe import GroupPhase, fold_log
-from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
+from tidewheel.rebalance.model import Shard, TaskId, TaskPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import replay
 from tidewheel.rebalance.protocol.messages import Beat, TransactionalIdWanted
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
@@ -19,6 +19,7 @@ from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.kafka.internal_topics import offsets_group
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.key_ranges.vector import Vector
@@ -193,6 +194,31 @@ def test_recovery_starts_above_every_epoch_with_all_producers_fenced(
         for task, state in fold.group.states.items()
     } == {TaskId(0, number): (TaskPhase.RELEASED, 18, None) for number in (0, 1)}
     assert fold.group.tasks[TaskId(0, 0)].changelogs == ("shop-totals-changelog",)
+
+
+def test_K8_recovery_of_shards_reads_their_groups_and_writes_version_2(
+    lost: FakeGroup, program: str
+) -> None:
+    sharded = (program, "--set", "partition_shards=2")
+    at = TopicPartition("orders", 1)
+    for number, epoch in enumerate((30, 25)):
+        shards_group = offsets_group(APP, Shard(number, 2))
+        lost.broker.groups[shards_group] = {at: _progress(epoch, producer_id("c", 1, number))}
+    assert main(["group", "recover", *sharded, "--execute"]) == ExitCode.OK
+    assert lost.broker.fenced == [
+        producer_id("c", 1, 0),
+        producer_id("c", 1, 1),
+    ]
+    records = _log_of(lost)
+    assert all(records), "readers accept each record"
+    group = replay([each for each in records if isinstance(each, AnyRecord)])
+    assert (group.about.group_version, group.about.shards, group.leader_epoch) == (2, 2, 31)
+    ids = {TaskId(0, partition, shard) for partition in (0, 1) for shard in Shard.all_of(2)}
+    assert set(group.tasks) == set(group.states) == ids
+    assert {(state.phase, state.task_epoch) for state in group.states.values()} == {
+        (TaskPhase.RELEASED, 31)
+    }
+    assert main(["group", "recover", program, "--json"]) == ExitCode.OK
 
 
 def test_a_commit_before_the_fence_counts(

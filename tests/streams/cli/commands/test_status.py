@@ -3,13 +3,16 @@
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 from tests.fakes.clients import FakeTransactionalProducer
-from tests.rebalance.leader.group_logs import scale_out, two_members
+from tests.rebalance.leader.group_logs import LogBook, scale_out, two_members
+from tests.rebalance.leader.round_table import RoundTable, stateful
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, beat, use
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.records import encode_record, record_key
@@ -87,6 +90,33 @@ def test_json_output_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["member"] for each in told["members"]] == ["a", "b", "c"]
     assert told["learners"][0]["eta_s"] == 5.0
     assert told["alarms"] == []
+
+
+def test_K8_status_and_history_name_shards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    del wide
+    table = RoundTable()
+    rows = tuple(msgspec.structs.replace(row, shards=4) for row in stateful(1))
+    for name in ("a", "b"):
+        table.start(name, protocol=(2, 2), shards=4, tasks=rows)
+        table.run(20_000)
+    group, book = FakeGroup(), LogBook()
+    book.write(*table.log)
+    group.write(book)
+    use(monkeypatch, group, book.now_ms)
+    main(["status", "shop", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    names = [f"0_0/{number}of4" for number in range(4)]
+    assert [task["task"] for task in told["tasks"]] == names
+    assert Counter(task["member"] for task in told["tasks"]) == {"a": 2, "b": 2}
+    main(["status", "shop"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in names)
+    assert main(["group", "history", "shop", "--json"]) == ExitCode.OK
+    episodes = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    moves = [move for episode in episodes for move in episode["moves"]]
+    assert {move["task"] for move in moves if move["target"] == "b"} < set(names)
 
 
 def test_N5_a_group_without_live_members_is_shown(
