@@ -85,9 +85,11 @@ def parquet_of(spark: SparkSession, path: Path, rows: Mapping[str, int]) -> Fram
     return FrameSource(source=str(path), select=("customer AS key", "total AS value"))
 
 
+@pytest.mark.parametrize("shards", [1, 4])
 def test_a_store_loaded_as_of_a_time_and_fed_the_rest_equals_the_full_store(
-    spark: SparkSession, shop: Shop, tmp_path: Path, running: list[KafkaStreams]
+    spark: SparkSession, shop: Shop, tmp_path: Path, running: list[KafkaStreams], shards: int
 ) -> None:
+    shop.config = shop.config.replace(partition_shards=shards)
     before, after = orders(4_000, seed=1), orders(3_000, seed=2)
     shop.feed(before)
     source = parquet_of(spark, tmp_path / "totals.parquet", totals(before))

@@ -29,7 +29,6 @@ from tidewheel.streams.bulk.driver import (
 )
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.unsharded import check_unsharded
 from tidewheel.streams.group.reset import local_slots
 from tidewheel.streams.kafka.admin.group_log import LeaderProducer, state_topic
 from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
@@ -78,11 +77,9 @@ def bootstrap(
         spark: Session; None for the frame's, or a temporary one at `master`.
 
     Raises:
-        ConfigError: Columns are missing or duplicated, offsets are malformed, Spark is missing, or
-            `partition_shards` is above 1.
+        ConfigError: Columns are missing or duplicated, offsets are malformed, or Spark is missing.
         StreamsError: The load was refused or failed; reports if the group stays paused.
     """
-    check_unsharded(config, "bootstrap")
     checked_topology(topology, "bootstrap")
     offsets = parse_input_offsets(input_offsets)
     if spark is None and not isinstance(frame, FrameSource):

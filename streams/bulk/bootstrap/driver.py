@@ -54,6 +54,7 @@ from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.kafka.ports import CommittedOffset, TopicDescription, TransactionalProducer
+from tidewheel.tasks.kafka.shard_inputs import by_group, committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.key_ranges.vector import Vector
 
@@ -269,7 +270,10 @@ class BootstrapDriver:
     def _fence_members(self, group: Group) -> None:
         """Fence silent members and earlier producers, which might still commit."""
         app = self._target.application_id
-        committed = self._admin.committed(app, list(self._target.inputs), stable=False)
+        inputs = list(self._target.inputs)
+        committed = committed_inputs(
+            self._admin, app, {*inputs, *self._target.inputs_of_tasks(inputs)}, stable=False
+        )
         ids = transactional_ids(app, committed, group)
         self._admin.fence(
             [
@@ -428,29 +432,34 @@ class BootstrapDriver:
         between = [partition for partition in self._target.between if partition.topic in ids]
         # The loaded rows include the records in repartition topics: members must skip these.
         offsets = {**inputs, **self._admin.end_offsets(between)}
-        before = self._progress_before(offsets)
+        tasks = {at: offsets[at.whole] for at in self._target.inputs_of_tasks(offsets)}
+        before = self._progress_before(tasks)
+        app = self._target.application_id
+        # Partitions too where tasks have shards: the floor tells that all shards have an offset.
+        commits = {
+            at: CommittedOffset(offset, self._metadata(ids[at.topic], at, offset, before.get(at)))
+            for at, offset in {**offsets, **tasks}.items()
+        }
+        groups = by_group(app, commits)
+        floors = groups.pop(app)
         producer.begin()
-        producer.commit(
-            self._target.application_id,
-            {
-                partition: CommittedOffset(
-                    offset, self._metadata(ids[partition.topic], offset, before.get(partition))
-                )
-                for partition, offset in offsets.items()
-            },
-        )
+        for group_id, committed in groups.items():
+            producer.send_offsets(group_id, committed)
+        producer.commit(app, floors)
 
     def _progress_before(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Return committed progress of partitions whose position this load does not move.
+        """Return committed progress of inputs whose position this load does not move.
 
         The new commit copies their stream times, which other stores of these inputs need.
         """
         partitions = list(offsets)
-        committed = self._admin.committed(self._target.application_id, partitions, stable=False)
-        starts = self._admin.beginning_offsets(partitions)
-        ends = self._admin.end_offsets(partitions)
+        committed = committed_inputs(
+            self._admin, self._target.application_id, partitions, stable=False
+        )
+        starts = of_inputs(self._admin.beginning_offsets, partitions)
+        ends = of_inputs(self._admin.end_offsets, partitions)
         progress_by_partition: dict[TopicPartition, Progress] = {}
         for move in moves_of(offsets, committed, starts, ends):
             offset = committed.get(move.partition)
@@ -461,13 +470,16 @@ class BootstrapDriver:
                 progress_by_partition[move.partition] = progress
         return progress_by_partition
 
-    def _metadata(self, topic: TopicDescription, offset: int, before: Progress | None) -> str:
+    def _metadata(
+        self, topic: TopicDescription, at: TopicPartition, offset: int, before: Progress | None
+    ) -> str:
         progress = Progress(
             task_epoch=0,
             transactional_id=self._target.driver_id,
             topic_id=topic.topic_id,
             topology_hash=self._topology_hash,
-            vector=Vector.at(offset),
+            vector=Vector.at(offset, at.shard.first_hash, at.shard.end_hash),
+            shards=self._target.shards.get(at.topic, 1),
             facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
         if before is not None and (before.topic_id, before.topology_hash) == (

@@ -11,6 +11,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget, upstream_of
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 #: Returns true if a partition has a record between two offsets (end exclusive).
@@ -31,7 +32,7 @@ class OtherStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputMove:
-    """Move of an input partition's committed offset.
+    """Move of the committed offset of an input: a partition, or a shard of it.
 
     Attributes:
         ahead: Offset that the fastest key range has committed; equals `committed` if all are equal.
@@ -62,7 +63,7 @@ class InputMove:
     def changes(self, has_records: HasRecords) -> bool:
         """Return true if the span holds a record, not just transaction markers."""
         start, end = self.span
-        return start < end and has_records(self.partition, start, end)
+        return start < end and has_records(self.partition.whole, start, end)
 
     def __str__(self) -> str:
         if self.committed is None:
@@ -137,8 +138,14 @@ def refusal_of_moves(
     more = f"; and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
     many = len(harmed) > 1
     inside = {partition.topic for partition in target.between}
+    wholes = {move.partition.whole for move in moved}
+    committed = {at: [m.committed for m in moved if m.partition.whole == at] for at in wholes}
     can_be_given = all(
         move.committed == move.ahead and move.partition.topic not in inside for move in moved
+    ) and all(
+        # Shards at several offsets, some of them perhaps not moved, have none for their partition.
+        len(offsets) == target.shards.get(at.topic, 1) and len(set(offsets)) == 1
+        for at, offsets in committed.items()
     )
     first = (
         "give the offsets that are committed (file:PATH)"
@@ -176,10 +183,10 @@ def find_refusal(
     if not full:
         return None
     between = [partition for partition in target.between if partition.topic in topics]
-    partitions = [*inputs, *between]
-    committed = admin.committed(target.application_id, partitions, stable=stable)
-    starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    new = {**inputs, **{partition: ends[partition] for partition in between}}
+    tasks = target.inputs_of_tasks([*inputs, *between])
+    committed = committed_inputs(admin, target.application_id, tasks, stable=stable)
+    starts, ends = of_inputs(admin.beginning_offsets, tasks), of_inputs(admin.end_offsets, tasks)
+    new = {at: inputs.get(at.whole, ends[at]) for at in tasks}
     moved = [move for move in moves_of(new, committed, starts, ends) if move.changes(has_records)]
     return refusal_of_moves(target, moved, full)
 

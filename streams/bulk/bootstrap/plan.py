@@ -5,12 +5,12 @@ Kafka's default partitioner does, so that each row reaches its task.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tidewheel.rebalance.model import TopicPartition, position_key
+from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition, position_key
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -32,6 +32,7 @@ class StoreTarget:
         inputs: External input partitions, whose offsets the user gives.
         between: Partitions of repartition topics before the store. Members skip their records, so
             the loaded rows must include them.
+        shards: Number of shards by topic of both, where it is not 1.
     """
 
     application_id: str
@@ -40,6 +41,15 @@ class StoreTarget:
     partitions: int
     inputs: tuple[TopicPartition, ...]
     between: tuple[TopicPartition, ...] = ()
+    shards: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def inputs_of_tasks(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the inputs of the tasks of partitions: each, or one for each of its shards."""
+        return [
+            ShardInput.of(partition, shard)
+            for partition in partitions
+            for shard in Shard.all_of(self.shards.get(partition.topic, 1))
+        ]
 
     @property
     def changelog_partitions(self) -> list[TopicPartition]:
@@ -95,6 +105,12 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
         partitions=subtopology.partitions,
         inputs=tuple(partition for partition in partitions if partition.topic not in inside),
         between=tuple(partition for partition in partitions if partition.topic in inside),
+        shards={
+            topic: part.shards
+            for part in upstream
+            for topic in part.topic_partitions
+            if part.shards > 1
+        },
     )
 
 

@@ -27,8 +27,6 @@ from tidewheel import (
     WallclockTimestampExtractor,
 )
 from tidewheel.rebalance.model import HASH_END, ShardInput, TaskId, TopicPartition
-from tidewheel.streams.config.unsharded import check_unsharded
-from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.group_membership import task_shapes
@@ -195,13 +193,6 @@ def test_shards_have_the_inputs_and_the_changelog_of_their_partition() -> None:
     assert shapes[task].changelogs == ("app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog",)
     assert [topic.partitions for topic in plan.changelog_topics] == [2]
     assert set(shapes) == set(plan.tasks)
-
-
-def test_commands_of_whole_partitions_refuse_shards() -> None:
-    for what in ("bootstrap",):
-        check_unsharded(_config(1), what)
-        with pytest.raises(ConfigError, match="partition_shards=2"):
-            check_unsharded(_config(2), what)
 
 
 def test_a_processor_store_can_have_shards() -> None:

@@ -12,7 +12,7 @@ from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJ
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 from tidewheel import Serdes, StreamsBuilder, StreamsError
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import Beat
 from tidewheel.rebalance.protocol.records import decode_record
@@ -24,8 +24,15 @@ from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder,
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import state_topic
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.kafka.internal_topics import (
+    ApplicationPlan,
+    offsets_group,
+    plan_application,
+)
+from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 NOW_MS = 1_700_000_000_000
 STORE, CHANGELOG = "counts", "shop-counts-changelog"
@@ -85,7 +92,7 @@ def plan_of(*stores: str) -> ApplicationPlan:
 class Shop:
     """An application on a fake cluster: two input partitions of five records, without state."""
 
-    def __init__(self, *beside: str) -> None:
+    def __init__(self, *beside: str, shards: int = 1) -> None:
         self.group = FakeGroup(topics=False)
         self.broker = self.group.broker
         self.broker.create_topic("orders", 2)
@@ -93,7 +100,7 @@ class Shop:
             self.broker.send("orders", b"v", b"k", partition=number % 2)
         self.broker.create_topic(CHANGELOG, 2, {"cleanup.policy": "compact"})
         self.attempts = 0
-        self.plan = plan_of(STORE, *beside)
+        self.plan = with_shards(plan_of(STORE, *beside), shards)
         self.target = target_of(self.plan, APP, STORE)
 
     def books(self, kill: Kill) -> GroupLogWriter:
@@ -537,3 +544,71 @@ def test_another_writer_to_the_changelog_is_detected() -> None:
     with pytest.raises(StreamsError, match="another program has written"):
         driver.run(FROM_END)
     assert shop.state().about.held
+
+
+SHARDS = Shard.all_of(2)
+INPUTS = [TopicPartition("orders", number) for number in range(2)]
+
+
+def check_shards_start_at(shop: Shop, offset: int) -> None:
+    """Check the group of each shard, and the floor in the application's own."""
+    admin = FakeAdmin(shop.broker)
+    for shard in (Shard(), *SHARDS):
+        committed = admin.committed(offsets_group(APP, shard), None, stable=True)
+        assert {at: found.offset for at, found in committed.items()} == dict.fromkeys(
+            INPUTS, offset
+        )
+        for found in committed.values():
+            progress = Progress.decode(found.metadata, committed_offset=offset)
+            assert progress is not None
+            assert progress.shards == len(SHARDS)
+            assert progress.vector == Vector.at(offset, shard.first_hash, shard.end_hash)
+
+
+def test_K8_shards_of_a_loaded_store_start_at_the_given_offsets() -> None:
+    shop = Shop(shards=len(SHARDS))
+    shop.load(asked=parse_input_offsets({"orders": {0: 3, 1: 3}}))
+    assert shop.content() == as_content(ROWS)
+    check_shards_start_at(shop, 3)
+
+
+def sharded_effects() -> int:
+    kill = Kill()
+    Shop(shards=len(SHARDS)).driver(ROWS, kill).run(FROM_END)
+    return kill.count
+
+
+@pytest.mark.parametrize("at", range(1, sharded_effects() + 1))
+def test_K8_a_rerun_after_a_kill_commits_the_offsets_of_all_shards(at: int) -> None:
+    shop = Shop(shards=len(SHARDS))
+    with pytest.raises(Killed):
+        shop.driver(kill=Kill(at)).run(FROM_END)
+    committed = [offsets_group(APP, shard) for shard in (Shard(), *SHARDS)]
+    admin = FakeAdmin(shop.broker)
+    assert len({bool(admin.committed(group, None, stable=False)) for group in committed}) == 1
+    shop.load(replace=True)
+    assert shop.content() == as_content(ROWS)
+    check_shards_start_at(shop, 5)
+
+
+@pytest.mark.parametrize(("offsets", "refused"), [((5, 5), False), ((5, 3), True), ((3, 3), True)])
+def test_K8_stores_of_shards_at_other_offsets_prevent_a_load(
+    offsets: tuple[int, int], *, refused: bool
+) -> None:
+    shop = Shop("others", shards=len(SHARDS))
+    other = "shop-others-changelog"
+    shop.broker.create_topic(other, 2, {"cleanup.policy": "compact"})
+    shop.broker.send(other, b"v", b"k", partition=0)
+    admin = FakeAdmin(shop.broker)
+    for shard, offset in zip(SHARDS, offsets, strict=True):
+        admin.alter_committed(
+            offsets_group(APP, shard),
+            {where: CommittedOffset(offset, "") for where in INPUTS},
+        )
+    if not refused:
+        shop.load()
+        check_shards_start_at(shop, 5)
+        return
+    advice = "processed its input" if offsets[0] != offsets[1] else "give the offsets"
+    with pytest.raises(StreamsError, match=rf"orders-0/1of2: committed 3, new 5.*{advice}"):
+        shop.load()
