@@ -179,6 +179,10 @@ class KillRun(msgspec.Struct, eq=False):
             slot=0,
         )
         expected = self._join(chance, kills) if join else self._single(chance, kills)
+        for topic in topics.keys() - {self.sink, self.whole_sink}:
+            at = TopicPartition(topic, 0)
+            end = self.cluster.ends(topic)[at]
+            until(partial(self._has_read, self.app, at, end), f"the floor of {at} follows")
         assert [worker.stop() for worker in (*self._workers, whole)] == [0] * (WORKERS + 1)
         outputs, state = expected
         for app, sink in ((self.app, self.sink), (self.whole_app, self.whole_sink)):
@@ -250,8 +254,9 @@ class KillRun(msgspec.Struct, eq=False):
             "all shards have read all",
             3 * PATIENCE_S,
         )
-        for app in (self.app, self.whole_app):
-            until(partial(self._has_read, app, at, end), f"{app} has read all", PATIENCE_S)
+        until(
+            partial(self._has_read, self.whole_app, at, end), "the whole application has read all"
+        )
         return feed.records
 
     def _has_read(self, app: str, at: TopicPartition, end: int) -> bool:
