@@ -117,7 +117,9 @@ def by_key(bench: Bench) -> dict[str | None, list[bytes | None]]:
     outputs = defaultdict[str | None, list[bytes | None]](list)
     for key, value in bench.outputs("out"):
         outputs[key].append(value)
-    return dict(outputs)
+    # Records without a key have no order: several shards have them.
+    outputs[None].sort(key=repr)
+    return outputs
 
 
 def send(bench: Bench, records: list[Sent], topics: list[str]) -> None:
