@@ -73,6 +73,10 @@ _COMMANDS: Final = {
         "tidewheel.streams.cli.commands.reset:reset",
         "Reset an application: its offsets, its internal topics, its local state on this machine.",
     ),
+    "reshard": _Command(
+        "tidewheel.streams.cli.commands.reshard:reshard",
+        "Change the number of shards (partition_shards) of an application that does not run.",
+    ),
     "snapshot": _Command(
         "tidewheel.streams.cli.commands.snapshot:snapshot",
         "Make a snapshot of an application's stores; the application may run.",

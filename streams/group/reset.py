@@ -247,7 +247,12 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         ),
         sinks=scope.sinks,
         notes=_notes(scope, facts, doomed, left, force=force),
-        refusals=_refusals(scope, facts, force=force),
+        refusals=running_refusals(
+            scope.application_id,
+            facts,
+            force=force,
+            forced=". --force resets all the same, and ends them with FencedError",
+        ),
     )
 
 
@@ -452,21 +457,26 @@ def _notes(
     return tuple(notes)
 
 
-def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str, ...]:
+def running_refusals(
+    application_id: str, facts: ResetFacts, *, force: bool = False, forced: str = ""
+) -> tuple[str, ...]:
+    """Return the reasons against a change of an application that still runs.
+
+    `force` ignores workers with a fixed assignment; `forced` says what it would do.
+    """
     refusals = [slot.problem for slot in facts.slots if slot.problem]
     if facts.members:
         refusals.append(
-            f"group {scope.application_id} has {len(facts.members)} live members ({', '.join(facts.members)}); stop the application first"
+            f"group {application_id} has {len(facts.members)} live members ({', '.join(facts.members)}); stop the application first"
         )
     if facts.live_members:
         refusals.append(
-            f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.live_members)}; stop the "
+            f"members of {application_id} were alive a few seconds ago: {', '.join(facts.live_members)}; stop the "
             "application everywhere first"
         )
     if facts.fixed and not force:
         refusals.append(
-            f"workers of {scope.application_id} with a fixed assignment are alive: {with_hosts(facts.fixed)}; stop them "
-            "first (a killed one disappears after a few seconds). --force resets all the same, and ends them "
-            "with FencedError"
+            f"workers of {application_id} with a fixed assignment are alive: {with_hosts(facts.fixed)}; stop them "
+            f"first (a killed one disappears after a few seconds){forced}"
         )
     return tuple(refusals)

@@ -271,11 +271,11 @@ def _check_shards(
     """Raise `StartRefusedError` for an input that was processed with another number of shards.
 
     The application's own group tells it: it has the offsets of whole partitions, and the floor of
-    sharded ones once every shard has committed.
+    sharded ones once every shard has committed. Groups of shards may be left from another number.
     """
-    fresh = [at for at in inputs if not at.shard.is_whole and not is_committed(committed.get(at))]
-    whole = [at.whole for at in fresh]
-    own = admin.committed(rules.group_id, whole, stable=False) if whole else {}
+    inputs = list(inputs)
+    sharded = [at.whole for at in inputs if not at.shard.is_whole]
+    own = admin.committed(rules.group_id, sharded, stable=False) if sharded else {}
     for at in inputs:
         offset = committed.get(at) if at.shard.is_whole else own.get(at.whole)
         if not is_committed(offset):
@@ -285,10 +285,11 @@ def _check_shards(
         if before != at.shard.of:
             raise StartRefusedError(
                 f"{at.whole} was processed in {_shards(before)} and this program has partition_shards={at.shard.of}. "
-                f"Start with partition_shards={before}; or stop all workers and run `tidewheel reset MODULE:TOPOLOGY` with "
-                f"partition_shards={at.shard.of}, to process the input again"
+                f"Stop all workers and run `tidewheel reshard MODULE:TOPOLOGY --shards {at.shard.of} --execute`; or start with "
+                f"partition_shards={before}"
             )
-        if not at.shard.is_whole and not rules.accept_offsets:
+        is_lost = not at.shard.is_whole and not is_committed(committed.get(at))
+        if is_lost and not rules.accept_offsets:
             raise StartRefusedError(lost_text(at, "all its shards have committed before"))
 
 

@@ -62,7 +62,7 @@ def reset(
     admin = KafkaResetAdmin(settings_of(config)).found()
     try:
         facts = gather_facts(scope, admin, config.state_dir, position)
-        plan = plan_reset(scope, replace(facts, live_members=_live_members(config)), force=force)
+        plan = plan_reset(scope, replace(facts, live_members=live_members(config)), force=force)
         may = not plan.refusals
         if execute and may:
             execute_reset(plan, admin, config.state_dir)
@@ -108,7 +108,7 @@ def _application(target: str | None, settings: SettingsOptions) -> tuple[Streams
     return config, scope_of(config.application_id, program.topology(config), config)
 
 
-def _live_members(config: StreamsConfig) -> tuple[str, ...]:
+def live_members(config: StreamsConfig) -> tuple[str, ...]:
     """Return members of the application's group, on any host, that still send messages."""
     with access_to(config) as access:
         access.read_existing_topics()

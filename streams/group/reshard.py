@@ -1,0 +1,200 @@
+"""Change of the number of shards of an application that does not run.
+
+One transaction commits the progress of all new shards and the new floors, which tell the number. So
+a command that was killed has changed all or nothing, and can run again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+
+from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
+from tidewheel.rebalance.producer_ids import own_ids, reshard_id
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.reset import LocalSlot, ResetFacts, running_refusals
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.commit.resharding import committed, floor_of, resharded
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, offsets_group
+from tidewheel.tasks.kafka.ports import Admin, CommittedOffset, TransactionalProducer
+from tidewheel.tasks.kafka.shard_inputs import by_group
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+
+
+class PartitionChange(msgspec.Struct, frozen=True):
+    """Change of one input partition; `offset`: the lowest at which a new shard begins."""
+
+    partition: TopicPartition
+    before: int
+    after: int
+    offset: int
+
+
+class ReshardPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of the change.
+
+    Attributes:
+        offsets: Offsets to commit: those of the new shards, and the floors.
+        topics: Topics of the group, which begins anew; deleted.
+        groups: Consumer groups of shards that are no more; deleted.
+        slots: State folders on this machine, with the tasks that are no more; these are deleted.
+        transactional_ids: Producers to fence.
+        refusals: Reasons against it; empty if it may run.
+    """
+
+    application_id: str
+    changes: tuple[PartitionChange, ...] = ()
+    offsets: Mapping[TopicPartition, CommittedOffset] = {}
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    slots: tuple[LocalSlot, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.changes or self.groups or any(slot.tasks for slot in self.slots))
+
+
+def plan_reshard(application_id: str, plan: ApplicationPlan, facts: ResetFacts) -> ReshardPlan:
+    """Return the steps from the committed numbers of shards to those of a plan."""
+    changes: list[PartitionChange] = []
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    refusals = list(running_refusals(application_id, facts))
+    inputs = {at for task in plan.tasks for at in plan.inputs(task)}
+    for partition, count in sorted({at.whole: at.shard.of for at in inputs}.items()):
+        try:
+            before = _progress(partition, facts.committed)
+            if not before or len(before) == count:
+                continue
+            new = resharded(before, count, reshard_id(application_id))
+            offsets |= _offsets(partition, new)
+        except ValueError as problem:
+            refusals.append(f"{partition}: {problem}")
+            continue
+        lowest = min(progress.committed_offset for progress in new.values())
+        changes.append(PartitionChange(partition, len(before), count, lowest))
+    used = {offsets_group(application_id, at.shard) for at in inputs}
+    log = {state_topic(application_id), inbox_topic(application_id)}
+    return ReshardPlan(
+        application_id=application_id,
+        changes=tuple(changes),
+        offsets=offsets,
+        topics=tuple(sorted(log.intersection(facts.topics))) if changes else (),
+        groups=tuple(group for group in facts.shard_groups if group not in used),
+        slots=tuple(_with_old_tasks(slot, set(map(str, plan.tasks))) for slot in facts.slots),
+        transactional_ids=tuple(_own_ids(application_id, facts)),
+        refusals=tuple(refusals),
+    )
+
+
+def execute_reshard(
+    plan: ReshardPlan,
+    admin: Admin,
+    state_dir: Path,
+    producer: Callable[[str], TransactionalProducer],
+) -> None:
+    """Carry out a plan; each step may be repeated.
+
+    Raises:
+        StreamsError: The plan has refusals, or a broker failed: run the command again.
+    """
+    if plan.refusals:
+        raise StreamsError("; ".join(plan.refusals))
+    with ExitStack() as stack:
+        # The locks keep workers of this machine from starting meanwhile; the fence stops others.
+        directories = [
+            (
+                stack.enter_context(
+                    StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
+                ),
+                slot.tasks,
+            )
+            for slot in plan.slots
+        ]
+        if plan.offsets:
+            admin.fence(plan.transactional_ids)
+            # Before the offsets: a group's log from before would grant tasks that are no more.
+            admin.delete_topics(plan.topics)
+            _commit(plan, producer)
+        for group_id in plan.groups:
+            admin.delete_group(group_id)
+        for directory, tasks in directories:
+            for task in tasks:
+                directory.remove_task_directory(task)
+
+
+def _commit(plan: ReshardPlan, producer: Callable[[str], TransactionalProducer]) -> None:
+    *others, last = by_group(plan.application_id, plan.offsets).items()
+    with closing(producer(reshard_id(plan.application_id))) as committing:
+        committing.init()
+        committing.begin()
+        for group_id, offsets in others:
+            committing.send_offsets(group_id, offsets)
+        committing.commit(*last)
+
+
+def _progress(
+    partition: TopicPartition, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> dict[Shard, Progress]:
+    """Return the progress of a partition's shards; empty if none has committed.
+
+    The offset of the application's own group tells their number. Raises ValueError for a foreign or
+    missing one.
+    """
+    own = offsets.get(partition)
+    if own is None:
+        counts = {at.shard.of for at in offsets if at.whole == partition}
+        if counts:
+            raise ValueError(
+                f"not all of its {max(counts)} shards have committed yet; start the application with partition_shards={max(counts)} "
+                "until all shards run, stop it, and run the command again"
+            )
+        return {}
+    count = _decoded(own).shards
+    progress: dict[Shard, Progress] = {}
+    for shard in Shard.all_of(count):
+        offset = offsets.get(ShardInput.of(partition, shard))
+        if offset is None:
+            raise ValueError(
+                f"the offset of shard {shard} is missing: it was deleted or has expired; `tidewheel reset` processes the input again"
+            )
+        progress[shard] = _decoded(offset)
+    return progress
+
+
+def _decoded(offset: CommittedOffset) -> Progress:
+    progress = Progress.decode(offset.metadata, committed_offset=offset.offset)
+    if progress is None:
+        raise ValueError(
+            f"offset {offset.offset} was committed by another program; start the application once, and stop it, before its "
+            "number of shards changes"
+        )
+    return progress
+
+
+def _offsets(
+    partition: TopicPartition, new: Mapping[Shard, Progress]
+) -> dict[TopicPartition, CommittedOffset]:
+    offsets = {
+        ShardInput.of(partition, shard): committed(progress) for shard, progress in new.items()
+    }
+    if len(new) > 1:
+        offsets[partition] = committed(floor_of(new.values()))
+    return offsets
+
+
+def _with_old_tasks(slot: LocalSlot, tasks: set[str]) -> LocalSlot:
+    old = tuple(task for task in slot.tasks if task not in tasks)
+    return LocalSlot(slot=slot.slot, path=slot.path, tasks=old, problem=slot.problem)
+
+
+def _own_ids(application_id: str, facts: ResetFacts) -> Iterable[str]:
+    decoded = (
+        Progress.decode(offset.metadata, committed_offset=offset.offset)
+        for offset in facts.committed.values()
+    )
+    named = {progress.transactional_id for progress in decoded if progress is not None}
+    return own_ids(application_id, {*named, *facts.fixed})
