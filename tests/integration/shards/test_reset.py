@@ -60,7 +60,7 @@ def test_K8_a_reset_application_counts_again_with_another_number_of_shards(
     )
     until(lambda: refused.error is not None, "the start is refused")
     assert isinstance(refused.error, StartRefusedError)
-    assert "tidewheel reset MODULE:TOPOLOGY" in str(refused.error)
+    assert "tidewheel reshard MODULE:TOPOLOGY" in str(refused.error)
     assert refused.close(timeout=30_000)
 
     settings = StreamsConfig(**config, partition_shards=AFTER)
