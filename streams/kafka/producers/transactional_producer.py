@@ -98,6 +98,8 @@ class KafkaTransactionalProducer:
         #: Group and offsets of the last `send_offsets`.
         self._sent: tuple[str, Mapping[TopicPartition, CommittedOffset]] = ("", {})
         self._groups: dict[str, Any] = {}
+        #: Group of the offsets that were sent last: shards have groups of their own.
+        self._offsets_group = settings.application_id
 
     @property
     def transactional_id(self) -> str:
@@ -326,6 +328,7 @@ class KafkaTransactionalProducer:
     def _begin_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], deadline_s: float
     ) -> GuardedCall:
+        self._offsets_group = group_id
         group = self._group(group_id, deadline_s)
         self._producer.serve()
         failpoint("before_offsets")
@@ -413,7 +416,7 @@ class KafkaTransactionalProducer:
                 raise TransactionAbortedError(message, record_refused=refused)
 
     def _forbidden(self, message: str) -> NoReturn:
-        topic, group = self._log.forbidden, self._settings.application_id
+        topic, group = self._log.forbidden, self._offsets_group
         with suppress(CommitOutcomeUnknownError):
             self.abort()
         right = f"WRITE on topic {topic}" if topic else f"READ on these inputs and on group {group}"

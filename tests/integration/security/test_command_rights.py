@@ -57,6 +57,7 @@ _COMMANDS: Final[dict[str, list[str]]] = {
     "bootstrap": ["counts", "--app", _APP, "--from", _ROWS, "--input-offsets", "latest"],
     "group recover": [_APP, "--execute"],
     "reset": [_APP, "--execute"],
+    "reshard": [_APP, "--shards", "2", "--execute"],
     "state delete": [_APP, "counts", "or", "--execute"],
     "drain": [_MEMBER, _APP],
 }
@@ -174,7 +175,7 @@ class _Call:
             # Its members count as alive for a session timeout.
             recover = ["group", "recover", self._app.target, "--config", self._boss()]
             until(lambda: main(recover) == 0, "the stopped members count as silent")
-        if self._command == "reset":
+        if self._command in ("reset", "reshard"):
             existing = self._admin.list_topics(timeout=PATIENCE_S).topics
             internal = {f"{app_id}-{kind}": count for kind, count in _INTERNAL.items()}
             plain.create({name: count for name, count in internal.items() if name not in existing})
@@ -182,6 +183,8 @@ class _Call:
                 plain.send(f"{app_id}-{name}", [(b"noise", b"noise")], partition=0)
             committed = {TopicPartition(self._app.source, 0): _committed(f"{app_id}-{0:032x}-0")}
             plain.admin.alter_committed(app_id, committed)
+            if self._command == "reshard":  # a group of shards that are no more
+                plain.admin.alter_committed(f"{app_id}~0of4", committed)
 
     def _boss(self) -> str:
         return str(self._app.settings_file(self._app.broker.user(everything())))
