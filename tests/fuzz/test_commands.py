@@ -38,6 +38,7 @@ _COMMANDS: Final[dict[str, list[str]]] = {
     "demo": [],
     "broker": ["--topics", "lines:4", "--property", "num.io.threads=8"],
     "reset": ["shop.py:topology", "--execute"],
+    "reshard": ["shop.py:topology", "--shards", "4", "--execute"],
     "snapshot": ["shop.py:topology", "--to", "snapshots"],
     "restore": ["shop.py:topology", "--workers", "2"],
     "bootstrap": [
@@ -166,6 +167,8 @@ def _replace_the_outside(patch: pytest.MonkeyPatch) -> None:
     cli = "tidewheel.streams.cli"
     patch.setattr(f"{cli}.group_access.connect", lambda *_, **__: FakeConnection(group.broker))
     patch.setattr(f"{cli}.commands.reset.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    patch.setattr(f"{cli}.commands.reshard.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    patch.setattr(f"{cli}.commands.reshard.make_clients", lambda _: FakeClients(group.broker))
     records = f"{cli}.commands.records"
     patch.setattr(f"{records}.cluster.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
     patch.setattr(f"{records}.consume.KafkaTopicReader", _SilentReader)

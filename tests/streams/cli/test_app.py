@@ -60,7 +60,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
 @pytest.mark.parametrize(
     "command",
     [
-        "run", "describe", "demo", "broker", "reset", "status", "top", "dashboard", "drain",
+        "run", "describe", "demo", "broker", "reset", "reshard", "status", "top", "dashboard", "drain",
         "group history", "group recover", "config show", "produce", "consume", "topics",
         "topics create", "topics describe", "new",
     ],
