@@ -137,7 +137,7 @@ class StreamsConfig(BaseModel, frozen=True):
     partition_shards: types.Shards = 1
     """Tasks per partition, a power of two from 1 to 64, for sub-topologies that allow it
     (`describe --execution`). Above 1, several workers share one partition: each has part of the key
-    hashes. Equal for all members; changed by `tidewheel reset` only."""
+    hashes. Equal for all members; `tidewheel reshard` changes it."""
 
     auto_offset_reset: types.OffsetReset = "earliest"
     """Start position at the application's first start, `earliest` or `latest`, unless the source

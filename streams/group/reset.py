@@ -242,9 +242,7 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         topics=tuple(sorted(doomed, key=_by_suffix)),
         slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
         shard_groups=facts.shard_groups,
-        transactional_ids=tuple(
-            own_ids(scope.application_id, {*_transactional_ids(facts.committed), *facts.fixed})
-        ),
+        transactional_ids=own_producers(scope.application_id, facts),
         sinks=scope.sinks,
         notes=_notes(scope, facts, doomed, left, force=force),
         refusals=running_refusals(
@@ -414,12 +412,14 @@ def _offset(committed: CommittedOffset | None) -> int | None:
     return None if committed is None else committed.offset
 
 
-def _transactional_ids(committed: Mapping[TopicPartition, CommittedOffset]) -> set[str]:
-    return {
+def own_producers(application_id: str, facts: ResetFacts) -> tuple[str, ...]:
+    """Return the transactional ids of the application's workers, to fence."""
+    named = {
         progress.transactional_id
-        for entry in committed.values()
+        for entry in facts.committed.values()
         if (progress := Progress.decode(entry.metadata, committed_offset=entry.offset)) is not None
     }
+    return tuple(own_ids(application_id, {*named, *facts.fixed}))
 
 
 def _notes(

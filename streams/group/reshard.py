@@ -4,17 +4,22 @@ One transaction commits the progress of all new shards and the new floors, which
 a command that was killed has changed all or nothing, and can run again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
 
 from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
-from tidewheel.rebalance.producer_ids import own_ids, reshard_id
+from tidewheel.rebalance.producer_ids import reshard_id
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.streams.errors import StreamsError
-from tidewheel.streams.group.reset import LocalSlot, ResetFacts, running_refusals
+from tidewheel.streams.group.reset import (
+    LocalSlot,
+    ResetFacts,
+    own_producers,
+    running_refusals,
+)
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.commit.resharding import committed, floor_of, resharded
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, offsets_group
@@ -37,7 +42,7 @@ class ReshardPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         offsets: Offsets to commit: those of the new shards, and the floors.
-        topics: Topics of the group, which begins anew; deleted.
+        topics: Topics of the group, which begins again; deleted.
         groups: Consumer groups of shards that are no more; deleted.
         slots: State folders on this machine, with the tasks that are no more; these are deleted.
         transactional_ids: Producers to fence.
@@ -85,7 +90,7 @@ def plan_reshard(application_id: str, plan: ApplicationPlan, facts: ResetFacts) 
         topics=tuple(sorted(log.intersection(facts.topics))) if changes else (),
         groups=tuple(group for group in facts.shard_groups if group not in used),
         slots=tuple(_with_old_tasks(slot, set(map(str, plan.tasks))) for slot in facts.slots),
-        transactional_ids=tuple(_own_ids(application_id, facts)),
+        transactional_ids=own_producers(application_id, facts),
         refusals=tuple(refusals),
     )
 
@@ -189,12 +194,3 @@ def _offsets(
 def _with_old_tasks(slot: LocalSlot, tasks: set[str]) -> LocalSlot:
     old = tuple(task for task in slot.tasks if task not in tasks)
     return LocalSlot(slot=slot.slot, path=slot.path, tasks=old, problem=slot.problem)
-
-
-def _own_ids(application_id: str, facts: ResetFacts) -> Iterable[str]:
-    decoded = (
-        Progress.decode(offset.metadata, committed_offset=offset.offset)
-        for offset in facts.committed.values()
-    )
-    named = {progress.transactional_id for progress in decoded if progress is not None}
-    return own_ids(application_id, {*named, *facts.fixed})
