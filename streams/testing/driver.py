@@ -6,7 +6,7 @@ lowest timestamp first, through all topics with a commit after each. The test mo
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,12 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.state_stores.ports import Database, SerdePort
+from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.private_files import make_private_directory
-from tidewheel.state_stores.rocksdb.options import RocksDBOptions
-from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
-from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.stores.custom_store_host import user_object
 from tidewheel.state_stores.stores.task_store import TaskStore
 from tidewheel.state_stores.stores.windowed import fully_frozen
+from tidewheel.streams.batch.local_tasks import LocalTasks
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
@@ -32,23 +30,16 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.serdes import SerdeLike, as_serde
 from tidewheel.streams.testing.checks import checked_headers, rows
 from tidewheel.streams.topology.topology import Topology, checked_topology
-from tidewheel.streams.worker.application.task_factory import (
-    TaskFactory,
-    error_handlers,
-    make_global_stores,
-)
 from tidewheel.streams.worker.topic_setup import spec_of
-from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.batch.batch_task import BatchTask
 from tidewheel.tasks.durations import Duration
 from tidewheel.tasks.kafka.internal_topics import internal_prefix, plan_application
 from tidewheel.tasks.processing.api.coroutines import wait_for
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec
-from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.global_stores import GlobalStores
-from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.partition_group import arrival_queue
 from tidewheel.tasks.task.task import Task
 
@@ -56,8 +47,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 _R = TypeVar("_R")
 
-#: The driver's topics accept records of any size.
-_UNLIMITED_BYTES = 1 << 31
+#: Largest batch of `pipe_batch`.
+_UNLIMITED = 1 << 31
 
 
 @fully_frozen
@@ -85,17 +76,6 @@ def _raws(columns: OutputColumns) -> Iterator[_Raw]:
     for index in range(len(columns)):
         headers = () if columns.headers is None else columns.headers[index]
         yield _Raw(columns.keys[index], columns.values[index], columns.timestamps[index], headers)
-
-
-class _Topics:
-    def partition_count(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
-        return 1
-
-    def message_bytes_max(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
-        return _UNLIMITED_BYTES
-
-    def message_bytes_max_now(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
-        return _UNLIMITED_BYTES
 
 
 class TopologyTestDriver:
@@ -137,6 +117,7 @@ class TopologyTestDriver:
         self._closed = False
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._tasks: list[Task] = []
+        self._batch_tasks: dict[TaskId, BatchTask] = {}
         what = "initial_wall_clock_ms"
         self._now_ms = check_time_ms(
             initial_wall_clock_ms, what, "TopologyTestDriver", error=StreamsError
@@ -164,76 +145,36 @@ class TopologyTestDriver:
         self._outputs: dict[str, deque[_Raw]] = {}
         self._find_outputs()
         self._offsets: dict[str, int] = {}
-        self._collector = OutputCollector(_Topics(), None)
-        self._policy = ErrorPolicy(
-            error_handlers(self._config),
-            lambda columns: self._collector.add(columns, internal=False),
-            locations=self._plan.locations(),
-        )
-        self._collector.policy = self._policy
         self._global_stores: GlobalStores | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._tasks = self._create_tasks(record_by_record=record_by_record)
+            self._start_tasks(record_by_record=record_by_record)
             undo.pop_all()
         self._consumers = {
             partition.topic: task for task in self._tasks for partition in task.inputs
         }
 
-    def _create_tasks(self, *, record_by_record: bool) -> list[Task]:
-        directory = self._directory()
-        options = RocksDBOptions()
-        resources = SharedResources.create(options)
-
-        def open_database(path: Path, families: list[str]) -> TaskDatabase:
-            return TaskDatabase.open(path, families, options, resources)
-
-        if self._plan.global_stores:
-            self._global_stores = self._open_global_stores(directory / "global", open_database)
-        # One arrival queue for all tasks, unless a task that waits for an input would block others.
-        shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
-        factory = TaskFactory(
-            plan=self._plan,
-            config=self._config,
-            directory=lambda task_id: directory / str(task_id),
-            open_database=open_database,
-            now_ms=lambda: self._now_ms,
-            record_by_record=record_by_record,
-            inline_sinks=True,
-            global_stores={} if self._global_stores is None else self._global_stores.views,
-        )
-        tasks: list[Task] = []
-        for subtopology in sorted(self._plan.subtopologies):
-            task = factory(TaskId(subtopology, 0), self._collector, self._policy)
-            self._stack.callback(task.life.close)
-            task.life.cycle.move_to(TaskState.RESTORING)
-            task.stores.open()
-            task.stores.topic_ids = {
-                partition.topic: bytes(16) for partition in task.stores.changelogs
-            }
-            task.start(dict.fromkeys(task.inputs, 0), {})
-            task.group.order_by_arrival(arrival_queue() if shared is None else shared)
-            tasks.append(task)
-        for task in tasks:
-            self._commit(task)
-        return tasks
-
-    def _open_global_stores(
-        self, path: Path, open_database: Callable[[Path, list[str]], Database]
-    ) -> GlobalStores:
-        stores = make_global_stores(
+    def _start_tasks(self, *, record_by_record: bool) -> None:
+        local = LocalTasks(
             self._plan,
             self._config,
-            directory=lambda: path,
-            open_database=open_database,
+            directory=self._directory(),
             now_ms=lambda: self._now_ms,
+            partition_count=lambda _topic: 1,
+            record_by_record=record_by_record,
         )
-        self._stack.callback(stores.close)
-        self._stack.callback(stores.stop)
-        stores.open()
-        stores.manager.topic_ids = dict.fromkeys(stores.specs, bytes(16))
-        stores.start()
-        return stores
+        self._stack.enter_context(local)
+        self._global_stores = local.global_stores
+        # One arrival queue for all tasks, unless a task that waits for an input would block others.
+        shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
+        for subtopology in sorted(self._plan.subtopologies):
+            batch_task = local.start(TaskId(subtopology, 0))
+            task = batch_task.task
+            task.group.order_by_arrival(arrival_queue() if shared is None else shared)
+            self._tasks.append(task)
+            self._batch_tasks[task.task_id] = batch_task
+        for task in self._tasks:
+            self._commit(task)
 
     def _directory(self) -> Path:
         if self._state_dir is not None:
@@ -337,7 +278,7 @@ class TopologyTestDriver:
             self._apply_global(topic, records)
         else:
             self._enqueue(topic, records)
-        self._settle(_UNLIMITED_BYTES if together else 1)
+        self._settle(_UNLIMITED if together else 1)
 
     def _is_global(self, topic: str) -> bool:
         return self._global_stores is not None and topic in self._global_stores.specs
@@ -368,7 +309,7 @@ class TopologyTestDriver:
             [record.headers for record in records] if with_headers else None,
         )
 
-    def _settle(self, limit: int = _UNLIMITED_BYTES) -> None:
+    def _settle(self, limit: int = _UNLIMITED) -> None:
         while True:
             while (task := self._next_task()) is not None:
                 task.process(limit)
@@ -393,13 +334,8 @@ class TopologyTestDriver:
         return None
 
     def _commit(self, task: Task) -> None:
-        if task.caches is not None:
-            task.caches.flush()
-        task.commit_requested = False
-        self._policy.drops.report()
-        drained = task.stores.drain()
         published: dict[str, list[_Raw]] = {}
-        for columns in self._collector.pop_staged():
+        for columns in self._batch_tasks[task.task_id].commit():
             published.setdefault(columns.topic, []).extend(_raws(columns))
         self._written |= published.keys()
         for topic, raws in published.items():
@@ -408,7 +344,6 @@ class TopologyTestDriver:
                 self._enqueue(topic, raws)
             elif self._is_global(topic):
                 self._apply_global(topic, raws)
-        task.stores.apply(drained, {}, now_ms=self._now_ms)
 
     @property
     def wall_clock_ms(self) -> int:
@@ -475,7 +410,6 @@ class TopologyTestDriver:
         self._closed = True
         stores = [store for task in self._tasks for store in task.stores.stores.values()]
         self._stack.close()
-        self._policy.drops.report(at_end=True)
         for store in stores:
             if isinstance(store, TaskStore):
                 store.close()

@@ -8,6 +8,7 @@ timestamps order several inputs, each record is decoded early, once.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, compress, takewhile
+from operator import attrgetter
 from typing import Final
 
 from tidewheel.rebalance.model import WHOLE, Shard, ShardInput, TopicPartition
@@ -27,6 +28,8 @@ _AHEAD_RECORDS_MAX = 1_000
 class PartitionBuffer:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        #: Orders equal head timestamps, with the partition.
+        self.rank = 0
         #: Set if extracted timestamps order the inputs.
         self.decode_ahead: DecodeAhead | None = None
         self._chunks: deque[tuple[SourceRecords, int]] = deque()
@@ -34,6 +37,10 @@ class PartitionBuffer:
         self._start = 0
         self.records = 0
         self.bytes = 0
+
+    @property
+    def place(self) -> tuple[int, TopicPartition]:
+        return self.rank, self.partition
 
     def add(self, chunk: SourceRecords) -> None:
         size = memory_bytes(chunk)
@@ -116,7 +123,8 @@ class PartitionGroup:
         enforcing: True if the wait for an empty input timed out in the last `ready`.
         enforced: Number of runs taken while enforcing.
         queue: Non-empty partitions; orders equal head timestamps by arrival, as Kafka Streams does.
-            Only for the test driver, where arrivals are deterministic. None orders them by name.
+            Only for the test driver, where arrivals are deterministic. None orders them by rank and
+            name.
     """
 
     def __init__(
@@ -213,20 +221,25 @@ class PartitionGroup:
             (buffer,) = self.buffers.values()
             return buffer.pop(limit, None) if buffer.records else None
         heads = sorted(
-            (timestamp, partition)
-            for partition, buffer in self.buffers.items()
+            (timestamp, buffer.place)
+            for buffer in self.buffers.values()
             if (timestamp := buffer.head_timestamp(limit)) is not None
         )
         if not heads:
             return None
         self.enforced += self.enforcing
-        partition = heads[0][1]
+        place = heads[0][1]
         before_ms = None
         if len(heads) > 1:
             # Stops at the next partition's head: the order must not depend on `limit`.
-            next_ms, next_partition = heads[1]
-            before_ms = next_ms + 1 if partition < next_partition else next_ms
-        return self.buffers[partition].pop(limit, before_ms)
+            next_ms, next_place = heads[1]
+            before_ms = next_ms + 1 if place < next_place else next_ms
+        return self.buffers[place[1]].pop(limit, before_ms)
+
+    def rank_topics(self, ranks: Mapping[str, int]) -> None:
+        """Let topics of lower ranks go first where head timestamps are equal."""
+        for partition, buffer in self.buffers.items():
+            buffer.rank = ranks[partition.topic]
 
     def order_by_arrival(self, queue: ArrivalQueue) -> None:
         self.queue = queue
@@ -248,9 +261,9 @@ class PartitionGroup:
         Stops where a partition's first chunk ends: there, `ready` may have to wait.
         """
         buffers = [
-            self.buffers[partition]
-            for partition in sorted(self.buffers)
-            if self.buffers[partition].head_timestamp(limit) is not None
+            buffer
+            for buffer in sorted(self.buffers.values(), key=attrgetter("place"))
+            if buffer.head_timestamp(limit) is not None
         ]
         if len(buffers) < 2 or self.queue is not None:  # noqa: PLR2004 - one input
             records = self.pop(limit)

@@ -1,5 +1,7 @@
 """Partition group: loses nothing; the lowest head timestamp is first, for all run lengths."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.task.partition_group import PartitionGroup
 
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+RANKS = [{"a": 0, "b": 0}, {"a": 1, "b": 0}]
 TIMES = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
 
@@ -38,9 +41,10 @@ def rows(chunk: SourceRecords) -> list[Row]:
     ]
 
 
-def filled(inputs: list[list[list[int]]]) -> PartitionGroup:
+def filled(inputs: list[list[list[int]]], ranks: Mapping[str, int] = RANKS[0]) -> PartitionGroup:
     """Return a group with runs of these timestamps, by partition."""
     group = PartitionGroup(PARTITIONS[: len(inputs)])
+    group.rank_topics(ranks)
     for partition, runs in zip(PARTITIONS, inputs, strict=False):
         first = 0
         for times in runs:
@@ -49,8 +53,10 @@ def filled(inputs: list[list[list[int]]]) -> PartitionGroup:
     return group
 
 
-def record_by_record(inputs: list[list[list[int]]]) -> list[Row]:
-    """Return the order of single records: the lowest (head timestamp, partition) first."""
+def record_by_record(
+    inputs: list[list[list[int]]], ranks: Mapping[str, int] = RANKS[0]
+) -> list[Row]:
+    """Return the order of single records: the lowest (head timestamp, rank, partition) first."""
     queues = {
         partition: [
             (time, offset) for offset, time in enumerate(time for times in runs for time in times)
@@ -59,7 +65,11 @@ def record_by_record(inputs: list[list[list[int]]]) -> list[Row]:
     }
     left: list[Row] = []
     while any(queues.values()):
-        partition = min((queue[0][0], partition) for partition, queue in queues.items() if queue)[1]
+        partition = min(
+            (queue[0][0], ranks[partition.topic], partition)
+            for partition, queue in queues.items()
+            if queue
+        )[2]
         _, offset = queues[partition].pop(0)
         left.append((*partition, offset, f"{partition}@{offset}".encode()))
     return left
@@ -68,11 +78,16 @@ def record_by_record(inputs: list[list[list[int]]]) -> list[Row]:
 INPUTS = st.lists(st.lists(TIMES, max_size=3), min_size=1, max_size=3)
 
 
-@given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1), put_back=st.booleans())
+@given(
+    inputs=INPUTS,
+    ranks=st.sampled_from(RANKS),
+    limits=st.lists(st.integers(1, 15), min_size=1),
+    put_back=st.booleans(),
+)
 def test_runs_are_the_order_of_single_records(
-    inputs: list[list[list[int]]], limits: list[int], *, put_back: bool
+    inputs: list[list[list[int]]], ranks: dict[str, int], limits: list[int], *, put_back: bool
 ) -> None:
-    group = filled(inputs)
+    group = filled(inputs, ranks)
     left: list[Row] = []
     turn = 0
     while (chunk := group.pop(limits[turn % len(limits)])) is not None:
@@ -82,15 +97,19 @@ def test_runs_are_the_order_of_single_records(
             group.put_back(chunk.slice(1, len(chunk)))
             chunk = chunk.slice(0, 1)
         left += rows(chunk)
-    assert left == record_by_record(inputs)
+    assert left == record_by_record(inputs, ranks)
     assert group.records == 0
 
 
-@given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1))
+@given(
+    inputs=INPUTS,
+    ranks=st.sampled_from(RANKS),
+    limits=st.lists(st.integers(1, 15), min_size=1),
+)
 def test_pop_joint_returns_the_order_of_single_records(
-    inputs: list[list[list[int]]], limits: list[int]
+    inputs: list[list[list[int]]], ranks: dict[str, int], limits: list[int]
 ) -> None:
-    group = filled(inputs)
+    group = filled(inputs, ranks)
     left: list[Row] = []
     turn = 0
     while taken := group.pop_joint(limits[turn % len(limits)]):
@@ -103,7 +122,7 @@ def test_pop_joint_returns_the_order_of_single_records(
         assert sorted(place for place, _ in placed) == list(range(len(placed)))
         left += [row for _, row in sorted(placed)]
         turn += 1
-    assert left == record_by_record(inputs)
+    assert left == record_by_record(inputs, ranks)
     assert group.records == 0
 
 

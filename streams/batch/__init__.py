@@ -1,0 +1,1 @@
+"""Tasks of an application in this process, without a broker."""
