@@ -49,6 +49,13 @@ RECORD_BYTES_MAX: Final = 900_000
 RECORD_VERSION: Final = 2
 _FIRST_VERSION: Final = 1
 
+#: Beginning of `GroupRecord.held` on the wire while the group has shards. Leaders of version 1 keep
+#: it and assign no task; they lose the records of shards. Readers drop it if they know the shards.
+SHARDS_HOLD: Final = (
+    "SAFE_HOLD: the group shares partitions in shards, and a process of an older version, which knows none, became its leader: "
+    "stop that process and upgrade its program; then stop all workers and run `tidewheel group recover`. "
+)
+
 _V = TypeVar("_V")
 
 #: Maximum tasks of one group, counting shards.
@@ -355,6 +362,8 @@ def encode_record(record: AnyRecord) -> bytes:
     version = RECORD_VERSION if isinstance(record, ShardRecord) else _FIRST_VERSION
     if record.v != version:
         record = msgspec.structs.replace(record, v=version)
+    if isinstance(record, GroupRecord) and record.shards > 1:
+        record = msgspec.structs.replace(record, held=SHARDS_HOLD + record.held)
     data = _ENCODER.encode(record)
     if len(data) > RECORD_BYTES_MAX:
         raise ValueError(
@@ -371,7 +380,10 @@ def read_record(data: bytes | None) -> AnyRecord | Rejection | None:
     >>> str(read_record(b'{"kind":"TASK","leader_epoch":1,"task":"x","phase":"RUNNING","task_epoch":1}'))
     'field task: is not a task id, such as 0_1 (sub-topology, partition)'
     """
-    return None if data is None else _DECODER.read(data)
+    record = None if data is None else _DECODER.read(data)
+    if isinstance(record, GroupRecord) and record.shards > 1:
+        return msgspec.structs.replace(record, held=record.held.removeprefix(SHARDS_HOLD))
+    return record
 
 
 def decode_record(data: bytes | None) -> AnyRecord | None:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.group import Group, replay, snapshot
 from tidewheel.rebalance.protocol.messages import (
@@ -17,6 +18,7 @@ from tidewheel.rebalance.protocol.messages import (
 )
 from tidewheel.rebalance.protocol.records import (
     RECORD_VERSION,
+    SHARDS_HOLD,
     AnyRecord,
     GroupRecord,
     LeaderClaim,
@@ -149,7 +151,7 @@ def _readable_by_version_1(record: AnyRecord) -> AnyRecord | None:
     if isinstance(record, GroupRecord):
         older["tasks"] = {
             task: {key: field for key, field in fields.items() if key != "shards"}
-            for task, fields in row["tasks"].items()
+            for task, fields in row.get("tasks", {}).items()
         }
     return decode_record(json.dumps(older).encode())
 
@@ -162,6 +164,20 @@ def test_N14_version_1_follows_a_log_with_shards() -> None:
     assert group.pending is None
     assert set(group.tasks) == {TaskId(0, 1), TaskId(1, 0)}
     assert group.states[TaskId(0, 1)].owner == "m1.2"
+
+
+@pytest.mark.parametrize("own", ["", "partitions: topic in0 has 3"])
+def test_N14_a_leader_of_version_1_holds_a_group_with_shards(own: str) -> None:
+    about = GroupRecord(leader_epoch=1, shards=4, held=own)
+    assert decode_record(encode_record(about)) == about
+    older = _readable_by_version_1(about)
+    assert older is not None
+    restated = decode_record(encode_record(older))
+    assert restated == GroupRecord(leader_epoch=1, held=SHARDS_HOLD + own)
+    repaired = repair_group(Group(about=restated), app="shop").group
+    assert repaired.about.held == SHARDS_HOLD + own
+    whole = GroupRecord(leader_epoch=1, held=own)
+    assert decode_record(encode_record(whole)) == whole
 
 
 def test_a_snapshot_without_one_of_its_shards_is_incomplete() -> None:
