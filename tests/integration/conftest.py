@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed
+from tests.integration.forked import ROOT
 from tests.integration.processes import WORKER, WorkerProcess
 from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
 from tidewheel.streams.worker.application.run_options import RunOptions
@@ -85,8 +86,8 @@ def start_app() -> Iterator[StartApp]:
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     workers: list[WorkerProcess] = []
 
-    def start(name: str, program: str = WORKER) -> WorkerProcess:
-        worker = WorkerProcess(tmp_path, name, program)
+    def start(name: str, program: str = WORKER, *, root: Path = ROOT) -> WorkerProcess:
+        worker = WorkerProcess(tmp_path, name, program, root=root)
         workers.append(worker)
         return worker
 

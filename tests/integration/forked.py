@@ -12,15 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+#: Tree of the packages and tests.
+ROOT: Final = Path(__file__).resolve().parents[2]
 _NURSERY: Final = "tests.integration.programs.nursery"
 
 
-def program_environment() -> dict[str, str]:
+def program_environment(root: Path = ROOT) -> dict[str, str]:
     """Return the environment of a test's program, which may arm failpoints."""
     return {
         **os.environ,
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": str(root),
         "PYTHONFAULTHANDLER": "1",
         "FAILPOINT": "",
     }
@@ -29,8 +30,9 @@ def program_environment() -> dict[str, str]:
 class _Nursery:
     """Parent of the forked children of one program, started on first use."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, root: Path) -> None:
         self._program = program
+        self._root = root
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -45,8 +47,8 @@ class _Nursery:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", _NURSERY, self._program],
-                cwd=_ROOT,
-                env=program_environment(),
+                cwd=self._root,
+                env=program_environment(self._root),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )
@@ -55,20 +57,24 @@ class _Nursery:
         return ours
 
 
-_nurseries: Final[dict[str, _Nursery]] = {}
+_nurseries: Final[dict[tuple[str, Path], _Nursery]] = {}
 
 
 class ForkedProcess:
-    """A process of a module with a `main`, with the methods of `subprocess.Popen` that tests use."""
+    """A process of a module with a `main`, with the methods of `subprocess.Popen` that tests use.
 
-    def __init__(self, program: str, log: int) -> None:
+    `root`: tree of another version.
+    """
+
+    def __init__(self, program: str, log: int, root: Path = ROOT) -> None:
         orders, to_orders = os.pipe()
         report, report_end = os.pipe()
         self.stdin = os.fdopen(to_orders, "wb")
         self._report = os.fdopen(report, "rb", buffering=0)
         self.returncode: int | None = None
         try:
-            _nurseries.setdefault(program, _Nursery(program)).fork(orders, log, report_end)
+            nursery = _nurseries.setdefault((program, root), _Nursery(program, root))
+            nursery.fork(orders, log, report_end)
         finally:
             os.close(orders)
             os.close(report_end)

@@ -12,22 +12,31 @@ import msgspec
 import psutil
 
 from tests.integration.cluster import PATIENCE_S, until
-from tests.integration.forked import ForkedProcess, program_environment
+from tests.integration.forked import ROOT, ForkedProcess, program_environment
 from tests.integration.programs.probes import STATE_NUMBERS
 from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 WORKER: Final = "tests.integration.programs.worker"
 _RUNNING: Final = STATE_NUMBERS[KafkaStreamsState.RUNNING]
 
 
 class WorkerProcess:
-    """A worker; `within`: a command that replaces itself by the worker, such as `nsenter --net=…`."""
+    """A worker.
+
+    `within`: a command that replaces itself by the worker, such as `nsenter --net=…`. `root`: tree
+    of another version.
+    """
 
     def __init__(
-        self, folder: Path, name: str, program: str = WORKER, *, within: Sequence[str] = ()
+        self,
+        folder: Path,
+        name: str,
+        program: str = WORKER,
+        *,
+        within: Sequence[str] = (),
+        root: Path = ROOT,
     ) -> None:
         self.name = name
         self._board_path = folder / f"{name}.board"
@@ -35,7 +44,7 @@ class WorkerProcess:
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("wb") as log:
             self.process: ForkedProcess | subprocess.Popen[bytes] = (
-                ForkedProcess(WORKER, log.fileno())
+                ForkedProcess(WORKER, log.fileno(), root)
                 if program == WORKER and not within
                 else _started(program, log, within)
             )
@@ -133,7 +142,7 @@ def owned(worker: WorkerProcess) -> set[int]:
 def _started(program: str, log: BinaryIO, within: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [*within, sys.executable, "-m", program],
-        cwd=_ROOT,
+        cwd=ROOT,
         env=program_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

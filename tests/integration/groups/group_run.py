@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from benchmarks.handoff.feed import Feeder, Observer, preload
 from benchmarks.topics.generator import key_bytes
 from tests.integration.cluster import PATIENCE_S, Cluster, until
-from tests.integration.forked import ForkedProcess
+from tests.integration.forked import ROOT, ForkedProcess
 from tests.integration.groups.group_evidence import (
     ChangelogReader,
     FedWindows,
@@ -29,7 +29,12 @@ from tests.integration.groups.group_evidence import (
 from tests.integration.programs.member import STORE, Orders
 from tidewheel.rebalance.model import TopicPartition, position_key
 from tidewheel.rebalance.protocol.messages import AnyMessage, decode_message
-from tidewheel.rebalance.protocol.records import AnyRecord, decode_record
+from tidewheel.rebalance.protocol.records import (
+    AnyRecord,
+    LeaderClaim,
+    MemberRecord,
+    decode_record,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,12 +47,19 @@ _STUCK_S: Final = 60.0
 
 
 class MemberProcess:
-    def __init__(self, run: "GroupRun", name: str, instance: str, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: "GroupRun",
+        name: str,
+        instance: str,
+        config: dict[str, Any],
+        root: Path = ROOT,
+    ) -> None:
         self.name, self.instance = name, instance
         self.log_path = run.folder / f"{instance}.log"
         # Forked: imports of a new interpreter would take the processor from the other members.
         with self.log_path.open("wb") as log:
-            self.process = ForkedProcess(_PROGRAM, log.fileno())
+            self.process = ForkedProcess(_PROGRAM, log.fileno(), root)
         orders = Orders(
             folder=str(run.folder),
             instance=instance,
@@ -65,6 +77,10 @@ class MemberProcess:
 
     def helpers(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill_watchdog(self) -> None:
+        for helper in self.helpers():
+            helper.kill()
 
     def check(self) -> None:
         assert self.process.poll() is None, f"{self.instance} ended:\n{self.log[-4000:]}"
@@ -142,7 +158,8 @@ class GroupRun:
         self.expected.update(map(key_bytes, range(self.keys)))
         self._written += self.keys
 
-    def start(self, name: str, **config: Any) -> MemberProcess:
+    def start(self, name: str, *, root: Path = ROOT, **config: Any) -> MemberProcess:
+        """Start a member, of another version's tree if `root` is given."""
         self._lives += 1
         given = {
             **self.config,
@@ -151,7 +168,7 @@ class GroupRun:
             "state_dir": str(self.folder / f"state-{name}"),
             **config,
         }
-        member = MemberProcess(self, name, f"{name}.{self._lives}", given)
+        member = MemberProcess(self, name, f"{name}.{self._lives}", given, root)
         self.members[name] = member
         return member
 
@@ -335,6 +352,24 @@ class GroupRun:
             if each.value is not None and (message := decode_message(each.value)) is not None
         ]
 
+    def claim(self) -> LeaderClaim:
+        """Return the newest claim of the leadership."""
+        return [record for record in self.records() if isinstance(record, LeaderClaim)][-1]
+
+    def leader(self) -> MemberProcess:
+        """Return the leading member: a claim names its watchdog, and its log its incarnation."""
+        leader = _program_of(self.claim().leader)
+        hosted = {
+            record.incarnation
+            for record in self.records()
+            if isinstance(record, MemberRecord) and _program_of(record.process_id) == leader
+        }
+        return next(
+            member
+            for member in self.members.values()
+            if any(incarnation in member.log for incarnation in hosted)
+        )
+
     def grants(self) -> list[Grant]:
         return grants(self.records(), self.messages())
 
@@ -350,3 +385,8 @@ class GroupRun:
             member.destroy()
         if self.changelog is not None:
             self.changelog.close()
+
+
+def _program_of(process_id: str) -> str:
+    """Return the host program of a watchdog, whose id has an extra part at the end."""
+    return process_id.rpartition("-")[0]

@@ -18,8 +18,7 @@ from typing import Final
 import pytest
 
 from tests.integration.cluster import Cluster, until
-from tests.integration.groups.group_run import GroupRun, MemberProcess
-from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
+from tests.integration.groups.group_run import GroupRun
 from tidewheel.streams.exit_codes import ExitCode
 
 PARTITIONS: Final = 4
@@ -118,31 +117,16 @@ def test_frozen_worker_is_fenced_and_rejoins_as_a_new_incarnation(run: GroupRun)
 
 def test_killed_leader_is_replaced_and_no_task_moves(run: GroupRun) -> None:
     _become(run, "a", "b")
-    claim = [record for record in run.records() if isinstance(record, LeaderClaim)][-1]
+    claim = run.claim()
     before = len(run.grants())
     with run.operation("leader killed", unmoved=4, promoted=0):
-        for helper in _leading(run, claim).helpers():
-            helper.kill()
+        run.leader().kill_watchdog()
         until(
-            lambda: max(record.leader_epoch for record in run.records()) > claim.leader_epoch,
+            lambda: run.claim().leader_epoch > claim.leader_epoch,
             "a new leader claims",
         )
         run.until_shared_by([2, 2], ["a", "b"], MOVE_S)
     assert len(run.grants()) == before
-
-
-def _leading(run: GroupRun, claim: LeaderClaim) -> MemberProcess:
-    """Return the leader: a claim names its watchdog, and a worker's log its incarnation."""
-    hosted = {
-        record.incarnation
-        for record in run.records()
-        if isinstance(record, MemberRecord) and record.process_id == claim.leader
-    }
-    return next(
-        member
-        for member in run.members.values()
-        if any(incarnation in member.log for incarnation in hosted)
-    )
 
 
 def test_S2_S1_rolling_bounce_of_static_members_moves_nothing(run: GroupRun) -> None:
