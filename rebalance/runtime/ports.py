@@ -101,7 +101,7 @@ class EndsReader(Protocol):
         ...
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return position keys whose offset another application committed: its metadata shows it.
+        """Return inputs whose offset another application committed: its metadata shows it.
 
         `partitions` maps topics to partition counts.
         """

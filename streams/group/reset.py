@@ -34,10 +34,9 @@ from tidewheel.tasks.kafka.internal_topics import (
     internal_prefix,
     is_internal,
     offsets_group,
-    shard_of_group,
 )
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
-from tidewheel.tasks.kafka.shard_inputs import by_group
+from tidewheel.tasks.kafka.shard_inputs import by_group, committed_by_shards
 from tidewheel.tasks.key_ranges.keyed_analysis import reason_against_shards
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress
 from tidewheel.tasks.key_ranges.vector import Vector
@@ -300,15 +299,8 @@ def _committed(
     """
     committed = dict(admin.committed(application_id, None, stable=False))
     used = counts | set(_committed_shards(committed).values())
-    shards = {shard for count in used for shard in Shard.all_of(count)}
-    listed = admin.groups(f"{application_id}~")
-    shards |= {shard for group in listed if (shard := shard_of_group(application_id, group))}
-    for shard in sorted(shards):
-        if not shard.is_whole:
-            group_id = offsets_group(application_id, shard)
-            offsets = admin.committed(group_id, None, stable=False)
-            committed |= {ShardInput.of(at, shard): offset for at, offset in offsets.items()}
-    return committed
+    shards = [shard for count in used for shard in Shard.all_of(count)]
+    return committed | committed_by_shards(admin, application_id, shards=shards)
 
 
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:

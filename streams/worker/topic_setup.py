@@ -25,6 +25,7 @@ from tidewheel.tasks.kafka.internal_topics import (
     with_message_bytes,
 )
 from tidewheel.tasks.kafka.ports import Admin, Clock, NewTopic
+from tidewheel.tasks.kafka.shard_inputs import all_committed
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.processing.api.topology_spec import SinkSpec, TopologySpec
 
@@ -225,7 +226,7 @@ def _check_deleted(
             missing.setdefault(topic, set()).update(names - topics.keys())
     if not missing:
         return
-    for partition, committed in admin.committed(application_id, None, stable=False).items():
+    for partition, committed in all_committed(admin, application_id).items():
         progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
         changelogs = missing.get(partition.topic)
         if changelogs and progress is not None and progress.topology_hash == topology_hash:

@@ -81,13 +81,18 @@ def offsets_group(application_id: str, shard: Shard) -> str:
     return application_id if shard.is_whole else f"{application_id}~{shard}"
 
 
+def offsets_groups_prefix(application_id: str) -> str:
+    """Return the beginning of the names of all consumer groups of shards."""
+    return f"{application_id}~"
+
+
 def shard_of_group(application_id: str, group_id: str) -> Shard | None:
     """Return the shard that commits to a consumer group; None if it is no group of a shard.
 
     >>> shard_of_group("app", "app~1of4"), shard_of_group("app", "app~1of3"), shard_of_group("app", "app")
     (Shard(number=1, of=4), None, None)
     """
-    prefix = f"{application_id}~"
+    prefix = offsets_groups_prefix(application_id)
     if not group_id.startswith(prefix):
         return None
     try:

@@ -15,7 +15,7 @@ from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
-from tidewheel.tasks.kafka.shard_inputs import committed_inputs, of_inputs
+from tidewheel.tasks.kafka.shard_inputs import committed_by_shards, committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
 from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
 from tidewheel.tasks.key_ranges.vector import Vector
@@ -271,30 +271,40 @@ def _check_shards(
     """Raise `StartRefusedError` for an input that was processed with another number of shards.
 
     The application's own group tells it: it has the offsets of whole partitions, and the floor of
-    sharded ones once every shard has committed. Groups of shards may be left from another number.
+    sharded ones once every shard has committed. Before that, any commit of a shard does; later,
+    groups of shards may be left from another number.
     """
     inputs = list(inputs)
     sharded = [at.whole for at in inputs if not at.shard.is_whole]
     own = admin.committed(rules.group_id, sharded, stable=False) if sharded else {}
+    fresh: list[TopicPartition] = []
     for at in inputs:
         offset = committed.get(at) if at.shard.is_whole else own.get(at.whole)
-        if not is_committed(offset):
-            continue
-        progress = progress_of(offset)
-        before = 1 if progress is None else progress.shards
-        if before != at.shard.of:
-            raise StartRefusedError(
-                f"{at.whole} was processed in {_shards(before)} and this program has partition_shards={at.shard.of}. "
-                f"Stop all workers and run `tidewheel reshard MODULE:TOPOLOGY --shards {at.shard.of} --execute`; or start with "
-                f"partition_shards={before}"
-            )
-        is_lost = not at.shard.is_whole and not is_committed(committed.get(at))
-        if is_lost and not rules.accept_offsets:
-            raise StartRefusedError(lost_text(at, "all its shards have committed before"))
+        if is_committed(offset):
+            progress = progress_of(offset)
+            _check_number(at, 1 if progress is None else progress.shards)
+            is_lost = not at.shard.is_whole and not is_committed(committed.get(at))
+            if is_lost and not rules.accept_offsets:
+                raise StartRefusedError(lost_text(at, "all its shards have committed before"))
+        elif not is_committed(committed.get(at)):
+            fresh.append(at)
+    if fresh and not rules.accept_offsets:
+        partitions = list(dict.fromkeys(at.whole for at in fresh))
+        begun = committed_by_shards(admin, rules.group_id, partitions)
+        counts = {at.whole: at.shard.of for at in begun}
+        for at in fresh:
+            _check_number(at, counts.get(at.whole, at.shard.of))
 
 
-def _shards(count: int) -> str:
-    return "one piece" if count == 1 else f"{count} shards"
+def _check_number(at: TopicPartition, before: int) -> None:
+    if before == at.shard.of:
+        return
+    pieces = "one piece" if before == 1 else f"{before} shards"
+    raise StartRefusedError(
+        f"{at.whole} was processed in {pieces} and this program has partition_shards={at.shard.of}. "
+        f"Stop all workers and run `tidewheel reshard MODULE:TOPOLOGY --shards {at.shard.of} --execute`; or start with "
+        f"partition_shards={before}"
+    )
 
 
 def _check_grant(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
 from tests.fakes.group_log import FakeControlTopics
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
 from tidewheel.rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
@@ -28,7 +28,10 @@ from tidewheel.streams.kafka.admin.group_log import (
 )
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.control_topics import Arrival, ControlTopicsReader
-from tidewheel.tasks.kafka.ports import NewTopic
+from tidewheel.tasks.kafka.internal_topics import offsets_group
+from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.key_ranges.vector import Vector
 
 BACK_MS = 60_000
 
@@ -409,6 +412,31 @@ def test_the_admin_answers_the_queries_of_the_leader(
     assert admin.foreign_offsets({topic: 1}) == ()
     real_cluster.admin().alter_committed(real_topics.app, {TopicPartition(topic, 0): 1})
     assert admin.foreign_offsets({topic: 1}) == (f"{topic}-0",)
+    shard = offsets_group(real_topics.app, Shard(1, 4))
+    real_cluster.admin().alter_committed(shard, {TopicPartition(topic, 0): 1})
+    assert admin.foreign_offsets({topic: 1}) == (f"{topic}-0", f"{topic}-0/1of4")
+    admin.close()
+
+
+def test_commits_of_a_shard_show_that_a_group_was_used(
+    real_topics: _Real, real_cluster: RealCluster
+) -> None:
+    """The application's own group has no offset until all shards have committed."""
+    topic, shard = real_cluster.topic(), Shard(1, 4)
+    admin = KafkaGroupAdmin(real_topics.settings)
+    for task_epoch in (0, 3):
+        progress = Progress(
+            task_epoch=task_epoch,
+            transactional_id=group_id(real_topics.app, "0a" * INCARNATION_BYTES, 0),
+            topic_id=bytes(16),
+            topology_hash=bytes(8),
+            vector=Vector.at(1, shard.first_hash, shard.end_hash),
+            shards=4,
+        )
+        committed = CommittedOffset(1, progress.encode())
+        group = offsets_group(real_topics.app, shard)
+        real_cluster.admin().alter_committed(group, {TopicPartition(topic, 0): committed})
+        assert admin.was_used() is (task_epoch > 0)
     admin.close()
 
 

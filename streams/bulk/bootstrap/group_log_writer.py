@@ -20,6 +20,7 @@ from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
 from tidewheel.tasks.kafka.ports import Admin, SinkProducer
+from tidewheel.tasks.kafka.shard_inputs import all_committed
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
@@ -67,7 +68,7 @@ class GroupLogWriter:
         ]
         if not missing:
             return
-        committed = self._admin.committed(self._app, None, stable=False)
+        committed = all_committed(self._admin, self._app)
         for partition, (offset, metadata) in sorted(committed.items()):
             progress = Progress.decode(metadata, committed_offset=offset)
             if progress is not None and progress.task_epoch > 0:

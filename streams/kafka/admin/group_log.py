@@ -43,6 +43,7 @@ from tidewheel.streams.kafka.client.waits import OnWait, reported_wait
 from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
 from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
 from tidewheel.tasks.kafka.ports import NewTopic, OffsetOutOfRangeError
+from tidewheel.tasks.kafka.shard_inputs import all_committed
 from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
 
 _T = TypeVar("_T")
@@ -499,15 +500,15 @@ class KafkaGroupAdmin:
             for topic, count in sorted(partitions.items())
             for number in range(count)
         ]
-        committed = self._admin.committed(self._group_id, inputs, stable=False)
+        committed = all_committed(self._admin, self._group_id, inputs)
         return tuple(
-            position_key(partition)
+            str(partition)
             for partition, (offset, metadata) in sorted(committed.items())
             if is_foreign(metadata, offset, f"{self._group_id}-")
         )
 
     def was_used(self) -> bool:
-        committed = self._admin.committed(self._group_id, None, stable=False)
+        committed = all_committed(self._admin, self._group_id)
         progress = [
             Progress.decode(committed_offset.metadata, committed_offset=committed_offset.offset)
             for committed_offset in committed.values()

@@ -162,8 +162,11 @@ def test_existing_internal_topics_with_lower_limits_than_inputs_are_named(
     assert made.config["max.message.bytes"] == "5065536"
 
 
+@pytest.mark.parametrize("group", ["app", "app~1of2"])
 @pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
-def test_a_deleted_changelog_is_not_created_again(topology_hash: bytes, refused: bool) -> None:
+def test_a_deleted_changelog_is_not_created_again(
+    topology_hash: bytes, refused: bool, group: str
+) -> None:
     stage = Stage(**{"in": 4})
     stage.prepare()
     progress = Progress(
@@ -174,7 +177,7 @@ def test_a_deleted_changelog_is_not_created_again(topology_hash: bytes, refused:
         vector=Vector.at(7),
     )
     committed = CommittedOffset(7, progress.encode())
-    stage.broker.groups["app"][TopicPartition(_REPARTITION, 0)] = committed
+    stage.broker.groups[group][TopicPartition(_REPARTITION, 0)] = committed
     stage.prepare()
     stage.broker.delete_topic("app-counts-changelog")
     stage.admin.created.clear()

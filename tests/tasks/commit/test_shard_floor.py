@@ -22,6 +22,14 @@ def rekeyed() -> Topology:
     return builder.build()
 
 
+def copied() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=TEXT, value_serde=TEXT).to(
+        "out", key_serde=TEXT, value_serde=TEXT
+    )
+    return builder.build()
+
+
 def bench_of(topology: Topology, shards: int) -> Bench:
     bench = Bench(topology, {"in": 1, "out": 1}, repartition_purge_interval_ms=1_000)
     bench.plan = with_shards(bench.plan, shards)
@@ -85,6 +93,21 @@ def test_another_number_of_shards_is_refused(before: int, after: int) -> None:
         name: of for name, of in groups.items() if of
     }
     bench.plan = plan
+    assert bench.live(assigned=frozenset(bench.plan.tasks))
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_another_number_of_shards_is_refused_before_all_have_committed(after: int) -> None:
+    """Without a changelog nothing else shows that records were processed."""
+    bench = bench_of(copied(), 4)
+    bench.send("in", "a", "x")
+    assert bench.live(assigned=tasks(bench, 0))
+    assert floor(bench, IN) is None
+    begun = bench.plan
+    bench.plan = with_shards(Bench(copied(), {"in": 1, "out": 1}).plan, after)
+    with pytest.raises(StartRefusedError, match=r"partition_shards=4$"):
+        bench.live(assigned=frozenset(bench.plan.tasks))
+    bench.plan = begun
     assert bench.live(assigned=frozenset(bench.plan.tasks))
 
 

@@ -97,7 +97,8 @@ def test_a_refused_step_writes_nothing() -> None:
     assert group.broker.topics[state_topic(APP)].logs[0].end == 0
 
 
-def test_missing_topics_are_created_unless_a_group_has_lost_them() -> None:
+@pytest.mark.parametrize("committing", [APP, f"{APP}~1of2"])
+def test_missing_topics_are_created_unless_a_group_has_lost_them(committing: str) -> None:
     group = FakeGroup(topics=False)
     books_of(group, []).open(-1)
     assert {state_topic(APP), inbox_topic(APP)} <= group.broker.topics.keys()
@@ -109,6 +110,6 @@ def test_missing_topics_are_created_unless_a_group_has_lost_them() -> None:
         topology_hash=bytes(8),
         vector=Vector.at(3),
     ).encode()
-    group.broker.groups[APP][TopicPartition("orders", 0)] = CommittedOffset(3, metadata)
+    group.broker.groups[committing][TopicPartition("orders", 0)] = CommittedOffset(3, metadata)
     with pytest.raises(StreamsError, match="run `tidewheel group recover` first"):
         books_of(group, []).open(-1)
