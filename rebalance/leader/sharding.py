@@ -12,7 +12,7 @@ version 2.
 | gone, one still owns a task | another number | waits for the fence |
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from tidewheel.rebalance.protocol.group import Group
@@ -33,7 +33,7 @@ def required_version(shards: int) -> int:
     return 1 if shards == 1 else SHARDS_VERSION
 
 
-def shards_problem(join: JoinGroup, other_members: Iterable[MemberRecord]) -> str:
+def shards_problem(join: JoinGroup, others: Sequence[MemberRecord]) -> str:
     """Return why a join can't share partitions with these members, and the next step; or "".
 
     >>> join = JoinGroup(app="shop", member="b", incarnation="b1", transactional_ids=(), host="", pid=1, process_id="")
@@ -41,34 +41,25 @@ def shards_problem(join: JoinGroup, other_members: Iterable[MemberRecord]) -> st
     >>> shards_problem(join, [])
     ''
     >>> print(shards_problem(join, [other]))
-    b speaks version 1 of the group protocol, and the group's members share each partition in 4 shards, which needs version 2: upgrade its program, and start it with partition_shards=4
+    b speaks version 1 of the group protocol, and partition_shards=4 of this group needs version 2: upgrade its program, and start it with partition_shards=4
     """
     name = display_name(join)
-    for other in other_members:
-        if other.shards == join.shards:
-            continue
-        if join.protocol[1] < required_version(other.shards):
+    for shards in dict.fromkeys((*(other.shards for other in others), join.shards)):
+        if join.protocol[1] < required_version(shards):
             return (
-                f"{name} speaks version {join.protocol[1]} of the group protocol, and the group's members share each partition in "
-                f"{other.shards} shards, which needs version {SHARDS_VERSION}: upgrade its program, and start it with "
-                f"partition_shards={other.shards}"
+                f"{name} speaks version {join.protocol[1]} of the group protocol, and partition_shards={shards} of this group needs "
+                f"version {SHARDS_VERSION}: upgrade its program, and start it with partition_shards={shards}"
             )
-        if other.protocol[1] < required_version(join.shards):
-            return (
-                f"{name} has partition_shards={join.shards}, which needs version {SHARDS_VERSION} of the group protocol, and "
-                f"{display_name(other)} speaks version {other.protocol[1]}: stop all members, upgrade their program, and start "
-                "them with the same partition_shards"
-            )
+    other = next((other for other in others if other.shards != join.shards), None)
+    if other is None:
+        return ""
+    text = f"{name} has partition_shards={join.shards}, the group's members have {other.shards}: "
+    if other.protocol[1] < required_version(join.shards):
         return (
-            f"{name} has partition_shards={join.shards}, the group's members have {other.shards}: start it with "
-            f"partition_shards={other.shards}. The number can change only while no member runs"
+            f"{text}{display_name(other)} speaks version {other.protocol[1]} of the group protocol, and shards need version "
+            f"{SHARDS_VERSION}. Stop all members, upgrade their program, and start them with the same partition_shards"
         )
-    if join.protocol[1] < required_version(join.shards):
-        return (
-            f"{name} has partition_shards={join.shards} and speaks version {join.protocol[1]} of the group protocol, but shards "
-            f"need version {SHARDS_VERSION}: upgrade its program"
-        )
-    return ""
+    return f"{text}start it with partition_shards={other.shards}. The number can change only while no member runs"
 
 
 def waits_for_release(join: JoinGroup, group: Group) -> bool:

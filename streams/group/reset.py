@@ -10,9 +10,9 @@ workers with a fixed assignment, or locked slots on this machine. `force` ignore
 reset fences their producers before they commit again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -118,24 +118,51 @@ class OffsetMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetPlan:
-    """Steps of a reset.
+class StoppedPlan:
+    """Steps of a change of an application that does not run.
 
     Attributes:
-        offsets: Offsets to commit, also those of shards; all others of the groups are deleted.
+        topics: Topics to delete.
+        slots: State folders on this machine, with the tasks to delete.
         transactional_ids: Producers to fence.
         refusals: Reasons against it; empty if it may run.
     """
 
     application_id: str
-    offsets: tuple[OffsetMove, ...] = ()
     topics: tuple[str, ...] = ()
     slots: tuple[LocalSlot, ...] = ()
     transactional_ids: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+    @contextmanager
+    def locked(self, state_dir: Path) -> Iterator[list[StateDirectory]]:
+        """Lock the state folders, so that no worker of this machine starts meanwhile.
+
+        Raises `StreamsError` for a plan with refusals.
+        """
+        if self.refusals:
+            raise StreamsError("; ".join(self.refusals))
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(
+                    StateDirectory.acquire(state_dir, self.application_id, slot=slot.slot)
+                )
+                for slot in self.slots
+            ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan(StoppedPlan):
+    """Steps of a reset.
+
+    Attributes:
+        offsets: Offsets to commit, also those of shards; all others of the groups are deleted.
+    """
+
+    offsets: tuple[OffsetMove, ...] = ()
     shard_groups: tuple[str, ...] = ()
     sinks: tuple[Sink, ...] = ()
     notes: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -304,16 +331,7 @@ def _committed(
 
 
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
-    if plan.refusals:
-        raise StreamsError("; ".join(plan.refusals))
-    with ExitStack() as stack:
-        # The locks keep workers from starting meanwhile.
-        directories = [
-            stack.enter_context(
-                StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
-            )
-            for slot in plan.slots
-        ]
+    with plan.locked(state_dir) as directories:
         admin.fence(plan.transactional_ids)
         admin.delete_topics(plan.topics)
         for directory in directories:

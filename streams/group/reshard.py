@@ -5,18 +5,18 @@ a command that was killed has changed all or nothing, and can run again.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
 from tidewheel.rebalance.producer_ids import reshard_id
-from tidewheel.state_stores.state_directory import StateDirectory
-from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.reset import (
     LocalSlot,
     ResetFacts,
+    StoppedPlan,
     own_producers,
     running_refusals,
 )
@@ -37,26 +37,20 @@ class PartitionChange(msgspec.Struct, frozen=True):
     offset: int
 
 
-class ReshardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of the change.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardPlan(StoppedPlan):
+    """Steps of the change: `topics` are those of the group, which begins again.
 
     Attributes:
         offsets: Offsets to commit: those of the new shards, and the floors.
-        topics: Topics of the group, which begins again; deleted.
         groups: Consumer groups of shards that are no more; deleted.
-        slots: State folders on this machine, with the tasks that are no more; these are deleted.
-        transactional_ids: Producers to fence.
-        refusals: Reasons against it; empty if it may run.
     """
 
-    application_id: str
     changes: tuple[PartitionChange, ...] = ()
-    offsets: Mapping[TopicPartition, CommittedOffset] = {}
-    topics: tuple[str, ...] = ()
+    offsets: Mapping[TopicPartition, CommittedOffset] = field(
+        default_factory=dict[TopicPartition, CommittedOffset]
+    )
     groups: tuple[str, ...] = ()
-    slots: tuple[LocalSlot, ...] = ()
-    transactional_ids: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -106,19 +100,7 @@ def execute_reshard(
     Raises:
         StreamsError: The plan has refusals, or a broker failed: run the command again.
     """
-    if plan.refusals:
-        raise StreamsError("; ".join(plan.refusals))
-    with ExitStack() as stack:
-        # The locks keep workers of this machine from starting meanwhile; the fence stops others.
-        directories = [
-            (
-                stack.enter_context(
-                    StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
-                ),
-                slot.tasks,
-            )
-            for slot in plan.slots
-        ]
+    with plan.locked(state_dir) as directories:  # the fence stops workers of other machines
         if plan.offsets:
             admin.fence(plan.transactional_ids)
             # Before the offsets: a group's log from before would grant tasks that are no more.
@@ -126,8 +108,8 @@ def execute_reshard(
             _commit(plan, producer)
         for group_id in plan.groups:
             admin.delete_group(group_id)
-        for directory, tasks in directories:
-            for task in tasks:
+        for directory, slot in zip(directories, plan.slots, strict=True):
+            for task in slot.tasks:
                 directory.remove_task_directory(task)
 
 

@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import access_to
-from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
+from tidewheel.streams.cli.output import print_json
+from tidewheel.streams.cli.stopped_plan import exit_code_of_plan, print_steps
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.reset import (
     ResetPlan,
     ResetPosition,
@@ -69,9 +69,7 @@ def reset(
     finally:
         admin.close()
     _print_lines(plan, done=execute and may) if as_json else _print_plan(plan, done=execute and may)
-    for refusal in plan.refusals:
-        print_error(refusal)
-    return ExitCode.OK if may else ExitCode.REFUSED
+    return exit_code_of_plan(plan)
 
 
 def parse_position(text: str) -> ResetPosition:
@@ -126,21 +124,14 @@ def _print_plan(plan: ResetPlan, *, done: bool) -> None:
     ]
     rows += [("topic", topic, "delete") for topic in plan.topics]
     rows += [("sink", sink.target, "delete positions") for sink in plan.sinks]
-    rows += [
-        ("local state", str(slot.path), f"delete tasks {', '.join(slot.tasks)}")
-        for slot in plan.slots
-        if slot.tasks
-    ]
-    console = text_console()
-    if rows:
-        verb = "done" if done else "would do"
-        print_table(f"Reset of {plan.application_id}: {verb}", ["what", "where", "change"], rows)
-    else:
-        console.print(f"Nothing of {plan.application_id} is there to be reset.", markup=False)
-    for note in plan.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
-    if rows and not done and not plan.refusals:
-        console.print("Nothing was touched. Add --execute to do it.")
+    print_steps(
+        plan,
+        f"Reset of {plan.application_id}",
+        rows,
+        nothing=f"Nothing of {plan.application_id} is there to be reset.",
+        notes=plan.notes,
+        done=done,
+    )
 
 
 def _print_lines(plan: ResetPlan, *, done: bool) -> None:

@@ -8,10 +8,10 @@ from cyclopts import Parameter
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.reset import live_members
-from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
+from tidewheel.streams.cli.output import print_json
+from tidewheel.streams.cli.stopped_plan import exit_code_of_plan, print_steps
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.reset import gather_facts, scope_of
 from tidewheel.streams.group.reshard import ReshardPlan, execute_reshard, plan_reshard
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
@@ -76,38 +76,24 @@ def reshard(
         admin.close()
     show = _print_line if json else _print_plan
     show(plan, config, done=execute and may)
-    for refusal in plan.refusals:
-        print_error(refusal)
-    return ExitCode.OK if may else ExitCode.REFUSED
+    return exit_code_of_plan(plan)
 
 
 def _print_plan(plan: ReshardPlan, config: StreamsConfig, *, done: bool) -> None:
-    console = text_console()
     rows = [
         ("shards", str(change.partition), f"{change.before} → {change.after}, from {change.offset}")
         for change in plan.changes
     ]
     rows += [("topic", topic, "delete") for topic in plan.topics]
     rows += [("group", group, "delete") for group in plan.groups]
-    rows += [
-        ("local state", str(slot.path), f"delete tasks {', '.join(slot.tasks)}")
-        for slot in plan.slots
-        if slot.tasks
-    ]
-    if not rows and not plan.refusals:
-        text = f"{plan.application_id}: nothing to change for partition_shards={config.partition_shards}."
-        console.print(text, markup=False, highlight=False)
-        return
-    if rows:
-        verb = "done" if done else "would do"
-        print_table(f"Shards of {plan.application_id}: {verb}", ["what", "where", "change"], rows)
-    if done:
-        text = f"Start all workers with partition_shards={config.partition_shards}."
-    elif plan.refusals:
-        return
-    else:
-        text = "Nothing was touched. Add --execute to do it."
-    console.print(text, markup=False, highlight=False)
+    print_steps(
+        plan,
+        f"Shards of {plan.application_id}",
+        rows,
+        nothing=f"{plan.application_id}: nothing to change for partition_shards={config.partition_shards}.",
+        next_step=f"Start all workers with partition_shards={config.partition_shards}.",
+        done=done,
+    )
 
 
 def _print_line(plan: ReshardPlan, config: StreamsConfig, *, done: bool) -> None:

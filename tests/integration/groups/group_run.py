@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import psutil
@@ -44,6 +44,12 @@ _ALIVE_S: Final = 1.5
 _SETTLED_S: Final = 1.0
 #: Missing results will not come after this long without a new one.
 _STUCK_S: Final = 60.0
+#: Moves begin at once, and each result is one record.
+EXACT_AND_QUICK: Final[dict[str, Any]] = {
+    "processing_guarantee": "exactly_once",
+    "statestore_cache_max_bytes": 0,
+    "settling_ms": 0,
+}
 
 
 class MemberProcess:
@@ -107,6 +113,9 @@ class MemberProcess:
                 continue
         self.process.kill()
         self.process.wait(PATIENCE_S)
+
+
+_Run = TypeVar("_Run", bound="GroupRun")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -385,6 +394,16 @@ class GroupRun:
             member.destroy()
         if self.changelog is not None:
             self.changelog.close()
+
+
+@contextmanager
+def begun(run: _Run) -> Iterator[_Run]:
+    """Begin a run, and end its processes with the block."""
+    run.begin()
+    try:
+        yield run
+    finally:
+        run.close()
 
 
 def _program_of(process_id: str) -> str:

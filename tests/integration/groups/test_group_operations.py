@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.integration.cluster import Cluster, until
-from tests.integration.groups.group_run import GroupRun
+from tests.integration.groups.group_run import EXACT_AND_QUICK, GroupRun, begun
 from tidewheel.streams.exit_codes import ExitCode
 
 PARTITIONS: Final = 4
@@ -44,23 +44,18 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         keys=KEYS,
         rate=RATE,
         standstill_max=0 if KEYS >= 1_000_000 else 4,
-        config={
-            "processing_guarantee": "exactly_once",
-            "statestore_cache_max_bytes": 0,
-            "settling_ms": 0,
+        config=EXACT_AND_QUICK
+        | {
             # Two seconds of a partition's load: a READY copy has nearly all state.
             "acceptable_recovery_lag": RATE // PARTITIONS * 2,
             "worker_hang_timeout_ms": 5_000,
             "drain_timeout_ms": 60_000,
         },
     )
-    run.begin()
-    try:
+    with begun(run):
         run.start("a")
         run.until_counted()
         yield run
-    finally:
-        run.close()
 
 
 def test_L3_N1_scale_out_and_in_moves_only_the_tasks_that_must_move(run: GroupRun) -> None:

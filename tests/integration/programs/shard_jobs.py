@@ -3,6 +3,7 @@
 Values are event times in ms as text; the table of the join is the source's name with `-2`.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from tidewheel import Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
@@ -30,22 +31,22 @@ def shard_counts(source: str, sink: str) -> StreamsBuilder:
     return builder
 
 
-def shard_windows(source: str, sink: str) -> StreamsBuilder:
+def _windowed(source: str, sink: str, windows: Any, name: Callable[[Any], str]) -> StreamsBuilder:
     builder = StreamsBuilder()
     grouped = builder.stream(source, timestamp_extractor=_event_time, **_TEXTS).group_by_key()
-    windowed = grouped.windowed_by(TimeWindows(WINDOW_MS, grace=GRACE_MS))
-    counts = windowed.count(store=Materialized(STORE, retention=_RETENTION_MS))
-    counts.to_stream(lambda key, _: f"{key.key}@{key.start}").to(sink, **_RESULT)
+    counts = grouped.windowed_by(windows).count(store=Materialized(STORE, retention=_RETENTION_MS))
+    counts.to_stream(lambda key, _: name(key)).to(sink, **_RESULT)
     return builder
+
+
+def shard_windows(source: str, sink: str) -> StreamsBuilder:
+    windows = TimeWindows(WINDOW_MS, grace=GRACE_MS)
+    return _windowed(source, sink, windows, lambda key: f"{key.key}@{key.start}")
 
 
 def shard_sessions(source: str, sink: str) -> StreamsBuilder:
-    builder = StreamsBuilder()
-    grouped = builder.stream(source, timestamp_extractor=_event_time, **_TEXTS).group_by_key()
-    windowed = grouped.windowed_by(SessionWindows(GAP_MS, grace=GRACE_MS))
-    counts = windowed.count(store=Materialized(STORE, retention=_RETENTION_MS))
-    counts.to_stream(lambda key, _: f"{key.key}@{key.start}-{key.end}").to(sink, **_RESULT)
-    return builder
+    sessions = SessionWindows(GAP_MS, grace=GRACE_MS)
+    return _windowed(source, sink, sessions, lambda key: f"{key.key}@{key.start}-{key.end}")
 
 
 def shard_join(source: str, sink: str) -> StreamsBuilder:

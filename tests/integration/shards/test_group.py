@@ -14,7 +14,7 @@ import pytest
 from benchmarks.handoff.feed import Observer
 from tests.integration.cluster import Cluster, until
 from tests.integration.groups.group_evidence import ChangelogReader
-from tests.integration.groups.group_run import GroupRun
+from tests.integration.groups.group_run import EXACT_AND_QUICK, GroupRun, begun
 from tidewheel.rebalance.model import Shard, TaskId, TopicPartition
 from tidewheel.rebalance.protocol.records import ShardRecord
 from tidewheel.tasks.kafka.internal_topics import offsets_group
@@ -89,19 +89,10 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         keys=KEYS,
         rate=RATE,
         standstill_max=4,
-        config={
-            "partition_shards": SHARDS,
-            "processing_guarantee": "exactly_once",
-            "statestore_cache_max_bytes": 0,
-            "settling_ms": 0,
-            "acceptable_recovery_lag": RATE * 2,
-        },
+        config=EXACT_AND_QUICK | {"partition_shards": SHARDS, "acceptable_recovery_lag": RATE * 2},
     )
-    run.begin()
-    try:
+    with begun(run):
         yield run
-    finally:
-        run.close()
 
 
 def _share(run: ShardRun, names: list[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartWorker
 from tests.integration.earlier_version import unpack_version_before_shards
-from tests.integration.groups.group_run import GroupRun
+from tests.integration.groups.group_run import EXACT_AND_QUICK, GroupRun, begun
 from tests.integration.outcome import number_of
 from tests.integration.processes import WorkerProcess
 from tests.streams.cli.command_runs import Command
@@ -44,18 +44,10 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         keys=KEYS,
         rate=RATE,
         standstill_max=4,
-        config={
-            "processing_guarantee": "exactly_once",
-            "statestore_cache_max_bytes": 0,
-            "settling_ms": 0,
-            "acceptable_recovery_lag": RATE * 2,
-        },
+        config=EXACT_AND_QUICK | {"acceptable_recovery_lag": RATE * 2},
     )
-    run.begin()
-    try:
+    with begun(run):
         yield run
-    finally:
-        run.close()
 
 
 def _replace(run: GroupRun, name: str, **version: Path) -> None:

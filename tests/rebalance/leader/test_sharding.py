@@ -43,7 +43,7 @@ def start(table: RoundTable, name: str, shards: int, partitions: int = 1) -> Non
         ((), 4, OLD, "upgrade its program"),
         (((1, OLD),), 1, OLD, ""),
         (((1, OLD),), 1, NEW, ""),
-        (((1, OLD),), 4, NEW, "stop all members, upgrade their program"),
+        (((1, OLD),), 4, NEW, "Stop all members, upgrade their program"),
         (((1, NEW),), 4, NEW, "start it with partition_shards=1"),
         (((4, NEW),), 4, NEW, ""),
         (((4, NEW),), 2, NEW, "start it with partition_shards=4"),
