@@ -13,7 +13,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 from benchmarks.jobs.contents import input_blocks
 from benchmarks.jobs.plan import JOBS
@@ -57,11 +59,16 @@ class Run:
             emit_interval_ms=0,
         )
         plan = plan_application(spec_of(built, config), _APPLICATION, dict.fromkeys(topics, 1))
-        self.local = LocalTasks(
+        self.on_output = on_output
+        self._tasks: list[BatchTask] = []
+        self._stack = ExitStack()
+        local = LocalTasks(
             plan, config, directory=directory, now_ms=lambda: 0, partition_count=lambda _topic: 1
         )
-        self.on_output = on_output
-        self._tasks = [self.local.start(TaskId(number, 0)) for number in plan.subtopologies]
+        self._stack.enter_context(local)
+        for number in plan.subtopologies:
+            self._tasks.append(local.start(TaskId(number, 0)))
+            self._stack.callback(self._tasks[-1].close)
         self._uncommitted_bytes_max = config.statestore_uncommitted_max_bytes
         self._offsets: Counter[str] = Counter()
 
@@ -88,6 +95,12 @@ class Run:
         columns = (output.keys, output.values, output.timestamps, output.headers)
         return SourceRecords(output.topic, 0, offsets, *columns)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
 
 def source_records(topic: str, spec: InputSpec) -> Iterator[SourceRecords]:
     first = 0
@@ -108,14 +121,15 @@ def measure(name: str, records: int) -> tuple[int, int, float]:
     ]
     timed = len(job.work(specs))
     outputs: list[int] = []
-    with tempfile.TemporaryDirectory() as directory:
-        run = Run(name, topics, Path(directory), lambda columns: outputs.append(len(columns)))
-        with run.local:
-            run.process(dict(work[timed:]))
-            outputs.clear()
-            started = time.process_time()
-            run.process(dict(work[:timed]))
-            spent = time.process_time() - started
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Run(name, topics, Path(directory), lambda made: outputs.append(len(made))) as run,
+    ):
+        run.process(dict(work[timed:]))
+        outputs.clear()
+        started = time.process_time()
+        run.process(dict(work[:timed]))
+        spent = time.process_time() - started
     count = sum(spec.records for spec in specs[:timed])
     return count, sum(outputs), spent / count * 1e6
 

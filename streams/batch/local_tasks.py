@@ -111,15 +111,16 @@ class LocalTasks:
         return stores
 
     def start(self, task_id: TaskId) -> BatchTask:
-        """Return a started task, which `close` closes."""
         task = self._factory(task_id, self._collector, self.policy)
-        self._stack.callback(task.life.close)
-        started = BatchTask(task, self._collector, self.policy, now_ms=self._now_ms)
-        started.start()
-        return started
+        batch_task = BatchTask(task, self._collector, self.policy, now_ms=self._now_ms)
+        with ExitStack() as undo:
+            undo.callback(batch_task.close)
+            batch_task.start()
+            undo.pop_all()
+        return batch_task
 
     def close(self) -> None:
-        """Close processors and stores; idempotent."""
+        """Close the global stores, after the tasks; idempotent."""
         self._stack.close()
         self.policy.drops.report(at_end=True)
 

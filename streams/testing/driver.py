@@ -169,6 +169,7 @@ class TopologyTestDriver:
         shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
         for subtopology in sorted(self._plan.subtopologies):
             batch_task = local.start(TaskId(subtopology, 0))
+            self._stack.callback(batch_task.close)
             task = batch_task.task
             task.group.order_by_arrival(arrival_queue() if shared is None else shared)
             self._tasks.append(task)

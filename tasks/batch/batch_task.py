@@ -6,6 +6,9 @@ from typing import Final
 import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
+from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.spec import StoreKind
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.processing.engine.output import OutputColumns
@@ -69,12 +72,18 @@ class BatchTask:
         return outputs
 
     def process(
-        self, inputs: Inputs, *, uncommitted_bytes_max: int, limit: int = _LIMIT
+        self,
+        inputs: Inputs,
+        *,
+        uncommitted_bytes_max: int,
+        limit: int = _LIMIT,
+        run: Callable[[int], int] | None = None,
     ) -> Iterator[OutputColumns]:
         """Process all records and yield their outputs; commit where the memory for changes ends.
 
         The next record is the one with the lowest time of all inputs, so none may be empty before
-        its end. Wall-clock punctuations are due by stream time.
+        its end. Wall-clock punctuations are due by stream time. `run` processes the next records
+        instead of the task's own method.
         """
         task, group = self.task, self.task.group
         open_inputs = dict(inputs)
@@ -89,7 +98,7 @@ class BatchTask:
             if not group.records:
                 break
             has_schedules = task.next_wall_clock_ms() is not None
-            task.process(1 if has_schedules else limit)
+            (run or task.process)(1 if has_schedules else limit)
             if has_schedules:
                 task.punctuate_wall_clock(self._now_ms())
             task.commit_requested = False
@@ -106,9 +115,18 @@ class BatchTask:
             operator_times_ms=task.operator_times_ms(),
         )
 
-    def rows(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the committed rows of a store in their form on disk, in key order."""
-        return self.task.stores.database(store).iterate(store, None, None)
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Return the stores that have rows here; users' classes keep their own."""
+        specs = self.task.stores.specs.values()
+        return tuple(spec.name for spec in specs if spec.kind is not StoreKind.CUSTOM)
+
+    def rows(self, store: str) -> Iterator[StoredRow]:
+        """Yield the committed rows of a store that reads return, in the order of disk keys."""
+        stores = self.task.stores
+        database = stores.database(store)
+        observed_ms, _ = read_store_time(database, store)
+        return stored_rows(stores.specs[store], database.iterate(store, None, None), observed_ms)
 
     def close(self) -> None:
         self.task.life.close()

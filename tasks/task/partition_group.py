@@ -67,7 +67,7 @@ class PartitionBuffer:
             return None
         if self.decode_ahead is not None:
             self._decode_head(self.decode_ahead, limit)
-        return _order_ms(self._chunks[0][0])[self._start]
+        return order_ms_of(self._chunks[0][0])[self._start]
 
     def _decode_head(self, decode: DecodeAhead, limit: int) -> None:
         chunk, size = self._chunks[0]
@@ -87,7 +87,7 @@ class PartitionBuffer:
 
     def times(self, limit: int) -> Sequence[int]:
         """Return the ordering timestamps of the first chunk's next records, up to `limit`."""
-        return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
+        return order_ms_of(self._chunks[0][0])[self._start : self._start + limit]
 
     def pop(self, limit: int, before_ms: int | None) -> SourceRecords:
         """Remove the first chunk's next record and later ones before `before_ms`, up to `limit`."""
@@ -95,7 +95,7 @@ class PartitionBuffer:
         stop = min(self._start + limit, len(chunk))
         if before_ms is not None:
             ahead = takewhile(
-                lambda timestamp: timestamp < before_ms, _order_ms(chunk)[self._start : stop]
+                lambda timestamp: timestamp < before_ms, order_ms_of(chunk)[self._start : stop]
             )
             stop = self._start + max(1, sum(1 for _ in ahead))
         records = chunk.slice(self._start, stop)
@@ -298,5 +298,5 @@ def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
     ]
 
 
-def _order_ms(chunk: SourceRecords) -> Sequence[int]:
-    return chunk.order_ms if isinstance(chunk, DecodedRecords) else chunk.timestamps
+def order_ms_of(chunk: SourceRecords) -> Sequence[int]:
+    return chunk.timestamps if chunk.order_ms is None else chunk.order_ms

@@ -28,11 +28,12 @@ def test_a_job_gives_the_result_of_the_direct_computation(name: str) -> None:
     }
     timed = set(topics[: len(job.work(specs))])
     tally = tally_for(job.check, "int64")
-    with tempfile.TemporaryDirectory() as directory:
-        run = Run(name, topics, Path(directory), partial(_add, tally))
-        with run.local:
-            run.process({topic: records[topic] for topic in records.keys() - timed})
-            run.process({topic: records[topic] for topic in timed})
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Run(name, topics, Path(directory), partial(_add, tally)) as run,
+    ):
+        run.process({topic: records[topic] for topic in records.keys() - timed})
+        run.process({topic: records[topic] for topic in timed})
     assert not tally.problems(expected(name, specs))
 
 

@@ -36,11 +36,12 @@ class SourceRecords:
     """Raw records of a batch, for error contexts, dead letters and dynamic topic names.
 
     `position_times` is the task's stream time (ms) after each row, by which key ranges judge
-    lateness; None without key ranges.
+    lateness; None without key ranges. `order_ms` orders a task's inputs; None: by timestamps.
     """
 
     __slots__ = (
-        "headers", "offsets", "partition", "position_times", "raw_keys", "raw_values", "timestamps", "topic",
+        "headers", "offsets", "order_ms", "partition", "position_times", "raw_keys", "raw_values", "timestamps",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class SourceRecords:
         headers: Sequence[Headers] | None,
         *,
         position_times: Sequence[int] | None = None,
+        order_ms: Sequence[int] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -63,6 +65,7 @@ class SourceRecords:
         self.timestamps = timestamps
         self.headers = headers
         self.position_times = position_times
+        self.order_ms = order_ms
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -82,6 +85,7 @@ class SourceRecords:
             self.timestamps[start:stop],
             self.headers[start:stop] if self.headers is not None else None,
             position_times=None if self.position_times is None else self.position_times[start:stop],
+            order_ms=None if self.order_ms is None else self.order_ms[start:stop],
         )
 
     def since(self, offset: int) -> "SourceRecords":
@@ -89,7 +93,7 @@ class SourceRecords:
         return self.slice(bisect_left(self.offsets, offset), len(self.offsets))
 
     def take(self, rows: Sequence[int]) -> "SourceRecords":
-        headers, times = self.headers, self.position_times
+        headers, times, order_ms = self.headers, self.position_times, self.order_ms
         return SourceRecords(
             self.topic,
             self.partition,
@@ -99,6 +103,7 @@ class SourceRecords:
             list(map(self.timestamps.__getitem__, rows)),
             None if headers is None else list(map(headers.__getitem__, rows)),
             position_times=None if times is None else list(map(times.__getitem__, rows)),
+            order_ms=None if order_ms is None else list(map(order_ms.__getitem__, rows)),
         )
 
 

@@ -30,11 +30,13 @@ class DecodedRecords(SourceRecords):
 
     Attributes:
         batch: Decoded records; a negative timestamp marks one to drop.
-        order_ms: Timestamps that order the inputs, -1 for a failed record.
+        order_ms: Extracted timestamps, -1 for a failed record.
         failure: A single record's decoding error, or its extractor's `RecordFailedError`.
     """
 
-    __slots__ = ("batch", "failure", "order_ms")
+    __slots__ = ("batch", "failure")
+
+    order_ms: Sequence[int]
 
     def __init__(
         self,
@@ -51,9 +53,9 @@ class DecodedRecords(SourceRecords):
             records.raw_values,
             records.timestamps,
             records.headers,
+            order_ms=order_ms,
         )
         self.batch = batch
-        self.order_ms = order_ms
         self.failure = failure
 
     def slice(self, start: int, stop: int) -> "DecodedRecords":
