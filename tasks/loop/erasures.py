@@ -79,7 +79,12 @@ class Erasures:
         task.erase(erasure)
         # A key range deletes later, while others process records: their changes join its commit.
         self._pending[order.request] = _Pending(
-            order, task, erasure, position, is_alone=erasure.is_over
+            order,
+            task,
+            erasure,
+            position,
+            # Owners of other shards write the same changelog meanwhile.
+            is_alone=erasure.is_over and task_id.shard.is_whole,
         )
         if erasure.is_over:
             self.end()
@@ -102,8 +107,8 @@ class Erasures:
         changelog = None
         if done.erasure.rows:
             changelog = done.task.stores.changelog(done.order.store)
-        if changelog is not None and changelog not in self._commits.unknown:
-            last = self._commits.reached[changelog] - 1
+        if changelog is not None and changelog.whole not in self._commits.unknown:
+            last = self._commits.reached[changelog.whole] - 1
             first = done.position
             if done.is_alone:
                 first = last - self._commits.written[changelog] + 1

@@ -28,6 +28,8 @@ from tidewheel import (
 from tidewheel.rebalance.protocol.orders import EraseRows, KeepCopy, RowsErased
 from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 
 TEXT: Any = {"key_serde": str, "value_serde": str}
 LONG = 3_600_000
@@ -141,11 +143,17 @@ def storing(kind: str) -> Topology:
 
 
 def order(
-    key: str, store: str = "kept", request: str = "r1", *, task_epoch: int = 1, tail: int = 0
+    key: str,
+    store: str = "kept",
+    request: str = "r1",
+    *,
+    task: str = "0_0",
+    task_epoch: int = 1,
+    tail: int = 0,
 ) -> EraseRows:
     return EraseRows(
         request=request,
-        task="0_0",
+        task=task,
         task_epoch=task_epoch,
         store=store,
         key=key.encode(),
@@ -203,6 +211,31 @@ def test_an_erased_key_is_deleted_in_every_copy(kind: str, guarantee: str) -> No
         again = erase(other, "alice", request="r2", task_epoch=2)
         assert (again.rows, again.first, again.last) == (0, -1, -1)
         assert erase(other, "bob", request="r3", task_epoch=2).rows == rows
+
+
+def test_K8_a_shard_deletes_a_key_while_others_write_the_changelog() -> None:
+    with GroupBench(counting(caching=False), {"in": 1, "out": 1}) as group:
+        group.plan = with_shards(group.plan, 2)
+        keys = "abcdefgh"
+        host = group.host("a")
+        for task in group.plan.tasks:
+            host.run_task(str(task), 1)
+        fill(group, keys)
+        processed(group, host)
+        for number, key in enumerate(keys[:-1]):
+            shard = shard_of(key.encode(), 2)
+            request = f"r{number}"
+            answer = erase(host, key, "counts", request, task=f"0_0/{shard}")
+            assert (answer.rows, answer.problem) == (1, "")
+            log = group.broker.topics["app-counts-changelog"].logs[0]
+            told = [
+                log.entries[at - log.start].record for at in range(answer.first, answer.last + 1)
+            ]
+            assert [
+                each for each in told if each and each.key == key.encode() and each.value is None
+            ]
+        left = [key for folder in host.disk.versions for key in host.rows("counts", folder)]
+        assert left == [keys[-1].encode()]
 
 
 def test_a_repeated_erasure_is_answered_again() -> None:
