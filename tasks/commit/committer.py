@@ -429,7 +429,8 @@ class Committer:
         partitions = [
             partition
             for partition in commit.offsets
-            if (
+            if partition.shard == changelog.shard
+            and (
                 partition.whole in origin.inputs
                 if origin
                 else partition.partition == changelog.partition

@@ -78,6 +78,7 @@ class InputReread:
 
         None if there is none, or it can't be read.
         """
+        partition = partition.whole
         last: int | None = None
         try:
             while start < end and self._read(partition, start):

@@ -82,7 +82,7 @@ def refused_row(
     store, writers = ("", ()) if origin is None else (f" of store {origin.store}", origin.writers)
     wrote = f", written by {' or '.join(writers)}" if writers else ""
     return RecordFailedError(
-        f"changelog {changelog} refuses a row{store} (key of {len(key)} bytes, hash {key_hash(key)}; value of "
+        f"changelog {changelog.whole} refuses a row{store} (key of {len(key)} bytes, hash {key_hash(key)}; value of "
         f"{len(value)} bytes){wrote} {_cause(places, ranges)}: {failure.error}. It belongs to the application's own state "
         "and is never skipped: raise the topic's limits, or make the row smaller",
         topic=None if place is None else place[0].topic,

@@ -16,6 +16,7 @@ from tidewheel import (
     TimeWindows,
     Topology,
 )
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 
 BIG = "x" * 100
 
@@ -56,6 +57,20 @@ def test_the_last_record_with_the_key_is_named(guarantee: str) -> None:
     assert (error.topic, error.partition, error.offset) == ("in", 0, 2)
     assert "store kept" in str(error)
     assert "keeper" in str(error)
+
+
+def test_K8_the_input_of_a_shard_is_named() -> None:
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.plan = with_shards(bench.plan, 4)
+    bench.broker.refuse("app-counts-changelog", lambda record: record.key == b"b")
+    for key in "abcda":
+        bench.send("in", key, "1")
+    with pytest.raises(
+        RecordFailedError, match="changelog app-counts-changelog-0 refuses"
+    ) as raised:
+        bench.live(assigned=frozenset(bench.plan.tasks))
+    error = raised.value
+    assert (error.topic, error.partition, error.offset) == ("in", 0, 1)
 
 
 def test_a_scheduled_callback_is_named_by_its_processor() -> None:
