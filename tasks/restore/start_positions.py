@@ -440,8 +440,10 @@ def _resets(
         else:
             resets[partition] = reset
     # "latest" is the stable offset: records of open transactions count as later ones.
-    stable = admin.stable_offsets(latest) if latest else {}
-    return {**resets, **admin.offsets_of_age(ages_ms), **stable}
+    stable = of_inputs(admin.stable_offsets, latest) if latest else {}
+    ages_of_partitions = {at.whole: age_ms for at, age_ms in ages_ms.items()}
+    aged = of_inputs(lambda _: admin.offsets_of_age(ages_of_partitions), ages_ms)
+    return {**resets, **aged, **stable}
 
 
 def is_committed(committed: CommittedOffset | None) -> TypeGuard[CommittedOffset]:

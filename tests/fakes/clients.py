@@ -1,7 +1,7 @@
 """Ports of `tidewheel.tasks.kafka.ports` over a `FakeBroker`; the factory is like `KafkaClients`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tests.fakes.broker import (
     CommitFate,
@@ -12,7 +12,7 @@ from tests.fakes.broker import (
     Transaction,
     names_of,
 )
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import ShardInput, TopicPartition
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import (
@@ -30,6 +30,13 @@ from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_c
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
+def _check_partitions(partitions: Iterable[TopicPartition]) -> None:
+    """Raise as the real clients do, which know no shards."""
+    for partition in partitions:
+        if isinstance(partition, ShardInput):
+            raise TypeError(f"{partition} is no partition")
+
+
 class FakeReader:
     """`RecordSource` and `ChangelogReader`; never waits."""
 
@@ -43,14 +50,17 @@ class FakeReader:
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        _check_partitions(positions)
         self._positions = dict(positions)
         self._stopped.clear()
         self.paused.clear()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        _check_partitions(positions)
         self._positions = {**positions, **self._positions}
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        _check_partitions(partitions)
         for partition in partitions:
             self._positions.pop(partition, None)
             self._stopped.discard(partition)
@@ -78,9 +88,11 @@ class FakeReader:
         return runs
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        _check_partitions(partitions)
         self.paused |= set(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        _check_partitions(partitions)
         self.paused -= set(partitions)
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -354,6 +366,7 @@ class FakeAdmin:
             self._broker.delete_topic(name)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        _check_partitions(before)
         with self._broker.lock:
             for each, offset in before.items():
                 log = self._broker.log_of(each)
@@ -410,6 +423,7 @@ class FakeAdmin:
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return committed offsets; raise immediately where the real client times out."""
+        _check_partitions(partitions or ())
         with self._broker.lock:
             group = self._broker.groups[group_id]
             wanted = list(group) if partitions is None else list(partitions)
@@ -437,6 +451,7 @@ class FakeAdmin:
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
     ) -> None:
+        _check_partitions(offsets)
         with self._broker.lock:
             if self._broker.members[group_id]:
                 raise StreamsError(f"group {group_id} has members")
@@ -459,6 +474,7 @@ class FakeAdmin:
         self.closed = True
 
     def _log(self, each: TopicPartition) -> Log:
+        _check_partitions([each])
         log = self._broker.log_of(each)
         if log is None:
             raise MissingSourceTopicError(f"{each} does not exist")

@@ -13,6 +13,7 @@ from tests.tasks.loop.bench import APP, Bench
 from tidewheel import StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
 from tidewheel.tasks.key_ranges.progress_vector import Progress, slowest_position_ms
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.restore.offset_origin import StartRules
@@ -110,18 +111,23 @@ def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, ti
     ("reset", "values"),
     [(timedelta(hours=6), ["b", "c"]), (timedelta(minutes=1), []), ("latest", []), (None, ["a", "b", "c"])],
 )  # fmt: skip
-def test_the_offset_reset_of_a_source_sets_its_start(reset: Any, values: list[str]) -> None:
+@pytest.mark.parametrize("shards", [1, 4])
+def test_the_offset_reset_of_a_source_sets_its_start(
+    reset: Any, values: list[str], shards: int
+) -> None:
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     builder.stream("in", offset_reset=reset, **text).to("out", **text)
     bench = Bench(builder.build(), {"in": 1, "out": 1})
+    bench.plan = with_shards(bench.plan, shards)
+    everyone = frozenset(bench.plan.tasks)
     hour, now_ms = 3_600_000, time.time_ns() // 1_000_000
     for value, hours in (("a", 9), ("b", 5), ("c", 3)):
         bench.send("in", "k", value, timestamp=now_ms - hours * hour)
-    assert bench.live()
+    assert bench.live(assigned=everyone)
     assert bench.outputs("out") == [("k", value.encode()) for value in values]
     bench.send("in", "k", "old", timestamp=0)
-    assert bench.live()
+    assert bench.live(assigned=everyone)
     assert bench.outputs("out")[len(values) :] == [("k", b"old")]
 
 
