@@ -17,6 +17,7 @@ from tests.integration.programs.jobs import JOBS, STORE
 from tests.streams.cli.command_runs import Command
 from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.tasks.kafka.internal_topics import offsets_group
 
 #: Numbers of shards, one after the other.
@@ -154,7 +155,7 @@ def test_K8_a_group_goes_on_with_another_number_of_shards(run: _Run, start_app: 
         sent += more
         run.cluster.send(run.source, more)
         topology = JOBS["count_by_key"](run.source, run.sink)
-        app = start_app(topology, run.config | {"partition_shards": count})
+        app = start_app(topology, run.config | {"partition_shards": count}, options=RunOptions())
         run.until_all_reach(count, len(sent))
         assert app.close(timeout=30_000)
     run.check(sent)
