@@ -8,6 +8,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import ChangelogReader, Clock
+from tidewheel.tasks.kafka.shard_inputs import of_inputs
 from tidewheel.tasks.kafka.shared_reader import SharedReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
@@ -239,7 +240,7 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
     if not stalls:
         return []
     try:
-        causes = admin.open_transactions([stall.partition for stall in stalls])
+        causes = of_inputs(admin.open_transactions, [stall.partition for stall in stalls])
     except StreamsError as error:
         return [reason_of(stall, None, str(error)) for stall in stalls]
     return [reason_of(stall, causes.get(stall.partition)) for stall in stalls]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.restore.store_changelog_reader import ReadProgress, Stall, Stalls, explained
@@ -31,6 +31,7 @@ class Admin:
     ) -> dict[TopicPartition, OpenTransaction]:
         if self.away:
             raise StreamsError("no broker is there")
+        assert not any(isinstance(each, ShardInput) for each in partitions), "no broker has shards"
         return {each: OPEN for each in partitions if each == LOG}
 
 
@@ -66,8 +67,10 @@ def test_a_partition_that_is_left_out_is_forgotten() -> None:
     assert not stalls.check({LOG: ReadProgress(5, 9)}, 7.0)
 
 
-def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None:
-    (text,) = explained([Stall(LOG, ReadProgress(5, 9), 6.0)], Admin())
+@pytest.mark.parametrize("shard", [Shard(), Shard(1, 4)])
+def test_the_reason_names_the_transaction_and_the_command_that_ends_it(shard: Shard) -> None:
+    stall = Stall(ShardInput.of(LOG, shard), ReadProgress(5, 9), 6.0)
+    (text,) = explained([stall], Admin())
     for part in ("writer", "producer id 7", "epoch 2", str(LOG), "offset 5", OPEN.command):
         assert part in text
     assert not OPEN.is_hanging
