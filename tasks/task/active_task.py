@@ -7,7 +7,7 @@ from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.key_ranges.keyed_analysis import counted, runs_users_objects
+from tidewheel.tasks.key_ranges.keyed_analysis import counted
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
@@ -30,9 +30,6 @@ class ActiveTask(LoopTask):
         super().__init__(parts)
         #: True while inputs may have records that earlier key ranges processed and this task skips.
         self._is_catching_up = False
-        #: True for a shard whose operators use no time of other shards' records: these are dropped
-        #: before they are decoded.
-        self._decodes_own_only = False
         #: Meanwhile gives operators the task's stream time at each record, to judge lateness.
         self._clock: PositionClock | None = None
 
@@ -68,14 +65,7 @@ class ActiveTask(LoopTask):
         self.life.cycle.move_to(TaskState.RUNNING)
 
     def _start_catching_up(self, stream_time_ms: int) -> None:
-        spec = self.plan.spec
-        counts = counted(spec)
-        self._decodes_own_only = (
-            not self.task_id.shard.is_whole
-            and counts is None
-            and not runs_users_objects(spec)
-            and not any(source.extracts for source in self._inputs.sources.values())
-        )
+        counts = counted(self.plan.spec)
         if self._inputs.progress_before and len(self.processing.stream_schedules):
             _log.warning(
                 "task %s: its key ranges had different progress at the last commit and are merged into one now; until the slowest "
@@ -146,14 +136,15 @@ class ActiveTask(LoopTask):
         return done
 
     def _process_run(self, records: SourceRecords) -> None:
-        if self._decodes_own_only:
+        own_only = self._inputs.takes_own_only
+        if own_only:
             own = self._inputs.take_unprocessed(records)
-            self._observe_time(self._inputs.input_of(records), max(records.timestamps))
+            self._observe_time(self._inputs.input_of(records), records.latest_ms)
             name, batch = self._decode(own)
         else:
             name, batch = self._decode(records)
         if len(batch):
-            if self._is_catching_up and not self._decodes_own_only:
+            if self._is_catching_up and not own_only:
                 batch = self._catch_up(name, records, batch)
             self.processing.graph.run(name, batch)
         self._advance_offset(records)

@@ -50,6 +50,10 @@ class LoopTask:
         return self._inputs.partitions
 
     @property
+    def is_dealt(self) -> bool:
+        return self._inputs.is_dealt
+
+    @property
     def calls_batches(self) -> bool:
         return self.processing.graph.calls_batches
 
@@ -110,7 +114,7 @@ class LoopTask:
 
     def _advance_offset(self, records: SourceRecords) -> None:
         partition = self._inputs.input_of(records)
-        self.next_offsets[partition] = records.offsets[-1] + 1
+        self.next_offsets[partition] = records.end_offset
 
     def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._inputs.is_processed(records, row):

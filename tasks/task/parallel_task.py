@@ -147,6 +147,10 @@ class ParallelTask:
     def inputs(self) -> frozenset[TopicPartition]:
         return self._inputs.partitions
 
+    @property
+    def is_dealt(self) -> bool:
+        return self._inputs.is_dealt
+
     @cached_property
     def calls_batches(self) -> bool:
         return self.life.parts.make_processing(self.figures.metrics).graph.calls_batches
@@ -489,7 +493,7 @@ class ParallelTask:
             batch,
             partition=partition,
             time_before_ms=before_ms,
-            old=self._inputs.old_maps.get(partition),
+            old=self._inputs.skipping(records),
             letters=self._dead_letters,
             others={
                 other: (offset, self.partition_times_ms[other])
@@ -498,12 +502,19 @@ class ParallelTask:
             },
         )
         self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
-        self._distributed_offsets[partition] = records.offsets[-1] + 1
+        if self._inputs.is_dealt:
+            self._observe_time(partition, records.latest_ms)
+        self._distributed_offsets[partition] = records.end_offset
         self._distribute(chunk, shares, times_ms)
         if self._repartitioning.requested is not None:
             waiting += len(records)
             self._repartitioning.record_rows(len(records), waiting, full=not self._has_room())
         return len(records)
+
+    def _observe_time(self, partition: TopicPartition, latest_ms: int) -> None:
+        times, dealer = self.partition_times_ms, self._dealer
+        times[partition] = max(times[partition], latest_ms)
+        dealer.stream_time_ms = max(dealer.stream_time_ms, latest_ms)
 
     def _distribute(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
         old = self._inputs.old_maps.get(chunk.partition) if self._has_time_callbacks else None

@@ -45,6 +45,10 @@ class Task(Protocol):
     def inputs(self) -> frozenset[TopicPartition]: ...
 
     @property
+    def is_dealt(self) -> bool:
+        """Return True for a shard that gets its own records only (`ShardRecords`)."""
+
+    @property
     def ranges(self) -> Sequence[RangeWorker]: ...
 
     def start(

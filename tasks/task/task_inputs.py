@@ -5,6 +5,8 @@ from functools import partial
 
 from tidewheel.rebalance.model import ShardInput, TopicPartition
 from tidewheel.tasks.key_ranges.key_ranges import key_hash, key_hashes
+from tidewheel.tasks.key_ranges.keyed_analysis import counted, runs_users_objects
+from tidewheel.tasks.key_ranges.shard_records import ShardRecords
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec
@@ -27,6 +29,8 @@ class TaskInputs:
         partition_times_ms: Largest timestamp, -1 before the first record; shared likewise.
         old_maps: Progress of the last commit's key ranges; records that they finished are skipped.
             A shard always has one: it skips the records of other shards.
+        takes_own_only: True for a shard whose operators use no time of other shards' records: these
+            are dropped before they are decoded.
     """
 
     def __init__(self, parts: TaskParts, corrupt: Corrupt, dropped: Dropped) -> None:
@@ -47,6 +51,13 @@ class TaskInputs:
             for topic in parts.plan.source_topics[source.name]
         }
         self._decode_ahead_if_extracted()
+        spec = parts.plan.spec
+        self.takes_own_only = (
+            not self._shard.is_whole
+            and counted(spec) is None
+            and not runs_users_objects(spec)
+            and not any(source.extracts for source in self.sources.values())
+        )
 
     def _make_source(self, source: SourceSpec) -> SourceNode:
         # Records of internal topics were written with extracted timestamps.
@@ -119,9 +130,23 @@ class TaskInputs:
         else:
             self.old_maps[partition] = old.after(lowest)
 
+    @property
+    def is_dealt(self) -> bool:
+        """Return True if a fetch may drop other shards' records; several inputs merge with them."""
+        return self.takes_own_only and len(self.partitions) == 1
+
+    def skipping(self, records: SourceRecords) -> Vector | None:
+        """Return the old map if it may skip some of the records; else None."""
+        old = self.old_maps.get(self.input_of(records))
+        if isinstance(records, ShardRecords) and old and records.offsets[0] >= old.highest:
+            return None
+        return old
+
     def take_unprocessed(self, records: SourceRecords) -> SourceRecords:
         """Return the records that no earlier key range has processed, of this shard only."""
-        old = self.old_maps[self.input_of(records)]
+        old = self.skipping(records)
+        if old is None:
+            return records
         offsets = records.offsets
         rows = old.to_do(key_hashes(records.raw_keys, offsets), offsets)
         return records if len(rows) == len(records) else records.take(rows)

@@ -9,6 +9,7 @@ from tidewheel.tasks.errors import MissingSourceTopicError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched
 from tidewheel.tasks.kafka.ports import Clock, RecordSource
 from tidewheel.tasks.kafka.shared_reader import SharedReader, partition_of
+from tidewheel.tasks.key_ranges.shard_records import ShardDeal
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_settings import InputCheck, WorkerSettings
 
@@ -105,10 +106,14 @@ class WorkerInput:
             if self.check is not None and partition_of(chunk) in self.check.waiting:
                 self.check.sample(chunk)
             consumed += len(chunk)
+            deal = ShardDeal(chunk)
             for at, share in self._reader.shares(chunk):
                 task = self.owners.get(at)
-                if task is not None:  # else prefetched for a revoked task
-                    task.group.add(share)
+                if task is None:  # prefetched for a revoked task
+                    continue
+                own = deal.own(share, at.shard) if task.is_dealt else share
+                if own is not None:
+                    task.group.add(own)
                     self._throttle(at, task)
         self.keeps_up = buffered + consumed < min(_FEW_RECORDS, self._settings.max_poll_records)
         gathers = self._gathers and self.keeps_up and consumed > 0

@@ -5,9 +5,9 @@ never change one in place.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, repeat
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 from tidewheel.state_stores.buffers.rows import column_bytes
@@ -30,6 +30,14 @@ def first_none(column: Iterable[Any]) -> int:
     1
     """
     return next(place for place, value in enumerate(column) if value is None)
+
+
+def _picker(rows: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function that takes these rows from a column."""
+    if len(rows) <= 1:  # `itemgetter` returns a tuple of two or more only
+        return lambda column: [column[row] for row in rows]
+    pick = itemgetter(*rows)
+    return lambda column: list(pick(column))
 
 
 class SourceRecords:
@@ -92,18 +100,29 @@ class SourceRecords:
         """Return the records from an offset on."""
         return self.slice(bisect_left(self.offsets, offset), len(self.offsets))
 
+    @property
+    def end_offset(self) -> int:
+        """Return the offset after the last record; of a shard's records, after other shards', too."""
+        return self.offsets[-1] + 1
+
+    @property
+    def latest_ms(self) -> int:
+        """Return the largest timestamp; of a shard's records, also of other shards' among them."""
+        return max(self.timestamps)
+
     def take(self, rows: Sequence[int]) -> "SourceRecords":
+        pick = _picker(rows)
         headers, times, order_ms = self.headers, self.position_times, self.order_ms
         return SourceRecords(
             self.topic,
             self.partition,
-            list(map(self.offsets.__getitem__, rows)),
-            list(map(self.raw_keys.__getitem__, rows)),
-            list(map(self.raw_values.__getitem__, rows)),
-            list(map(self.timestamps.__getitem__, rows)),
-            None if headers is None else list(map(headers.__getitem__, rows)),
-            position_times=None if times is None else list(map(times.__getitem__, rows)),
-            order_ms=None if order_ms is None else list(map(order_ms.__getitem__, rows)),
+            pick(self.offsets),
+            pick(self.raw_keys),
+            pick(self.raw_values),
+            pick(self.timestamps),
+            None if headers is None else pick(headers),
+            position_times=None if times is None else pick(times),
+            order_ms=None if order_ms is None else pick(order_ms),
         )
 
 
@@ -215,17 +234,18 @@ class RecordBatch:
         )
 
     def take(self, indices: Sequence[int]) -> "RecordBatch":
+        pick = _picker(indices)
         return RecordBatch(
-            [self.keys[i] for i in indices],
-            [self.values[i] for i in indices],
-            [self.timestamps[i] for i in indices],
-            None if self.headers is None else [self.headers[i] for i in indices],
-            [self.rows[i] for i in indices],
+            pick(self.keys),
+            pick(self.values),
+            pick(self.timestamps),
+            None if self.headers is None else pick(self.headers),
+            pick(self.rows),
             self.source,
-            old_values=None if self.old_values is None else [self.old_values[i] for i in indices],
-            latest=None if self.latest is None else [self.latest[i] for i in indices],
-            order=None if self.order is None else [self.order[i] for i in indices],
-            key_bytes=None if self.key_bytes is None else [self.key_bytes[i] for i in indices],
+            old_values=None if self.old_values is None else pick(self.old_values),
+            latest=None if self.latest is None else pick(self.latest),
+            order=None if self.order is None else pick(self.order),
+            key_bytes=None if self.key_bytes is None else pick(self.key_bytes),
             key_serde=self.key_serde,
         )
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.worker_input import WorkerInput
@@ -40,6 +41,9 @@ class Source:
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None: ...
 
+    def positions(self) -> dict[TopicPartition, int]:
+        return {}
+
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         del max_records, timeout_s
         for index, chunk in enumerate(self.queue):
@@ -69,7 +73,7 @@ class Stage:
         source: Any = self.source
         self.input = WorkerInput(source, settings, clock, gathers=False)
         self.tasks: dict[TopicPartition, Any] = {
-            each: SimpleNamespace(inputs={each}, group=PartitionGroup([each]))
+            each: SimpleNamespace(inputs={each}, group=PartitionGroup([each]), is_dealt=False)
             for each in (HOT, QUIET)
         }
         for each, task in self.tasks.items():
@@ -109,3 +113,24 @@ def test_no_partition_pauses_for_time_while_all_have_records() -> None:
     stage.now_s += 5
     assert stage.fetch() == 0
     assert not stage.source.events
+
+
+def test_shards_of_a_process_get_their_own_records_of_one_fetch() -> None:
+    shards = [ShardInput.of(HOT, shard) for shard in Shard.all_of(2)]
+    keys = [b"key-%d" % number for number in range(20)]
+    records = _records(HOT, len(keys))
+    records.raw_keys = keys
+    stage = Stage(records)
+    stage.input.remove(stage.tasks[HOT])
+    for each in shards:
+        group = PartitionGroup([each], shard=each.shard)
+        stage.input.add(SimpleNamespace(inputs={each}, group=group, is_dealt=True), {each: 0})
+        stage.tasks[each] = stage.input.owners[each]
+
+    assert stage.fetch() == len(keys)
+
+    by_shard = [stage.tasks[each].group.pop(100) for each in shards]
+    for each, own in zip(shards, by_shard, strict=True):
+        assert own.raw_keys == [key for key in keys if shard_of(key, 2) == each.shard]
+        assert own.end_offset == len(keys)
+    assert all(len(own) for own in by_shard)
