@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.handoff.gaps import Arrivals
@@ -79,9 +80,19 @@ class Check:
 
 
 class Observer(OutputReader):
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+    """Reads the results, and tells apart the places that they come from: partitions or shards."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        place_of: Callable[[int, bytes], int] = lambda partition, _: partition,
+        places: int | None = None,
+    ) -> None:
         super().__init__(bootstrap_servers, topic, partitions, name="observer")
-        self.arrivals = [Arrivals() for _ in range(partitions)]
+        self._place_of = place_of
+        self.arrivals = [Arrivals() for _ in range(places or partitions)]
         self.counts = Check()
         self.results = 0
 
@@ -89,10 +100,10 @@ class Observer(OutputReader):
         count, _, writer = value.decode().partition(" ")
         self.results += 1
         self.counts.add(key, int(count))
-        self.arrivals[partition].add(now_s, writer)
+        self.arrivals[self._place_of(partition, key)].add(now_s, writer)
 
     def writers(self, within_s: float) -> list[str | None]:
-        """Return the writer of each partition's last result; None without a recent one."""
+        """Return the writer of each place's last result; None without a recent one."""
         now_s = time.monotonic()
         found: list[str | None] = []
         for arrival in self.arrivals:

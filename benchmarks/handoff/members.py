@@ -21,7 +21,10 @@ from confluent_kafka.admin import (
 from benchmarks.environment import java
 from benchmarks.environment.peer_process import RunFailedError, environment
 from benchmarks.environment.systems import JAVA_STOPPED, PEERS
+from tidewheel.tasks.key_ranges.key_ranges import shard_of
 
+#: Parts of the work that move: partitions, or shards of one partition.
+PLACES = 4
 STOP_S = 60.0
 ADMIN_S = 30.0
 ROOT = Path(__file__).parent.parent.parent
@@ -35,12 +38,22 @@ class HandoffSystem:
         arguments: Its own arguments, which add to or replace the common ones.
         balances_s: Time limit of a move.
         cycles_max: Limit of cycles, for peers that take minutes per cycle.
+        shards: Of the only partition of its topics; 1: `PLACES` partitions without shards.
     """
 
     name: str
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
     balances_s: float = 60.0
     cycles_max: int = 1_000
+    shards: int = 1
+
+    @property
+    def partitions(self) -> int:
+        return PLACES // self.shards
+
+    def place_of(self, partition: int, key: bytes) -> int:
+        """Return the place that a result comes from: its partition, or its shard of the only one."""
+        return partition if self.shards == 1 else shard_of(key, self.shards).number
 
     def command(self) -> list[str]:
         if self.name.startswith("tidewheel"):
@@ -75,6 +88,11 @@ HANDOFF_SYSTEMS: Mapping[str, HandoffSystem] = {
     system.name: system
     for system in (
         HandoffSystem(name="tidewheel", arguments={"settling_ms": "0"}),
+        HandoffSystem(
+            name="tidewheel-shards",
+            arguments={"settling_ms": "0", "partition_shards": str(PLACES)},
+            shards=PLACES,
+        ),
         HandoffSystem(
             name="kafka-streams-classic",
             arguments={

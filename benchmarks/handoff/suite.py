@@ -31,6 +31,7 @@ from benchmarks.handoff.gaps import (
 )
 from benchmarks.handoff.members import (
     HANDOFF_SYSTEMS,
+    PLACES,
     HandoffSystem,
     Instance,
     configure_group,
@@ -39,8 +40,8 @@ from benchmarks.report.results import Row, make_rows
 from benchmarks.run import WrongResultError, delete_run_topics
 from benchmarks.topics import input_topic
 
-JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
-PARTITIONS = 4
+_GROUP_JOBS = ("one_to_two", "two_to_four", "four_to_one")
+JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce", *_GROUP_JOBS)
 RECORDS_PER_S = 2_000
 #: A partition with a live owner has output at least this often.
 ALIVE_S = 2.0
@@ -118,7 +119,7 @@ class HandoffRun:
 
         def reached() -> bool:
             writers = self.observer.writers(ALIVE_S)
-            return all(writers.count(name) == PARTITIONS // len(names) for name in names)
+            return all(writers.count(name) == PLACES // len(names) for name in names)
 
         return reached
 
@@ -211,6 +212,30 @@ def static_bounce(run: HandoffRun, first: Instance) -> None:
         run.happened("static_bounce", from_s)
 
 
+def grow_and_shrink(run: HandoffRun, first: Instance) -> None:
+    """One instance becomes two, then four, then one again."""
+    for cycle in run.cycles():
+        others: list[Instance] = []
+        try:
+            for event, names in (("one_to_two", "b"), ("two_to_four", "cd")):
+                from_s = time.monotonic()
+                others += [run.start(f"{name}{cycle}") for name in names]
+                every = [first, *others]
+                shared = run.shared_by(*(each.name for each in every))
+                run.until(shared, every, run.system.balances_s)
+                run.happened(event, from_s)
+            from_s = time.monotonic()
+            for each in others:
+                each.terminate()
+            run.until(run.shared_by(first.name), [first], run.system.balances_s)
+            for each in others:
+                each.wait_ended()
+            run.happened("four_to_one", from_s)
+        finally:
+            for each in others:
+                each.destroy()
+
+
 #: Events of a run, with its arguments; scale_out and drain share one run.
 _SHORT_SESSIONS: Mapping[str, str] = {
     "num_standby_replicas": "1",
@@ -224,6 +249,7 @@ _RUNS: Mapping[
     "kill": (("kill",), kill, _SHORT_SESSIONS),
     "silent_host": (("silent_host",), silent_host, _SHORT_SESSIONS),
     "static_bounce": (("static_bounce",), static_bounce, {}),
+    "group": (_GROUP_JOBS, grow_and_shrink, {}),
 }
 
 
@@ -293,7 +319,7 @@ class HandoffSuite:
         admin = input_topic.quiet_admin(self.bootstrap_servers)
         topics = {"input_topic": f"{name}-in", "output_topic": f"{name}-out"}
         for topic in topics.values():
-            input_topic.create_topic(admin, topic, PARTITIONS)
+            input_topic.create_topic(admin, topic, system.partitions)
         config = system.group_config(extra)
         if config:
             configure_group(admin, name, config)
@@ -324,7 +350,13 @@ class HandoffSuite:
                     records_per_s=RECORDS_PER_S,
                     seed=20_260_101,
                 ),
-                observer=Observer(self.bootstrap_servers, topics["output_topic"], PARTITIONS),
+                observer=Observer(
+                    self.bootstrap_servers,
+                    topics["output_topic"],
+                    system.partitions,
+                    system.place_of,
+                    PLACES,
+                ),
             )
             if self.logs is not None:
                 stack.callback(_keep_logs, run, self.logs / name)
@@ -367,7 +399,7 @@ class HandoffSuite:
             **run.system.given(extra),
             "commit_interval_ms": 100,
             "records_per_s": RECORDS_PER_S,
-            "partitions": PARTITIONS,
+            "partitions": run.system.partitions,
             "keys": run.size.keys,
             "moves": len(moved),
             "events": len(events),

@@ -30,6 +30,7 @@ def main(parameters: dict[str, str]) -> None:
             "heartbeat_interval_ms",
             "num_standby_replicas",
             "settling_ms",
+            "partition_shards",
         )
         if name in parameters
     }
