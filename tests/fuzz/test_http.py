@@ -37,6 +37,10 @@ def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
+        # Until its first poll has ended, the dashboard answers 503.
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while poller.last is None and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         yield listening.getsockname()[1]
         server.should_exit = True
         poller.end()
