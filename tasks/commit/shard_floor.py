@@ -5,12 +5,14 @@ and autoscalers read. Repartition topics are purged below it only.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.kafka.ports import Admin, Clock, CommittedOffset
+from tidewheel.tasks.kafka.ports import Admin, Background, Clock, CommittedOffset
 from tidewheel.tasks.kafka.shard_inputs import committed_inputs
 
 _log = logging.getLogger(__name__)
@@ -47,19 +49,35 @@ def shards_of(at: TopicPartition) -> list[TopicPartition]:
 
 
 class ShardFloor:
-    def __init__(self, application_id: str, admin: Admin, clock: Clock) -> None:
+    """Reads the other shards' offsets; `background` runs the calls that wait for brokers.
+
+    Each shard's group has a client of its own, whose first call takes a tenth of a second.
+    """
+
+    def __init__(
+        self, application_id: str, admin: Admin, clock: Clock, background: Background
+    ) -> None:
         self._application_id = application_id
         self._admin = admin
         self._clock = clock
+        self._background = background
         self._next_s = 0.0
+        self._reading: Future[dict[TopicPartition, int]] | None = None
 
     def read(self, inputs: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the floors that the owner of these inputs commits, every few seconds."""
+        """Return new floors that the owner of these inputs commits, every few seconds."""
         first = [at for at in inputs if not at.shard.is_whole and at.shard.number == 0]
-        now_s = self._clock.monotonic_s()
-        if not first or now_s < self._next_s:
+        if self._reading is None and first and self._clock.monotonic_s() >= self._next_s:
+            self._next_s = self._clock.monotonic_s() + _INTERVAL_S
+            self._reading = self._background(partial(self._floors, first))
+        if self._reading is None or not self._reading.done():
             return {}
-        self._next_s = now_s + _INTERVAL_S
+        floors = self._reading.result()
+        self._reading = None
+        owned = {at.whole for at in first}
+        return {at: floor for at, floor in floors.items() if at in owned}
+
+    def _floors(self, first: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         everyone = [shard for at in first for shard in shards_of(at)]
         try:
             committed = committed_inputs(self._admin, self._application_id, everyone, stable=False)

@@ -297,7 +297,7 @@ class StreamWorker:
                 clock,
                 self._hooks.housekeep,
             ),
-            floor=ShardFloor(settings.application_id, ports.admin, clock),
+            floor=ShardFloor(settings.application_id, ports.admin, clock, ports.background),
             is_paused=lambda task: (
                 task.task_id.subtopology in self.paused or task.task_id in manager.ending
             ),

@@ -10,7 +10,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.tasks.errors import StartRefusedError
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, offsets_group
 from tidewheel.tasks.kafka.ports import (
     Admin,
     Clock,
@@ -114,11 +114,13 @@ class RestorePlanner:
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
-        """Read ahead for promotions: topic ids, coordinator, slowest key ranges' stream times."""
+        """Read ahead for promotions: topic ids, coordinators, slowest key ranges' stream times."""
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
         self.refresh_topic_ids(inputs)
-        self._admin.reach_group(self._group_id)
+        groups = {offsets_group(self._group_id, task.task_id.shard) for task in copies}
+        for group_id in sorted({self._group_id, *groups}):
+            self._admin.reach_group(group_id)
         self._set_slowest_positions(
             copies, committed_inputs(self._admin, self._group_id, inputs, stable=False)
         )

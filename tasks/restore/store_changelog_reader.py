@@ -129,7 +129,8 @@ class StoreChangelogReader:
         if self._reader is None or self._shared is None:
             self._reader = self._make()
             self._reader.assign({})
-            self._shared = SharedReader(self._reader)
+            # Copies of other shards wait for an active restore; pausing them must not pause it.
+            self._shared = SharedReader(self._reader, parks=True)
         self._shared.add(positions)
         self.tasks.update(dict.fromkeys(positions, task))
         self._choose_headers(self._reader)

@@ -363,8 +363,9 @@ class KafkaAdmin:
 
     def reach_group(self, group_id: str) -> None:
         def ask(left: float) -> None:
-            with self._readers.lent(group_id, stable=True) as reader:
-                reader.committed([own_partition(group_id)], timeout=min(left, _READER_S))
+            for stable in (True, False):
+                with self._readers.lent(group_id, stable=stable) as reader:
+                    reader.committed([own_partition(group_id)], timeout=min(left, _READER_S))
 
         self._ask(f"find the coordinator of group {group_id}", ask)
 

@@ -1,5 +1,6 @@
 """Shared reader: shards with positions of their own over one reader of a partition."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ STEPS = st.lists(
 class Reading:
     """Shards and another partition that read; what each has read so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, parks: bool) -> None:
         broker = FakeBroker()
         for topic in ("in", "other"):
             broker.create_topic(topic, 1)
@@ -35,7 +36,7 @@ class Reading:
                 broker.send(topic, b"v", b"%d" % number, timestamp=number)
         self.reader = FakeReader(broker)
         self.reader.assign({})
-        self.shared = SharedReader(self.reader)
+        self.shared = SharedReader(self.reader, parks=parks)
         self.shared.add({OTHER: 3})
         self.read: dict[TopicPartition, list[int]] = {OTHER: []}
         self.starts = {OTHER: 3}
@@ -68,11 +69,12 @@ class Reading:
             assert self.shared.positions()[at] >= self.starts[at] + len(offsets)
 
 
-@given(STEPS)
+@pytest.mark.parametrize("parks", [False, True])
+@given(steps=STEPS)
 def test_each_shard_gets_the_records_from_its_start_once_and_in_order(
-    steps: list[tuple[str, TopicPartition, int]],
+    parks: bool, steps: list[tuple[str, TopicPartition, int]]
 ) -> None:
-    reading = Reading()
+    reading = Reading(parks=parks)
     for step, at, offset in steps:
         getattr(reading, step)(at, offset)
         reading.check()
@@ -84,3 +86,16 @@ def test_each_shard_gets_the_records_from_its_start_once_and_in_order(
     assert reading.shared.positions() == dict.fromkeys(reading.read, RECORDS)
     for at, offsets in reading.read.items():
         assert len(offsets) == RECORDS - reading.starts[at]
+
+
+@pytest.mark.parametrize(("parks", "others"), [(False, 0), (True, RECORDS)])
+def test_a_paused_shard_holds_the_others_up_or_is_left_behind(parks: bool, others: int) -> None:
+    reading = Reading(parks=parks)
+    for at in SHARDS:
+        reading.add(at, 0)
+    reading.pause(SHARDS[0], 0)
+    reading.poll(OTHER, RECORDS * 2)
+    assert {at: len(reading.read[at]) for at in SHARDS} == {
+        SHARDS[0]: 0,
+        **dict.fromkeys(SHARDS[1:], others),
+    }
