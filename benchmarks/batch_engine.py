@@ -5,6 +5,9 @@
 Each line has microseconds of processor time per input record, of the whole process: the median and
 the minimum of all rounds. Records of a table that a live run loads before the timed work are not
 timed here either. There is one partition, no cache, and no changelog.
+
+The jobs `join_…` are whole batch runs of a stream-table join with as many rows as records: all rows
+first; rows and records in turns, processed in runs; the same in layers of keys.
 """
 
 import argparse
@@ -12,8 +15,10 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +27,9 @@ from benchmarks.jobs.plan import JOBS
 from benchmarks.peers.tidewheel.throughput import topology
 from benchmarks.topics.generator import InputSpec
 from tidewheel import StreamsConfig
-from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.batch.inline import run_inline
+from tidewheel.streams.batch.job import BatchJob, TaskSettings
 from tidewheel.streams.batch.local_tasks import LocalTasks
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.batch.batch_task import BatchTask
@@ -134,9 +141,46 @@ def measure(name: str, records: int) -> tuple[int, int, float]:
     return count, sum(outputs), spent / count * 1e6
 
 
+def measure_join(records: int, *, interleaved: bool, uses_layers: bool) -> tuple[int, int, float]:
+    """Return the figures of a stream-table join in a batch run with as many rows as records.
+
+    Rows and records alternate, or all rows are first.
+    """
+    stream = InputSpec(records=records // 2, keys=10_000, content="timed")
+    columns = {"input-0": list(source_records("input-0", stream))}
+    columns["input-1"] = list(source_records("input-1", replace(stream, seed=stream.seed + 1)))
+    for rows_of_table in () if interleaved else columns["input-1"]:
+        rows_of_table.timestamps = [time - stream.records for time in rows_of_table.timestamps]
+    built = topology(
+        {
+            "job": "stream_table_join",
+            "input_topic": "input-0",
+            "other_topic": "input-1",
+            "output_topic": _OUTPUT,
+            "cache_bytes": "0",
+        }
+    )
+    config = StreamsConfig(application_id=_APPLICATION, bootstrap_servers="unused:9092")
+    job = BatchJob.of(built, config, dict.fromkeys(columns, 1))
+    inputs = {TopicPartition(topic, 0): chunks for topic, chunks in columns.items()}
+    started = time.process_time()
+    result = run_inline(job, inputs, settings=TaskSettings(uses_layers=uses_layers))
+    spent = time.process_time() - started
+    outputs = sum(len(records) for records in result.records(_OUTPUT))
+    return records, outputs, spent / records * 1e6
+
+
+_JOINS: Mapping[str, Callable[[int], tuple[int, int, float]]] = {
+    "join_rows_first": partial(measure_join, interleaved=False, uses_layers=False),
+    "join_in_runs": partial(measure_join, interleaved=True, uses_layers=False),
+    "join_in_layers": partial(measure_join, interleaved=True, uses_layers=True),
+}
+
+
 def rows(jobs: Iterable[str], records: int, rounds: int) -> Iterator[str]:
     for job in jobs:
-        measured = [measure(job, records) for _ in range(rounds)]
+        run = _JOINS.get(job, partial(measure, job))
+        measured = [run(records) for _ in range(rounds)]
         count, outputs, _ = measured[0]
         costs = [cost for _, _, cost in measured]
         yield f"{job:20} {count:9} {outputs:9} {statistics.median(costs):7.2f} {min(costs):7.2f}"
@@ -144,7 +188,7 @@ def rows(jobs: Iterable[str], records: int, rounds: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--jobs", default=",".join([*JOBS, *_JOINS]))
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -8,7 +8,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.bulk_restore.content import StoredRow
-from tidewheel.streams.batch.job import BatchJob, JobProcess, TaskSizes
+from tidewheel.streams.batch.job import BatchJob, JobProcess, TaskSettings
 from tidewheel.streams.batch.local_tasks import OpenDatabase
 from tidewheel.tasks.batch.batch_task import TaskEnd
 from tidewheel.tasks.batch.blobs import Blob
@@ -44,7 +44,7 @@ def run_inline(
     job: BatchJob,
     columns: Columns,
     *,
-    sizes: TaskSizes = TaskSizes(),  # noqa: B008 - a frozen value
+    settings: TaskSettings = TaskSettings(),  # noqa: B008 - a frozen value
     open_database: OpenDatabase | None = None,
 ) -> InlineResult:
     """Run all passes of a job over the records of its source topics."""
@@ -61,7 +61,7 @@ def run_inline(
                 if at.topic in global_topics
                 for records in columns[at]
             ),
-            sizes=sizes,
+            settings=settings,
             open_database=open_database,
         )
         with process:

@@ -80,16 +80,18 @@ def _refuse_external_sinks(spec: TopologySpec) -> None:
             )
 
 
-class TaskSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes that bound a task's memory; results do not depend on them.
+class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes that bound a task's memory, and its speed; results do not depend on them.
 
     Attributes:
         uncommitted_bytes_max: None for the configuration's.
+        uses_layers: Regroup finely interleaved inputs by key (`tasks.batch.layers`).
     """
 
     batch_records: int = BATCH_RECORDS
     blob_records: int = BLOB_RECORDS
     uncommitted_bytes_max: int | None = None
+    uses_layers: bool = True
 
 
 class JobProcess:
@@ -106,13 +108,13 @@ class JobProcess:
         directory: Path,
         *,
         global_records: Iterable[SourceRecords] = (),
-        sizes: TaskSizes = TaskSizes(),  # noqa: B008 - a frozen value
+        settings: TaskSettings = TaskSettings(),  # noqa: B008 - a frozen value
         open_database: OpenDatabase | None = None,
         record_by_record: bool = False,
     ) -> None:
         self._job = job
         self._directory = directory
-        self._sizes = sizes
+        self._settings = settings
         self._running: BatchTask | None = None
         self._local = LocalTasks(
             job.plan,
@@ -136,7 +138,7 @@ class JobProcess:
     def task(self, run: Pass, task_id: TaskId) -> Iterator[PassTask]:
         """Start a task with empty stores; at the end its state is deleted."""
         assert self._running is None, "one task at a time"
-        job, sizes = self._job, self._sizes
+        job, settings = self._job, self._settings
         state_directory = self._directory / str(task_id)
         rmtree(state_directory, ignore_errors=True)
         batch_task = self._local.start(task_id)
@@ -145,9 +147,9 @@ class JobProcess:
             (task_id.subtopology, task_id.partition),
             partition_count=job.partition_count,
             partition_of=partition_of,
-            blob_records=sizes.blob_records,
+            blob_records=settings.blob_records,
         )
-        bytes_max = sizes.uncommitted_bytes_max
+        bytes_max = settings.uncommitted_bytes_max
         try:
             yield PassTask(
                 batch_task,
@@ -157,7 +159,8 @@ class JobProcess:
                 uncommitted_bytes_max=job.config.statestore_uncommitted_max_bytes
                 if bytes_max is None
                 else bytes_max,
-                batch_records=sizes.batch_records,
+                batch_records=settings.batch_records,
+                uses_layers=settings.uses_layers,
             )
         finally:
             self._running = None

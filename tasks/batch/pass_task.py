@@ -7,6 +7,7 @@ from typing import Final
 from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.tasks.batch.batch_task import BatchTask, Inputs, TaskEnd
 from tidewheel.tasks.batch.blobs import Blob, Outbox
+from tidewheel.tasks.batch.layers import LayeredRuns, can_layer
 from tidewheel.tasks.batch.passes import BatchPlan, Pass
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.task.active_task import ActiveTask
@@ -28,6 +29,7 @@ class PassTask:
         *,
         uncommitted_bytes_max: int,
         batch_records: int = BATCH_RECORDS,
+        uses_layers: bool = True,
     ) -> None:
         self._task = task
         self._run = run
@@ -35,21 +37,29 @@ class PassTask:
         self._outbox = outbox
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._batch_records = batch_records
+        self._uses_layers = uses_layers
         task.task.group.rank_topics(batch.levels)
 
     def process(self, inputs: Inputs) -> Iterator[Blob]:
         """Process all records of the pass's topics; each input has its records in their order."""
-        causes = _Causes(self._task) if self._run.keeps & self._batch.circular else None
+        is_circular = bool(self._run.keeps & self._batch.circular)
+        active = self._task.task
+        assert isinstance(active, ActiveTask), "sinks outside Kafka are refused"
+        causes = _Causes(active) if is_circular else None
+        run = None if causes is None else causes.process
+        if self._uses_layers and not is_circular and can_layer(active):
+            run = LayeredRuns(active, self._task.collector).process
         read = {at: records for at, records in inputs.items() if at.topic in self._run.reads}
         for columns in self._task.process(
             read,
             uncommitted_bytes_max=self._uncommitted_bytes_max,
             limit=self._batch_records if causes is None else causes.limit(self._batch_records),
-            run=None if causes is None else causes.process,
+            run=run,
         ):
             if self._is_kept(columns.topic):
-                is_circular = causes is not None and columns.topic in self._batch.circular
-                orders = causes.orders_of(columns) if causes and is_circular else None
+                orders = None
+                if causes is not None and columns.topic in self._batch.circular:
+                    orders = causes.orders_of(columns)
                 yield from self._outbox.add(columns, orders)
         yield from self._outbox.flush()
 
@@ -74,9 +84,8 @@ class PassTask:
 class _Causes:
     """Order times of the records that a task processes, for the outputs that they cause."""
 
-    def __init__(self, task: BatchTask) -> None:
-        assert isinstance(task.task, ActiveTask), "sinks outside Kafka are refused"
-        self._task = task.task
+    def __init__(self, task: ActiveTask) -> None:
+        self._task = task
         self._latest = -1
         self._topic = ""
         self._orders: dict[int, int] = {}

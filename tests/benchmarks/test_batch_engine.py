@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.batch_engine import Run, measure, source_records
+from benchmarks.batch_engine import Run, measure, measure_join, source_records
 from benchmarks.jobs.checks import tally_for
 from benchmarks.jobs.expected import expected
 from benchmarks.jobs.plan import JOBS
@@ -35,6 +35,14 @@ def test_a_job_gives_the_result_of_the_direct_computation(name: str) -> None:
         run.process({topic: records[topic] for topic in records.keys() - timed})
         run.process({topic: records[topic] for topic in timed})
     assert not tally.problems(expected(name, specs))
+
+
+def test_joins_give_the_same_number_of_outputs_in_runs_and_in_layers() -> None:
+    (_, in_runs, _), (_, in_layers, _) = (
+        measure_join(2_000, interleaved=True, uses_layers=uses_layers)
+        for uses_layers in (False, True)
+    )
+    assert in_runs == in_layers > 0
 
 
 def test_measure_returns_the_cost_of_one_record() -> None:
