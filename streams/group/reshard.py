@@ -42,7 +42,8 @@ class ReshardPlan(StoppedPlan):
     """Steps of the change: `topics` are those of the group, which begins again.
 
     Attributes:
-        offsets: Offsets to commit: those of the new shards, and the floors.
+        offsets: Offsets to commit: those of the new shards, the floors, and those that stay, which
+            lose their epochs.
         groups: Consumer groups of shards that are no more; deleted.
     """
 
@@ -61,12 +62,16 @@ def plan_reshard(application_id: str, plan: ApplicationPlan, facts: ResetFacts) 
     """Return the steps from the committed numbers of shards to those of a plan."""
     changes: list[PartitionChange] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
+    unchanged: dict[TopicPartition, CommittedOffset] = {}
     refusals = list(running_refusals(application_id, facts))
     inputs = {at for task in plan.tasks for at in plan.inputs(task)}
     for partition, count in sorted({at.whole: at.shard.of for at in inputs}.items()):
         try:
             before = _progress(partition, facts.committed)
-            if not before or len(before) == count:
+            if not before:
+                continue
+            if len(before) == count:
+                unchanged |= _offsets(partition, _of_no_epoch(before, application_id))
                 continue
             new = resharded(before, count, reshard_id(application_id))
             offsets |= _offsets(partition, new)
@@ -80,7 +85,8 @@ def plan_reshard(application_id: str, plan: ApplicationPlan, facts: ResetFacts) 
     return ReshardPlan(
         application_id=application_id,
         changes=tuple(changes),
-        offsets=offsets,
+        # Epochs of the group's deleted log would look as if somebody else had deleted it.
+        offsets=offsets | unchanged if changes else {},
         topics=tuple(sorted(log.intersection(facts.topics))) if changes else (),
         groups=tuple(group for group in facts.shard_groups if group not in used),
         slots=tuple(_with_old_tasks(slot, set(map(str, plan.tasks))) for slot in facts.slots),
@@ -150,6 +156,15 @@ def _progress(
             )
         progress[shard] = _decoded(offset)
     return progress
+
+
+def _of_no_epoch(before: Mapping[Shard, Progress], application_id: str) -> dict[Shard, Progress]:
+    return {
+        shard: msgspec.structs.replace(
+            progress, task_epoch=0, sequence=0, transactional_id=reshard_id(application_id)
+        )
+        for shard, progress in before.items()
+    }
 
 
 def _decoded(offset: CommittedOffset) -> Progress:

@@ -4,19 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeTransactionalProducer
 from tests.tasks.loop.bench import APP, Bench
-from tidewheel import StreamsBuilder, StreamsConfig, StreamsError, Topology
+from tidewheel import Processor, Record, StreamsBuilder, StreamsConfig, StreamsError, Topology
 from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.streams.group.reset import ResetFacts, gather_facts, scope_of
 from tidewheel.streams.group.reshard import ReshardPlan, execute_reshard, plan_reshard
 from tidewheel.tasks.errors import StartRefusedError
 from tidewheel.tasks.kafka.internal_topics import offsets_group
 from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import all_committed
 from tidewheel.tasks.key_ranges.keyed_analysis import with_shards
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 AT = TopicPartition("in", 0)
 KEYS = [f"key {number}" for number in range(10)]
@@ -37,6 +40,20 @@ def _counts() -> Topology:
     builder = StreamsBuilder()
     grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     grouped.count(store="store").to_stream().to("out")
+    return builder.build()
+
+
+class _Free(Processor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+def _counts_and_others() -> Topology:
+    """Return a topology of which one half can have shards."""
+    builder = StreamsBuilder()
+    text: Any = {"key_serde": str, "value_serde": str}
+    builder.stream("in", **text).group_by_key().count(store="store").to_stream().to("out")
+    builder.stream("other", **text).process(_Free).to("out", **text)
     return builder.build()
 
 
@@ -117,6 +134,39 @@ def test_a_command_that_ended_after_its_transaction_deletes_the_old_groups(
     assert _plan(bench, 2, tmp_path).is_empty
     _run(bench, 2)
     assert len(bench.outputs("out")) == len(KEYS)
+
+
+def test_K8_whole_tasks_go_on_where_others_get_shards(tmp_path: Path) -> None:
+    """The group's log begins again: a commit with one of its epochs would hold the group."""
+    topology = _counts_and_others()
+    bench = Bench(topology, {"in": 1, "other": 1, "out": 1})
+    _send(bench)
+    bench.send("other", "a", "x")
+    _run(bench, 1)
+    offsets = bench.broker.groups[APP]
+    other = TopicPartition("other", 0)
+    for at, (offset, metadata) in list(offsets.items()):
+        progress = Progress.decode(metadata, committed_offset=offset)
+        assert progress is not None
+        later = msgspec.structs.replace(progress, task_epoch=7)
+        offsets[at] = CommittedOffset(offset, later.encode())
+    config = StreamsConfig(application_id=APP, bootstrap_servers="unused:9092", partition_shards=4)
+    scope = scope_of(APP, topology, config)
+    facts = gather_facts(scope, _Admin(bench.broker), tmp_path, "latest")
+    plan = plan_reshard(APP, with_shards(bench.plan, 4, None), facts)
+    assert [change.partition for change in plan.changes] == [AT]
+    _execute(plan, bench.broker, tmp_path)
+    committed = all_committed(FakeAdmin(bench.broker), APP)
+    assert len(committed) == 4 + 1 + 1
+    epochs = [
+        Progress.decode(metadata, committed_offset=offset)
+        for offset, metadata in committed.values()
+    ]
+    assert [progress and progress.task_epoch for progress in epochs] == [0] * len(epochs)
+    assert committed[other].offset == 1
+    bench.send("other", "a", "x")
+    _run(bench, 4)
+    assert bench.broker.groups[APP][other].offset == 2
 
 
 def test_nothing_moves_before_all_shards_have_committed(bench: Bench, tmp_path: Path) -> None:
