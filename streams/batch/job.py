@@ -38,12 +38,20 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     outputs_partitions: int
 
     @classmethod
-    def of(cls, topology: Topology, config: StreamsConfig, topics: Mapping[str, int]) -> "BatchJob":
-        """Plan a run; `topics` has the partition count of each source topic.
+    def of(
+        cls, topology: Topology, config: StreamsConfig | None, topics: Mapping[str, int]
+    ) -> "BatchJob":
+        """Plan a run.
+
+        Args:
+            config: None for the defaults.
+            topics: Partition count of each source topic.
 
         Raises:
             StreamsError: The topology can't run in batch, or a source topic is missing.
         """
+        if config is None:
+            config = StreamsConfig(application_id="batch", bootstrap_servers="unused:9092")
         # Each update is an output, and due results are not delayed.
         config = config.replace(statestore_cache_max_bytes=0, emit_interval_ms=0)
         spec = spec_of(topology, config)
