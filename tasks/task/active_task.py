@@ -101,13 +101,10 @@ class ActiveTask(LoopTask):
     def process_records(
         self, records: SourceRecords, late: Callable[[], bool] = lambda: False
     ) -> int:
-        if self.processing.graph.batched:
-            self._process_run(records)
-            done = len(records)
-        else:
-            done = self._process_singly(records, late)
-        self.counters.processed += done
-        return done
+        if not self.processing.graph.batched:
+            return self._process_singly(records, late)
+        self._process_run(records)
+        return len(records)
 
     def _process_together(self, limit: int) -> int:
         runs = self.group.pop_joint(limit)
@@ -136,18 +133,21 @@ class ActiveTask(LoopTask):
         return done
 
     def _process_run(self, records: SourceRecords) -> None:
-        own_only = self._inputs.takes_own_only
+        own, own_only = records, self._inputs.takes_own_only
         if own_only:
             own = self._inputs.take_unprocessed(records)
             self._observe_time(self._inputs.input_of(records), records.latest_ms)
             name, batch = self._decode(own)
         else:
             name, batch = self._decode(records)
+        done = len(own)
         if len(batch):
             if self._is_catching_up and not own_only:
                 batch = self._catch_up(name, records, batch)
+                done = len(batch)
             self.processing.graph.run(name, batch)
         self._advance_offset(records)
+        self.counters.processed += done
 
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
         processing = self.processing

@@ -62,7 +62,7 @@ class TaskInputs:
     def _make_source(self, source: SourceSpec) -> SourceNode:
         # Records of internal topics were written with extracted timestamps.
         default = None if source.internal else self._parts.default_timestamp_extractor
-        return SourceNode(source, self._corrupt, self._dropped, default)
+        return SourceNode(source, self._corrupt, self._dropped, default, own_of=self._own_of)
 
     def _decode_ahead_if_extracted(self) -> None:
         if len(self.partitions) > 1:
@@ -159,6 +159,11 @@ class TaskInputs:
         offsets = [source.offsets[row] for row in batch.rows]
         unprocessed = old.to_do(key_hashes(raw_keys, offsets), offsets)
         return batch if len(unprocessed) == len(batch) else batch.take(unprocessed)
+
+    def _own_of(self, batch: RecordBatch) -> RecordBatch:
+        return (
+            batch if batch.source is None else self.unprocessed(self.input_of(batch.source), batch)
+        )
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
         old = self.old_maps.get(self.input_of(records))

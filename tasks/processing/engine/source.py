@@ -75,8 +75,12 @@ class SourceNode:
         on_corrupt: OnCorrupt,
         on_dropped: OnDropped,
         default_timestamp_extractor: TimestampExtractor | None = None,
+        *,
+        own_of: Callable[[RecordBatch], RecordBatch] = lambda batch: batch,
     ) -> None:
+        """`own_of` selects the records whose drop counts here: other shards see them, too."""
         self.spec = spec
+        self._own_of = own_of
         extract = spec.timestamp_extractor or default_timestamp_extractor
         # None for the default extractor: its check runs on whole columns.
         self._extract = None if type(extract) is FailOnInvalidTimestamp else extract
@@ -286,15 +290,12 @@ class SourceNode:
     def _without_negative(self, batch: RecordBatch) -> RecordBatch:
         if not batch.timestamps or min(batch.timestamps) >= 0:
             return batch
-        remaining = batch.select([timestamp >= 0 for timestamp in batch.timestamps])
-        first = next(index for index, time_ms in enumerate(batch.timestamps) if time_ms < 0)
-        self._on_dropped(
-            self.spec.name,
-            len(batch) - len(remaining),
-            "negative timestamp",
-            batch.metadata_of(first),
-        )
-        return remaining
+        dropped = self._own_of(batch.select([timestamp < 0 for timestamp in batch.timestamps]))
+        if len(dropped):
+            self._on_dropped(
+                self.spec.name, len(dropped), "negative timestamp", dropped.metadata_of(0)
+            )
+        return batch.select([timestamp >= 0 for timestamp in batch.timestamps])
 
     def _refuse(self, batch: RecordBatch, index: int) -> None:
         metadata = batch.metadata_of(index)
