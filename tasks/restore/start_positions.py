@@ -475,9 +475,14 @@ def start_position(
     """
     if not is_committed(committed):
         if reset == "none":
+            first = (
+                "commit an offset for the group first"
+                if partition.shard.is_whole
+                else "run `tidewheel reset MODULE:TOPOLOGY`, which commits a start for every shard"
+            )
             raise StartRefusedError(
-                f'nothing is committed for {partition}, and its source has offset_reset="none": commit an offset for the '
-                "group first, or choose another offset_reset"
+                f'nothing is committed for {partition}, and its source has offset_reset="none": {first}, or choose '
+                "another offset_reset"
             )
         if isinstance(reset, int):
             return StartPosition(offset=reset)
