@@ -1,10 +1,12 @@
-"""Bulk state with Spark: snapshots, restore, stores as data frames, and comparison.
+"""Bulk work with Spark: snapshots, restore, stores as data frames, comparison, and batch runs.
 
 Needs `pip install 'tidewheel[spark]'`. Functions use the caller's session, or create a local one.
 Commands: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
 """
 
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
+from tidewheel.streams.bulk.batch.command import run_batch
+from tidewheel.streams.bulk.batch.result import BatchResult
 from tidewheel.streams.bulk.bootstrap.command import (
     BootstrapRefused,
     BootstrapReport,
@@ -18,6 +20,7 @@ from tidewheel.streams.bulk.snapshots import snapshot
 from tidewheel.streams.bulk.verify import VerifiedCopy, VerifyReport, verify
 
 __all__ = [
+    "BatchResult",
     "BootstrapRefused",
     "BootstrapReport",
     "BulkProgress",
@@ -29,6 +32,7 @@ __all__ = [
     "VerifyReport",
     "bootstrap",
     "restore",
+    "run_batch",
     "snapshot",
     "state_dataframe",
     "verify",

@@ -1,9 +1,12 @@
 """griffe's extension for docstrings: examples with `>>>` become blocks of code."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import griffe
+
+#: Mark of a line that needs Spark; a test of tests/bulk runs it.
+_SKIPPED: Final = "  # doctest: +SKIP"
 
 
 class Doctests(griffe.Extension):
@@ -23,6 +26,6 @@ def _fenced(lines: list[str]) -> Iterator[str]:
         elif indent is not None and not line.strip():
             yield f"{indent}```"
             indent = None
-        yield line
+        yield line.removesuffix(_SKIPPED)
     if indent is not None:
         yield f"{indent}```"

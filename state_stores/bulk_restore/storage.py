@@ -23,6 +23,8 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 class Opened(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
+    def seek(self, offset: int, /) -> object: ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -216,6 +218,10 @@ class _RemoteFile:
     def read(self, size: int, /) -> bytes:
         with self._translated():
             return cast("bytes", self._file.read(size))
+
+    def seek(self, offset: int, /) -> None:
+        with self._translated():
+            self._file.seek(offset)
 
     def __enter__(self) -> Self:
         return self

@@ -185,11 +185,7 @@ class BulkDriver:
         )
 
     def progress_reporter(self, step: str, total: int) -> Callable[[int], None] | None:
-        if self.on_progress is None:
-            return None
-        # Spark may run a task twice and count it twice, so `done` is limited.
-        report = _reporter(self.on_progress, step)
-        return lambda done: report(min(done, total), total)
+        return limited_reporter(self.on_progress, step, total)
 
     def two_stage_reporter(
         self, first: str, second: str, arrived: Callable[[], int]
@@ -201,7 +197,7 @@ class BulkDriver:
         """
         if self.on_progress is None:
             return None
-        report_first = _reporter(self.on_progress, first)
+        report_first = reporter(self.on_progress, first)
         report_second: Callable[[int], None] | None = None
 
         def report(done: int) -> None:
@@ -225,7 +221,17 @@ class BulkDriver:
         return runs_here(self.session)
 
 
-def _reporter(on_progress: OnProgress, step: str) -> Callable[[int, int | None], None]:
+def limited_reporter(
+    on_progress: OnProgress | None, step: str, total: int
+) -> Callable[[int], None] | None:
+    """Return a progress callback; Spark may run and count a task twice, so `done` is limited."""
+    if on_progress is None:
+        return None
+    report = reporter(on_progress, step)
+    return lambda done: report(min(done, total), total)
+
+
+def reporter(on_progress: OnProgress, step: str) -> Callable[[int, int | None], None]:
     began_s = time.monotonic()
 
     def report(done: int, total: int | None) -> None:

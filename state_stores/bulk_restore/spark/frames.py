@@ -138,12 +138,13 @@ def placed_rows(
     encode: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[PlacedRow]],
     partitions: int,
     *,
-    rows_of: Callable[[Item, Counted], Iterable[PlacedRow]],
-    items: Sequence[Item],
+    rows_of: Callable[[Item, Counted], Iterable[PlacedRow]] | None = None,
+    items: Sequence[Item] = (),
+    is_read_twice: bool = True,
 ) -> Generator[Placed]:
     """Yield a frame's rows in a sorted Spark partition per target partition, on executors' disks.
 
-    `encode` runs on executors; so does `more`, which yields further rows for each of `items`.
+    `encode` runs on executors; so does `rows_of`, which yields further rows for each of `items`.
     """
     context = frame.sparkSession.sparkContext
     counter = context.accumulator(0)
@@ -155,13 +156,16 @@ def placed_rows(
     rows = selected.rdd.mapPartitions(
         partial(_encoded, PortableFunction(encode), counter.add, utc_converter(selected.schema))
     )
-    if items:
+    if rows_of is not None and items:
         others = context.parallelize(items, len(items))
         rows = rows.union(
             others.flatMap(partial(_counted_rows, PortableFunction(rows_of), counter.add))
         )
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
-    # The rows are read twice; recomputing the frame could give other rows.
+    if not is_read_twice:
+        yield Placed(placed, lambda: counter.value)
+        return
+    # Recomputing the frame could give other rows.
     placed = placed.persist(StorageLevel.DISK_ONLY)
     try:
         yield Placed(placed, lambda: counter.value)
@@ -235,6 +239,25 @@ def _counted_rows(
     rows_of: Callable[[Item, Counted], Iterable[PlacedRow]], count: Counted, item: Item
 ) -> Iterable[PlacedRow]:
     return rows_of(item, count)
+
+
+def placed_items(
+    session: SparkSession,
+    read: Callable[[Item], Iterable[PlacedRow]],
+    items: Sequence[Item],
+    partitions: int,
+) -> Placed:
+    """Return the rows that executors read from items, in a sorted Spark partition per partition."""
+    context = session.sparkContext
+    if not items:
+        return Placed(context.parallelize([], partitions), lambda: 0)
+    rows = context.parallelize(items, len(items)).flatMap(PortableFunction(read))
+    placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
+    return Placed(placed, lambda: 0)
+
+
+def is_frame(frame: object) -> bool:
+    return isinstance(frame, DataFrame)
 
 
 def _partition_of(place: tuple[int, Any]) -> int:

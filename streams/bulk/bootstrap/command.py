@@ -121,7 +121,9 @@ def bootstrap(
                     phase="reading", text=f"reads {frame.source}; times without a zone are {zone}"
                 )
             )
-            frame = read_frame(driver.session, frame, key_type=converted_key_type(target.spec))
+            frame = read_frame(
+                driver.session, frame, key_type=converted_key_type(target.spec.key_serde)
+            )
         columns = columns_of(column_names(frame), target.spec, order_by)
         frame = zoned(frame, (columns.timestamp, columns.start, columns.end))
         if order_by is not None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.streams.errors import ConfigError, SerializationError, StreamsError
 from tidewheel.streams.serdes.partitioning import partition_of
@@ -257,8 +258,8 @@ class RowEncoder:
         return value
 
 
-def converted_key_type(spec: StoreSpec) -> str | None:
-    name = getattr(spec.key_serde, "name", "")
+def converted_key_type(key_serde: SerdePort) -> str | None:
+    name = getattr(key_serde, "name", "")
     return _SQL_TYPES[name] if name in _CONVERTED else None
 
 

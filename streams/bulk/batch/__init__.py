@@ -1,0 +1,1 @@
+"""Running a topology over data frames; users import `tidewheel.bulk`."""
