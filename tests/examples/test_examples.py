@@ -30,6 +30,7 @@ def test_every_example_is_run_by_a_test() -> None:
     assert [path.stem for path in EXAMPLES] == [
         "bootstrap_product_table",
         "flight_delays",
+        "flights_in_batch",
         "new_visitors",
         "restore_from_snapshot",
         "word_count",
