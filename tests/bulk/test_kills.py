@@ -59,8 +59,12 @@ def _order(
 def _start(
     config: StreamsConfig, marker: Path, *, stage: str | None, master: str, go: Path | None = None
 ) -> "subprocess.Popen[str]":
+    return _ordered(_PROGRAM, _order(config, marker, stage=stage, master=master, go=go))
+
+
+def _ordered(module: str, order: dict[str, Any]) -> "subprocess.Popen[str]":
     program = subprocess.Popen(
-        [sys.executable, "-m", _PROGRAM],
+        [sys.executable, "-m", module],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         text=True,
@@ -68,7 +72,7 @@ def _start(
         env={**os.environ, "PYTHONPATH": str(_ROOT)},  # executors must find the program, too
     )
     assert program.stdin is not None
-    program.stdin.write(json.dumps(_order(config, marker, stage=stage, master=master, go=go)))
+    program.stdin.write(json.dumps(order))
     program.stdin.close()
     return program
 
@@ -189,3 +193,16 @@ def _executor_at(
 def _kill(executor: psutil.Process) -> None:
     executor.send_signal(signal.SIGKILL)
     executor.wait(60)
+
+
+def test_a_batch_run_whose_executors_are_killed_mixes_no_attempts(tmp_path: Path) -> None:
+    """Keys are drawn at random: each is counted once, and has one name in all results."""
+    order = {"master": _APART, "folder": str(tmp_path), "records": 1_000}
+    program = _ordered("tests.bulk.programs.drawing", order)
+    assert program.wait(_SPARK_S) == 0
+    assert all((tmp_path / step).exists() for step in ("drawing", "counting")), "both were killed"
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert sorted(number for _, number in found["drawn"]) == list(range(1_000))
+    counts = sorted([key, 1] for key, _ in found["drawn"])
+    assert sorted(found["counts"]) == counts
+    assert sorted(found["counted"]) == counts
