@@ -165,8 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _crashed(link, error)
     starting = _Starting(app, link)
     _serve(app, link, start, drain_timeout_ms, starting)
-    if app.state in _ENDED:  # a failed start still calls functions of on_stop
-        starting.join(drain_timeout_ms / 1000)
+    # A failed start still calls functions of on_stop; one that was told to stop sees it later.
+    starting.join(drain_timeout_ms / 1000)
     if starting.error is not None:
         return _crashed(link, starting.error)
     if app.error is not None:
