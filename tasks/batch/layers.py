@@ -100,7 +100,7 @@ class LayeredRuns:
             self._task.process_records(records if len(rows) == len(records) else records.take(rows))
         for records, _ in slab:
             at = TopicPartition(records.topic, records.partition)
-            self._task.next_offsets[at] = records.offsets[-1] + 1
+            self._task.next_offsets[at] = records.end_offset
         outputs = self._collector.pop_staged()
         self._collector.staged += in_order_of_input(outputs, slab)
         return sum(map(len, columns))

@@ -27,15 +27,7 @@ class ShardRecords(SourceRecords):
 
         The stretch is the rows from `start` to `end` of that run, whose timestamps are `times`.
         """
-        super().__init__(
-            records.topic,
-            records.partition,
-            records.offsets,
-            records.raw_keys,
-            records.raw_values,
-            records.timestamps,
-            records.headers,
-        )
+        super().__init__(*records.raw)
         self._rows = rows
         self._times = times
         self._start = start

@@ -256,10 +256,6 @@ def placed_items(
     return Placed(placed, lambda: 0)
 
 
-def is_frame(frame: object) -> bool:
-    return isinstance(frame, DataFrame)
-
-
 def _partition_of(place: tuple[int, Any]) -> int:
     return place[0]
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from tidewheel.state_stores.layout.segments import TIME_MAX
 from tidewheel.state_stores.ports import SerdePort
-from tidewheel.streams.bulk.bootstrap.rows import shown
+from tidewheel.streams.bulk.bootstrap.rows import plain_of, shown, time_of
 from tidewheel.streams.errors import ConfigError, SerializationError, StreamsError
 from tidewheel.streams.serdes.partitioning import partition_of
 from tidewheel.tasks.processing.api.record import Headers
@@ -21,8 +19,6 @@ OFFSET: Final = "offset"
 
 _OPTIONAL: Final = (HEADERS, PARTITION, OFFSET)
 _BINARY: Final = "binary"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 #: Sorts before all rows of a partition; its row is the text of an error.
 _BEFORE_ALL: Final = (-1,)
 
@@ -116,7 +112,9 @@ class RecordEncoder:
         key = self._bytes(KEY, self.key_serde, row[KEY], row)
         data = row[VALUE] if columns.is_whole else {name: row[name] for name in columns.values}
         value = self._bytes(VALUE, self.value_serde, data, row)
-        timestamp = self._timestamp(row)
+        timestamp = time_of(
+            row[TIMESTAMP], f"topic {self.topic}: timestamp of the row with key {shown(row[KEY])}"
+        )
         headers = self._headers(row) if HEADERS in columns.optional else ()
         if OFFSET in columns.optional:
             order: tuple[Any, ...] = (self._whole_number(OFFSET, row),)
@@ -137,11 +135,8 @@ class RecordEncoder:
             return None
         if column in self.columns.binary:
             return bytes(data)
-        convert = getattr(serde, "from_plain", None)
         try:
-            encoded: bytes | None = serde.serialize(
-                self.topic, data if convert is None else convert(data)
-            )
+            encoded: bytes | None = serde.serialize(self.topic, plain_of(serde, data))
         except SerializationError as error:
             raise StreamsError(
                 f"topic {self.topic}: the {column} of the row with key {shown(row[KEY])} does not fit the serde of the topology: "
@@ -169,17 +164,6 @@ class RecordEncoder:
                 "from 0"
             )
         return number
-
-    def _timestamp(self, row: Mapping[str, Any]) -> int:
-        time = row[TIMESTAMP]
-        if isinstance(time, datetime) and time.tzinfo is not None:
-            time = (time - _EPOCH) // _MILLISECOND
-        if type(time) is not int or not 0 <= time <= TIME_MAX:
-            raise StreamsError(
-                f"topic {self.topic}: timestamp of the row with key {shown(row[KEY])} is {time!r}; it must be a timestamp or ms since "
-                "the epoch"
-            )
-        return time
 
     def _headers(self, row: Mapping[str, Any]) -> Headers:
         headers = row[HEADERS] or ()

@@ -188,7 +188,7 @@ class RowEncoder:
 
     def _encoded(self, column: str, serde: Any, value: Any, key: Any) -> bytes | None:
         try:
-            data: bytes | None = serde.serialize(self.topic, _plain_of(serde, value))
+            data: bytes | None = serde.serialize(self.topic, plain_of(serde, value))
         except SerializationError as error:
             raise StreamsError(
                 f"store {self.spec.name}: the row of key {shown(key)} does not fit the store's serdes: {error.fact or error}; "
@@ -241,21 +241,27 @@ class RowEncoder:
         return self._time(key, row, TIMESTAMP)
 
     def _time(self, key: Any, row: Mapping[str, Any], column: str) -> int:
-        value = row[column]
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise StreamsError(
-                    f"store {self.spec.name}: {column} of the row of key {shown(key)} has no time zone; "
-                    "give the column a zone, such as by to_utc_timestamp"
-                )
-            # Integer arithmetic: float seconds can lose 1 ms, which would select another window.
-            value = (value - _EPOCH) // _MILLISECOND
-        if type(value) is not int or not 0 <= value <= TIME_MAX:
+        return time_of(
+            row[column], f"store {self.spec.name}: {column} of the row of key {shown(key)}"
+        )
+
+
+def time_of(value: Any, what: str) -> int:
+    """Return a column's time in ms; raise `StreamsError`, which begins with `what`, if it is none.
+
+    >>> time_of(datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC), "start"), time_of(3, "start")
+    (2000, 3)
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
             raise StreamsError(
-                f"store {self.spec.name}: {column} of the row of key {shown(key)} is {value!r}; it must be a timestamp or ms "
-                "since the epoch"
+                f"{what} has no time zone; give the column a zone, such as by to_utc_timestamp"
             )
-        return value
+        # Integer arithmetic: float seconds can lose 1 ms, which would select another window.
+        value = (value - _EPOCH) // _MILLISECOND
+    if type(value) is not int or not 0 <= value <= TIME_MAX:
+        raise StreamsError(f"{what} is {value!r}; it must be a timestamp or ms since the epoch")
+    return value
 
 
 def converted_key_type(key_serde: SerdePort) -> str | None:
@@ -353,7 +359,7 @@ def shown(key: Any) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def _plain_of(serde: Any, value: Any) -> Any:
+def plain_of(serde: Any, value: Any) -> Any:
     """Convert a frame's dict to the class that the serde expects."""
     convert = getattr(serde, "from_plain", None)
     return value if convert is None else convert(value)

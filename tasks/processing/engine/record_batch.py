@@ -78,6 +78,13 @@ class SourceRecords:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def raw(self) -> tuple[Any, ...]:
+        """Return the positional arguments that make the same records."""
+        return (
+            self.topic, self.partition, self.offsets, self.raw_keys, self.raw_values, self.timestamps, self.headers,
+        )  # fmt: skip
+
     def metadata(self, row: int) -> RecordMetadata:
         return RecordMetadata(self.topic, self.partition, self.offsets[row])
 

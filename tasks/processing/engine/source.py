@@ -45,16 +45,7 @@ class DecodedRecords(SourceRecords):
         order_ms: Sequence[int],
         failure: Exception | None = None,
     ) -> None:
-        super().__init__(
-            records.topic,
-            records.partition,
-            records.offsets,
-            records.raw_keys,
-            records.raw_values,
-            records.timestamps,
-            records.headers,
-            order_ms=order_ms,
-        )
+        super().__init__(*records.raw, order_ms=order_ms)
         self.batch = batch
         self.failure = failure
 
