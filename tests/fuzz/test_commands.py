@@ -202,6 +202,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _exit_code(folder: Path, arguments: list[str]) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])  # a command with a program puts its folder there
         patch.setenv("TIDEWHEEL_STATE_DIR", str(folder / "state"))
         patch.setenv("TIDEWHEEL_BOOTSTRAP_SERVERS", "127.0.0.1:1")
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
