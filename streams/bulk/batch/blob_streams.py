@@ -2,10 +2,13 @@
 
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.storage import Storage
+from tidewheel.streams.bulk.batch.stage_files import TOPIC, Part, StageFile, StageReader
 from tidewheel.streams.errors import StreamsError
 from tidewheel.tasks.batch.blobs import Blob
 
@@ -85,3 +88,10 @@ class BlobStreams:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def blobs_of(storage: Storage, at: TopicPartition, stage_file: StageFile) -> Generator[Blob]:
+    """Yield a task's blobs for one partition of a topic."""
+    with StageReader(storage, stage_file) as reader:
+        for data in reader.frames(Part(TOPIC, at.topic, at.partition)):
+            yield Blob.decode(data)

@@ -6,38 +6,25 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.state_stores.bulk_restore.storage import open_storage
 from tidewheel.streams.batch.job import BatchJob
-from tidewheel.streams.bulk.batch.blob_streams import Stream
-from tidewheel.streams.bulk.batch.executors import (
-    PassOrder,
-    StageResult,
-    Work,
-    place_records,
-    read_blobs,
-    run_task,
-    write_source,
-)
+from tidewheel.streams.bulk.batch.executors import Work
 from tidewheel.streams.bulk.batch.result import BatchResult
-from tidewheel.streams.bulk.batch.rows import OFFSET, TIMESTAMP, RecordEncoder, columns_of
-from tidewheel.streams.bulk.bootstrap.rows import converted_key_type
-from tidewheel.streams.bulk.driver import OnProgress, bulk_session, limited_reporter, reporter
+from tidewheel.streams.bulk.batch.run import BatchRun
+from tidewheel.streams.bulk.driver import OnProgress, bulk_session
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.kafka.portable_settings import Keeper
 from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.topic_setup import spec_of
-from tidewheel.tasks.batch.passes import Pass
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec, TopologySpec
 
 if TYPE_CHECKING:
-    from tidewheel.state_stores.bulk_restore.spark.frames import Placed
     from tidewheel.state_stores.bulk_restore.spark.job import DataFrame, SparkSession
 
 _APPLICATION_ID: Final = "batch"
@@ -109,9 +96,10 @@ def run_batch(
             )
         )
         url = _work_url(stack, session, work)
-        run = _BatchRun(session, Work(job=job, url=url), on_progress)
+        run = BatchRun(session, Work(job=job, url=url), on_progress)
         for topic, frame in sorted(frames.items()):
-            run.read(topic, frame, _source(spec, topic), partitions)
+            stored = run.read(topic, frame, source_of(spec, topic), partitions)
+            run.sources |= {at: (rows,) for at, rows in stored.items()}
         for number in range(len(job.batch.passes)):
             run.run_pass(number)
         return BatchResult(session, run.work, run.last_results(), stack.pop_all())
@@ -179,8 +167,8 @@ def _check_patterns(patterns: Sequence[re.Pattern[str]], topics: Iterable[str]) 
             )
 
 
-def _source(spec: TopologySpec, topic: str) -> SourceSpec:
-    """Return the node that reads a topic."""
+def source_of(spec: TopologySpec, topic: str) -> SourceSpec:
+    """Return the node that reads a source topic."""
     for store in spec.global_stores:
         if store.topic == topic:
             return store.source
@@ -227,120 +215,3 @@ def _delete_files(url: str) -> None:
     storage = open_storage(url)
     for name in storage.names(""):
         storage.delete(name)
-
-
-class _BatchRun:
-    """Jobs of one run, and the results of their tasks."""
-
-    def __init__(self, session: "SparkSession", work: Work, on_progress: OnProgress | None) -> None:
-        self.work = work
-        self._session = session
-        self._on_progress = on_progress
-        self._sources: list[StageResult] = []
-        #: Results of each pass.
-        self._passes: list[list[StageResult]] = []
-
-    def read(self, topic: str, frame: Any, source: SourceSpec, partitions: int) -> None:
-        """Encode a frame's rows, and write them by partition and in order."""
-        from tidewheel.state_stores.bulk_restore.spark.frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
-        from tidewheel.state_stores.bulk_restore.spark.sources import read_frame, zoned  # noqa: PLC0415 - likewise
-
-        if isinstance(frame, FrameSource):
-            frame = read_frame(self._session, frame, key_type=converted_key_type(source.key_serde))
-        columns = columns_of(topic, frame.dtypes)
-        encoder = RecordEncoder(
-            topic=topic,
-            partitions=partitions,
-            columns=columns,
-            key_serde=source.key_serde,
-            value_serde=source.value_serde,
-        )
-        step = f"reading {topic}"
-        with placed_rows(
-            zoned(frame, (TIMESTAMP,)),
-            columns.names,
-            partial(place_records, encoder),
-            partitions,
-            is_read_twice=False,
-        ) as placed:
-            results = run_on_places(
-                placed,
-                partial(write_source, self.work, topic, OFFSET in columns.optional),
-                description=self._description(step),
-                on_progress=self._arrivals(step, placed),
-            )
-        self._sources += results
-
-    def run_pass(self, number: int) -> None:
-        from tidewheel.state_stores.bulk_restore.spark.frames import placed_items, run_on_places  # noqa: PLC0415 - see bulk_session
-
-        batch = self.work.job.batch
-        run = batch.passes[number]
-        topics = run.reads & batch.written
-        earlier = [
-            result
-            for results in self._passes
-            for result in results
-            if not topics.isdisjoint(result.records)
-        ]
-        tasks = self.work.job.tasks(run)
-        placed = placed_items(
-            self._session,
-            partial(read_blobs, self.work, topics),
-            [(result.task, result.file) for result in earlier],
-            len(tasks),
-        )
-        step = f"pass {number + 1} of {len(batch.passes)} (sub-topology {run.subtopology})"
-        results = run_on_places(
-            placed,
-            partial(run_task, self._order(run, earlier, topics)),
-            description=self._description(step),
-            on_progress=limited_reporter(self._on_progress, step, self._total(run, earlier)),
-        )
-        self._passes.append(results)
-
-    def _order(
-        self, run: Pass, earlier: Sequence[StageResult], topics: frozenset[str]
-    ) -> PassOrder:
-        streams: dict[int, dict[Stream, int]] = {}
-        for result in earlier:
-            for (topic, partition), count in result.blobs.items():
-                if topic in topics:
-                    streams.setdefault(partition, {})[topic, result.task] = count
-        sources = {at: result.file for result in self._sources for at in result.blobs}
-        global_topics = {store.topic for store in self.work.job.plan.global_stores}
-        return PassOrder(
-            work=self.work,
-            run=run,
-            sources={at: stage for at, stage in sources.items() if at[0] in run.reads},
-            global_files=tuple(
-                (*at, stage) for at, stage in sorted(sources.items()) if at[0] in global_topics
-            ),
-            streams=streams,
-        )
-
-    def _total(self, run: Pass, earlier: Sequence[StageResult]) -> int:
-        return sum(
-            records
-            for result in (*self._sources, *earlier)
-            for topic, records in result.records.items()
-            if topic in run.reads
-        )
-
-    def last_results(self) -> list[StageResult]:
-        """Return the results of the last pass of each sub-topology."""
-        return [
-            result
-            for run, results in zip(self.work.job.batch.passes, self._passes, strict=True)
-            if run.is_last
-            for result in results
-        ]
-
-    def _arrivals(self, step: str, placed: "Placed") -> Any:
-        if self._on_progress is None:
-            return None
-        report = reporter(self._on_progress, step)
-        return lambda _done: report(placed.arrived(), None)
-
-    def _description(self, step: str) -> str:
-        return f"{self.work.job.config.application_id}: {step}"

@@ -6,7 +6,7 @@ named in a result are used.
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,8 +20,9 @@ from tidewheel.state_stores.bulk_restore.storage import Storage, open_storage
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.streams.batch.job import BatchJob, JobProcess
-from tidewheel.streams.bulk.batch.blob_streams import BlobStreams, Stream
+from tidewheel.streams.bulk.batch.blob_streams import BlobStreams, Stream, blobs_of
 from tidewheel.streams.bulk.batch.rows import PlacedRecord, Record, RecordEncoder, records_of
+from tidewheel.streams.bulk.batch.source_segments import Segment, source_records
 from tidewheel.streams.bulk.batch.stage_files import (
     STORE,
     TOPIC,
@@ -32,6 +33,7 @@ from tidewheel.streams.bulk.batch.stage_files import (
 )
 from tidewheel.streams.bulk.columns import RowDecoder, converter, type_of
 from tidewheel.streams.errors import SchemaRegistryError, SerializationError
+from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.portable_settings import opened_url
 from tidewheel.tasks.batch.blobs import BLOB_RECORDS, Blob
 from tidewheel.tasks.batch.merge import merged
@@ -60,10 +62,18 @@ _ROWS: Final = msgspec.msgpack.Decoder(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Data that every task of a run needs; `url` is a result of `Keeper.url`."""
+    """Data that every task of a run needs.
+
+    Attributes:
+        url: Place of the stage files, a result of `Keeper.url`.
+        clients: Settings to read source topics; None for a run over frames only.
+        writes_changelogs: Keep stores as records of their changelogs, not as visible rows.
+    """
 
     job: BatchJob
     url: str
+    clients: ClientSettings | None = None
+    writes_changelogs: bool = False
 
     def storage(self) -> Storage:
         return open_storage(opened_url(self.url))
@@ -169,15 +179,15 @@ class PassOrder:
     """One pass.
 
     Attributes:
-        sources: Files with the records of frames, by topic and partition.
-        global_files: Files of the topics of global stores.
+        sources: Records of source topics, by topic and partition.
+        global_sources: Records of the topics of global stores.
         streams: Number of blobs of each stream, by partition.
     """
 
     work: Work
     run: Pass
-    sources: Mapping[tuple[str, int], StageFile]
-    global_files: tuple[tuple[str, int, StageFile], ...]
+    sources: Mapping[TopicPartition, tuple[Segment, ...]]
+    global_sources: Mapping[TopicPartition, tuple[Segment, ...]]
     streams: Mapping[int, Mapping[Stream, int]]
 
 
@@ -198,19 +208,16 @@ def run_task(
         def records(at: TopicPartition) -> Iterator[SourceRecords]:
             if at.topic in job.batch.written:
                 return merged(streams.of_topic(at.topic))
-            stage_file = order.sources.get((at.topic, at.partition))
-            return iter(()) if stage_file is None else source_records(storage, at, stage_file)
+            return source_records(storage, work.clients, at, order.sources.get(at, ()))
 
         process = stack.enter_context(
             JobProcess(
                 job,
                 folder / "state",
                 global_records=(
-                    records
-                    for topic, number, stage_file in order.global_files
-                    for records in source_records(
-                        storage, TopicPartition(topic, number), stage_file
-                    )
+                    run
+                    for at, segments in sorted(order.global_sources.items())
+                    for run in source_records(storage, work.clients, at, segments)
                 ),
             )
         )
@@ -298,31 +305,6 @@ def _counted(runs: Iterator[SourceRecords], count: Counted) -> Iterator[SourceRe
         count(len(records))
 
 
-def source_records(
-    storage: Storage, at: TopicPartition, stage_file: StageFile
-) -> Iterator[SourceRecords]:
-    """Yield the records of a frame for one partition; their offsets begin at 0."""
-    first = 0
-    with closing(_blobs(storage, at, stage_file)) as blobs:
-        for blob in blobs:
-            yield SourceRecords(
-                at.topic,
-                at.partition,
-                range(first, first + len(blob)),
-                blob.keys,
-                blob.values,
-                blob.timestamps,
-                blob.headers,
-            )
-            first += len(blob)
-
-
-def _blobs(storage: Storage, at: TopicPartition, stage_file: StageFile) -> Any:
-    with StageReader(storage, stage_file) as reader:
-        for data in reader.frames(Part(TOPIC, at.topic, at.partition)):
-            yield Blob.decode(data)
-
-
 def output_serdes(job: BatchJob, topic: str) -> tuple[SerdePort, SerdePort] | None:
     """Return the serdes of a topic that the topology writes; None if they are not known.
 
@@ -394,7 +376,7 @@ class OutputRows:
         to_key, to_value = converter(self.key_type), converter(self.value_type)
         at = TopicPartition(self.topic, partition)
         storage = self.work.storage()
-        for records in merged(_blobs(storage, at, stage_file) for stage_file in files):
+        for records in merged(blobs_of(storage, at, stage_file) for stage_file in files):
             headers = records.headers or [()] * len(records)
             columns = (
                 records.offsets, records.raw_keys, records.raw_values, records.timestamps, headers,
