@@ -19,7 +19,7 @@ from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
 from tidewheel.streams.bulk.bootstrap.rows import columns_of, converted_key_type
 from tidewheel.streams.bulk.bootstrap.spark_job import group_topics, spark_job
-from tidewheel.streams.bulk.bootstrap.writer import TRANSACTION_TIMEOUT_MS
+from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import (
     BulkDriver,
     OnProgress,

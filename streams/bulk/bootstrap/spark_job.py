@@ -20,12 +20,12 @@ from tidewheel.streams.bulk.bootstrap.rows import (
     one_per_key,
 )
 from tidewheel.streams.bulk.bootstrap.writer import (
-    TRANSACTION_TIMEOUT_MS,
     PartitionReport,
     WriteOrder,
     newest_keys,
     write_partition,
 )
+from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import BulkDriver
 from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import ConfigError, StreamsError

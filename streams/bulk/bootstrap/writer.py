@@ -3,10 +3,9 @@
 An attempt first fences earlier writers, then checks in the group log that its run is current.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from tidewheel.rebalance.leader.bootstrapping import may_write
 from tidewheel.rebalance.model import TopicPartition
@@ -14,23 +13,15 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
 from tidewheel.streams.bulk.bootstrap.rows import Written, version_left
-from tidewheel.streams.errors import FencedError, StreamsError
-from tidewheel.tasks.kafka.ports import (
-    CommitOutcomeUnknownError,
-    TransactionAbortedError,
-    TransactionalProducer,
+from tidewheel.streams.bulk.bounded_transactions import (
+    PRODUCE_RECORDS,
+    BoundedTransactions,
+    closing_producer,
 )
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.kafka.ports import TransactionalProducer
+from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-
-#: Records per transaction and per produce call.
-TRANSACTION_RECORDS: Final = 100_000
-_BATCH: Final = 1_000
-
-#: A transaction ends after this many bytes of keys and values.
-_TRANSACTION_BYTES: Final = 64 * 1024 * 1024
-
-#: The broker aborts the transaction of a stalled writer after this time.
-TRANSACTION_TIMEOUT_MS: Final = 120_000
 
 #: Most keys of earlier attempts kept in memory; with more, this attempt fails.
 _EARLIER_KEYS_MAX: Final = 20_000_000
@@ -103,7 +94,7 @@ def write_partition(
     """
     target = order.target
     where = TopicPartition(target.changelog, partition)
-    with _closing(ports.producer(target.writer_id(partition))) as producer:
+    with closing_producer(ports.producer(target.writer_id(partition))) as producer:
         producer.init()
         if not may_write(ports.group(), target.spec.name, order.attempt):
             raise SupersededError(
@@ -120,14 +111,14 @@ def write_partition(
             raise StreamsError(version_left(target.spec, min(left)[0]))
         for batch in _batches((key, None, order.deleted_at_ms) for key, _ in sorted(left)):
             written.add(batch)
-        written.end()
+        written.transactions.end()
     return PartitionReport(
         partition=partition,
         rows=written.rows,
         deletes=written.deletes,
         from_offset=begin,
-        to_offset=written.position or begin,
-        transactions=written.transactions,
+        to_offset=written.transactions.position or begin,
+        transactions=written.transactions.transactions,
     )
 
 
@@ -141,50 +132,38 @@ class _Written:
     ) -> None:
         self._producer = producer
         self._where = where
-        self._order = order
-        self._count = count
-        self._open = self._open_bytes = 0
-        self.rows = self.deletes = self.transactions = self.position = 0
+        self._spec = order.target.spec
+        self.transactions = BoundedTransactions(
+            producer,
+            where,
+            self._produce,
+            description=f"a row of store {self._spec.name}",
+            group_id=order.target.application_id,
+            count=count,
+        )
+        self.rows = self.deletes = 0
 
     def add(self, batch: Sequence[Written]) -> None:
-        if not self._open:
-            self._producer.begin()
         keys, values, timestamps = zip(*batch, strict=True)
-        with self._explain_rejection():
-            self._producer.produce_changelog(
-                self._where, keys, values, timestamps, self._order.target.spec.changelog_headers
+        self.transactions.add(
+            OutputColumns(
+                topic=self._where.topic,
+                partitions=self._where.partition,
+                keys=keys,
+                values=values,
+                timestamps=timestamps,
             )
+        )
         # In a versioned store a row without a value is a version.
-        is_versioned = self._order.target.spec.kind is StoreKind.VERSIONED
-        deletes = 0 if is_versioned else values.count(None)
+        deletes = 0 if self._spec.kind is StoreKind.VERSIONED else values.count(None)
         self.deletes += deletes
         self.rows += len(batch) - deletes
-        self._open += len(batch)
-        self._open_bytes += sum(map(len, keys)) + sum(len(value) for value in values if value)
-        if self._open >= TRANSACTION_RECORDS or self._open_bytes >= _TRANSACTION_BYTES:
-            self.end()
 
-    def end(self) -> None:
-        if not self._open:
-            return
-        with self._explain_rejection():
-            positions = self._producer.commit(self._order.target.application_id, {})
-        self.transactions += 1
-        self.position = positions[self._where]
-        self._count(self._open)
-        self._open = self._open_bytes = 0
-
-    @contextmanager
-    def _explain_rejection(self) -> Generator[None]:
-        try:
-            yield
-        except TransactionAbortedError as error:
-            if not error.record_refused:
-                raise
-            raise StreamsError(
-                f"{self._where}: the cluster refuses a row of store {self._order.target.spec.name}: {error}; see the topic's "
-                "max.message.bytes"
-            ) from error
+    def _produce(self, columns: OutputColumns) -> None:
+        keys = cast("Sequence[bytes]", columns.keys)  # rows have keys
+        self._producer.produce_changelog(
+            self._where, keys, columns.values, columns.timestamps, self._spec.changelog_headers
+        )
 
 
 def _keys_of_earlier_attempts(
@@ -227,21 +206,8 @@ def _batches(records: Iterable[Written]) -> Iterator[list[Written]]:
     batch: list[Written] = []
     for record in records:
         batch.append(record)
-        if len(batch) == _BATCH:
+        if len(batch) == PRODUCE_RECORDS:
             yield batch
             batch = []
     if batch:
         yield batch
-
-
-@contextmanager
-def _closing(producer: TransactionalProducer) -> Generator[TransactionalProducer]:
-    try:
-        yield producer
-    except BaseException:
-        # An open transaction would block readers.
-        with suppress(FencedError, CommitOutcomeUnknownError):
-            producer.abort()
-        raise
-    finally:
-        producer.close()
