@@ -18,12 +18,15 @@ _NUMBER: Final = "(0|[1-9][0-9]{0,9})"
 #: refused records.
 SEARCH_SUFFIX: Final = "-search"
 _SEARCH: Final = f"({SEARCH_SUFFIX})?"
-#: Ids without the application id: of group members, fixed assignments, `tidewheel bootstrap` and
-#: `reshard`.
+#: Ids without the application id: of group members, fixed assignments, `tidewheel bootstrap`,
+#: `reshard` and the outputs of `backfill`.
 _GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
 _FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"
 _RESHARD: Final = "reshard"
+_OUTPUTS: Final = "backfill-out"
+_OUTPUT: Final = f"{_OUTPUTS}-[A-Za-z0-9._-]+-{_NUMBER}{_SEARCH}"
+_OUTSIDE_GROUPS: Final = f"{_FIXED}|{_BOOTSTRAP}|{_RESHARD}|{_OUTPUT}"
 
 
 def group_id(application_id: str, incarnation: str, number: int) -> str:
@@ -38,6 +41,15 @@ def group_id(application_id: str, incarnation: str, number: int) -> str:
 def reshard_id(application_id: str) -> str:
     """Return the transactional id of `tidewheel reshard`."""
     return f"{application_id}-{_RESHARD}"
+
+
+def output_id(application_id: str, topic: str, partition: int) -> str:
+    """Return the transactional id of a backfill's writer of one sink partition.
+
+    >>> output_id("shop", "alerts", 3)
+    'shop-backfill-out-alerts-3'
+    """
+    return f"{application_id}-{_OUTPUTS}-{topic}-{partition}"
 
 
 def is_group_id(transactional_id: str, application_id: str, incarnation: str) -> bool:
@@ -60,9 +72,7 @@ def own_ids(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
     >>> own_ids("shop", ["shop-fixed-1-search"])
     ['shop-fixed-1-search']
     """
-    return _matching(
-        application_id, f"{_GROUP}|{_FIXED}|{_BOOTSTRAP}|{_RESHARD}", transactional_ids
-    )
+    return _matching(application_id, f"{_GROUP}|{_OUTSIDE_GROUPS}", transactional_ids)
 
 
 def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
@@ -71,7 +81,7 @@ def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]
     >>> own_ids_outside_groups("shop", [f"shop-{'0a' * 16}-0", "shop-fixed-1", "shop-bootstrap-counts"])
     ['shop-bootstrap-counts', 'shop-fixed-1']
     """
-    return _matching(application_id, f"{_FIXED}|{_BOOTSTRAP}|{_RESHARD}", transactional_ids)
+    return _matching(application_id, _OUTSIDE_GROUPS, transactional_ids)
 
 
 def _matching(application_id: str, form: str, transactional_ids: Iterable[str]) -> list[str]:

@@ -24,6 +24,8 @@ from tidewheel.rebalance.protocol.records import (
 
 #: Prefix of `GroupRecord.held` texts of this module.
 BOOTSTRAP_HOLD: Final = "bootstrap: "
+#: Stands for the store in the records of `tidewheel backfill`, which loads all; no store's name.
+EVERY_STORE: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,8 @@ def pending_in(group: Group, store: str) -> BootstrapRecord | None:
     return record if isinstance(record, BootstrapRecord) else None
 
 
-def may_write(group: Group, store: str, attempt: str) -> bool:
-    """Return True if this run of the command (`attempt`) is the latest and can write rows.
+def is_current(group: Group, store: str, attempt: str) -> bool:
+    """Return True if this run of the command (`attempt`) is the latest and not over.
 
     Initialise the transactional producer before: only then can a later run's producer fence it.
     """
@@ -48,8 +50,17 @@ def may_write(group: Group, store: str, attempt: str) -> bool:
     return (
         record is not None
         and record.attempt == attempt
-        and record.phase == BootstrapPhase.WRITING.value
         and group.about.held.startswith(BOOTSTRAP_HOLD)
+    )
+
+
+def may_write(group: Group, store: str, attempt: str) -> bool:
+    """Return True if this run is current, and its rows may be written."""
+    record = pending_in(group, store)
+    return (
+        record is not None
+        and record.phase == BootstrapPhase.WRITING.value
+        and is_current(group, store, attempt)
     )
 
 

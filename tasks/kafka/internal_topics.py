@@ -86,6 +86,14 @@ def offsets_groups_prefix(application_id: str) -> str:
     return f"{application_id}~"
 
 
+def outputs_group(application_id: str) -> str:
+    """Return the consumer group that counts the outputs of a backfill, by sink partition.
+
+    No application and no shard has such a name.
+    """
+    return f"{application_id}:backfill"
+
+
 def shard_of_group(application_id: str, group_id: str) -> Shard | None:
     """Return the shard that commits to a consumer group; None if it is no group of a shard.
 

@@ -35,7 +35,7 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import clients_of
-from tidewheel.tasks.kafka.ports import TransactionalProducer
+from tidewheel.tasks.kafka.ports import CommittedOffset, TransactionalProducer
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ class KafkaWriterPorts:
 
     def producer(self, transactional_id: str) -> TransactionalProducer:
         return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
+
+    def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
+        return self._admin.committed(group_id, [partition], stable=True).get(partition)
 
     def end_offset(self, partition: TopicPartition) -> int:
         return stable_ends(self._admin, [partition])[partition]

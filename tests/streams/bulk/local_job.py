@@ -1,4 +1,4 @@
-"""Spark's part of `tidewheel bootstrap` in this process, on a fake cluster."""
+"""Spark's part of `tidewheel bootstrap` in this process, on a fake cluster, and kills of writers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,28 @@ from tidewheel.streams.bulk.bootstrap.writer import (
     write_partition,
 )
 from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.kafka.ports import CommittedOffset
+from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+
+
+class Killed(BaseException):
+    """The process is gone: no handler catches this."""
+
+
+class Kill:
+    """Kill at the `at`th effect; counts all effects."""
+
+    def __init__(self, at: int = 1 << 30) -> None:
+        self.at = at
+        self.count = 0
+        self.last = ""
+
+    def __call__(self, effect: str) -> None:
+        self.count += 1
+        self.last = effect
+        if self.count == self.at:
+            raise Killed(effect)
 
 
 class FakeWriterPorts:
@@ -39,6 +60,11 @@ class FakeWriterPorts:
 
     def producer(self, transactional_id: str) -> FakeTransactionalProducer:
         return KilledProducer(self._broker, transactional_id, self._around)
+
+    def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
+        self._around(f"read the offsets of {group_id}")
+        found = FakeAdmin(self._broker).committed(group_id, [partition], stable=True)
+        return found.get(partition)
 
     def end_offset(self, partition: TopicPartition) -> int:
         return FakeAdmin(self._broker).end_offsets([partition])[partition]
@@ -61,11 +87,23 @@ class KilledProducer(FakeTransactionalProducer):
         self, broker: FakeBroker, transactional_id: str, around: Callable[[str], None]
     ) -> None:
         super().__init__(broker, transactional_id)
-        self._before = around
+        self._around = around
+        self._is_killed = False
+
+    def _before(self, effect: str) -> None:
+        try:
+            self._around(effect)
+        except Killed:
+            self._is_killed = True
+            raise
 
     def init(self) -> None:
         self._before(f"init {self.transactional_id}")
         super().init()
+
+    def produce(self, columns: OutputColumns) -> None:
+        self._before(f"produce {self.transactional_id}")
+        super().produce(columns)
 
     def produce_changelog(self, *args: Any, **options: Any) -> None:
         self._before(f"produce {self.transactional_id}")
@@ -76,7 +114,9 @@ class KilledProducer(FakeTransactionalProducer):
         return super().commit(*args)
 
     def abort(self) -> None:
-        """A killed process aborts nothing."""
+        """Abort; a killed process aborts nothing."""
+        if not self._is_killed:
+            super().abort()
 
 
 class LocalJob:

@@ -8,7 +8,13 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.rebalance.leader.group_logs import LogBook, producer_id
-from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
+from tests.streams.bulk.local_job import (
+    FakeWriterPorts,
+    Kill,
+    Killed,
+    KilledProducer,
+    LocalJob,
+)
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 from tidewheel import Serdes, StreamsBuilder, StreamsError
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
@@ -38,25 +44,6 @@ NOW_MS = 1_700_000_000_000
 STORE, CHANGELOG = "counts", "shop-counts-changelog"
 ROWS = [{"key": f"k{number}", "value": number} for number in range(40)]
 FROM_END = parse_input_offsets("latest")
-
-
-class Killed(BaseException):
-    """The process is gone: no handler catches this."""
-
-
-class Kill:
-    """Kill at the `at`th effect; counts all effects."""
-
-    def __init__(self, at: int = 1 << 30) -> None:
-        self.at = at
-        self.count = 0
-        self.last = ""
-
-    def __call__(self, effect: str) -> None:
-        self.count += 1
-        self.last = effect
-        if self.count == self.at:
-            raise Killed(effect)
 
 
 class Leader(KilledProducer):

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from tests.fakes.clients import FakeAdmin
-from tests.streams.bulk.bootstrap.test_driver import CHANGELOG, FROM_END, ROWS, Kill, Killed, Shop
+from tests.streams.bulk.bootstrap.test_driver import CHANGELOG, FROM_END, ROWS, Shop
+from tests.streams.bulk.local_job import Kill, Killed
 from tests.streams.group.fake_group import APP
 from tidewheel import Serdes, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.model import TopicPartition

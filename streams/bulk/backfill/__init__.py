@@ -1,0 +1,1 @@
+"""Backfill: computes the stores and outputs of an application from the records of its topics, on Spark."""
