@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
-from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.producer_ids import output_id, own_ids
 from tidewheel.state_stores.errors import StoreLockedError
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.state_stores.user_code import located
@@ -34,6 +34,7 @@ from tidewheel.tasks.kafka.internal_topics import (
     internal_prefix,
     is_internal,
     offsets_group,
+    outputs_group,
 )
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.kafka.shard_inputs import by_group, committed_by_shards
@@ -97,6 +98,7 @@ class ResetFacts:
         live_members: Members that were heard recently, on any machine.
         fixed: Host by transactional id of live workers with a fixed assignment.
         shard_groups: Consumer groups of shards, of any number of shards.
+        outputs: Sink partitions to which a backfill has written; empty if its group does not exist.
     """
 
     topics: Mapping[str, int]
@@ -108,6 +110,7 @@ class ResetFacts:
     live_members: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict[str, str])
     shard_groups: tuple[str, ...] = ()
+    outputs: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +160,12 @@ class ResetPlan(StoppedPlan):
 
     Attributes:
         offsets: Offsets to commit, also those of shards; all others of the groups are deleted.
+        outputs_group: Consumer group of a backfill's outputs to delete; "" if there is none.
     """
 
     offsets: tuple[OffsetMove, ...] = ()
     shard_groups: tuple[str, ...] = ()
+    outputs_group: str = ""
     sinks: tuple[Sink, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -170,6 +175,7 @@ class ResetPlan(StoppedPlan):
             self.offsets
             or self.topics
             or self.shard_groups
+            or self.outputs_group
             or self.sinks
             or any(slot.tasks for slot in self.slots)
         )
@@ -268,6 +274,7 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         topics=tuple(sorted(doomed, key=_by_suffix)),
         slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
         shard_groups=facts.shard_groups,
+        outputs_group=outputs_group(scope.application_id) if facts.outputs else "",
         transactional_ids=own_producers(scope.application_id, facts),
         sinks=scope.sinks,
         notes=_notes(scope, facts, doomed, left, force=force),
@@ -313,6 +320,7 @@ def gather_facts(
         others=_other_applications(scope, topics, admin),
         fixed=admin.fixed_workers(scope.application_id),
         shard_groups=tuple(offsets_group(scope.application_id, shard) for shard in shards),
+        outputs=_outputs(scope.application_id, admin),
     )
 
 
@@ -330,6 +338,17 @@ def _committed(
     return committed | committed_by_shards(admin, application_id, shards=shards)
 
 
+def _outputs(application_id: str, admin: ResetAdmin) -> tuple[TopicPartition, ...]:
+    """Return the sink partitions to which a backfill has written.
+
+    Without rights on its group, brokers do not list it; few applications have one.
+    """
+    group_id = outputs_group(application_id)
+    if group_id not in admin.groups(group_id):
+        return ()
+    return tuple(sorted(admin.committed(group_id, None, stable=False)))
+
+
 def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
     with plan.locked(state_dir) as directories:
         admin.fence(plan.transactional_ids)
@@ -339,6 +358,8 @@ def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
                 directory.remove_task_directory(task_id)
         for group_id in (*plan.shard_groups, plan.application_id):
             admin.delete_group(group_id)
+        if plan.outputs_group:
+            admin.delete_group(plan.outputs_group)
         for sink in plan.sinks:
             _reset_sink(sink, plan.application_id)
         _commit(plan, admin)
@@ -423,20 +444,21 @@ def _offset(committed: CommittedOffset | None) -> int | None:
 
 
 def own_producers(application_id: str, facts: ResetFacts) -> tuple[str, ...]:
-    """Return the transactional ids of the application's workers, to fence."""
+    """Return the transactional ids of the application's workers and of a backfill's, to fence."""
     named = {
         progress.transactional_id
         for entry in facts.committed.values()
         if (progress := Progress.decode(entry.metadata, committed_offset=entry.offset)) is not None
     }
-    return tuple(own_ids(application_id, {*named, *facts.fixed}))
+    writers = {output_id(application_id, *at) for at in facts.outputs}
+    return tuple(own_ids(application_id, {*named, *facts.fixed, *writers}))
 
 
 def _notes(
     scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str], *, force: bool
 ) -> tuple[str, ...]:
     notes: list[str] = []
-    exists = facts.committed or doomed or any(slot.tasks for slot in facts.slots)
+    exists = facts.committed or facts.outputs or doomed or any(slot.tasks for slot in facts.slots)
     if scope.internal_topics is None and not exists:
         notes.append(
             f"nothing of an application {scope.application_id} was found: no offsets, no internal topics, no local state "

@@ -123,6 +123,8 @@ def _print_plan(plan: ResetPlan, *, done: bool) -> None:
         for move in plan.offsets
     ]
     rows += [("topic", topic, "delete") for topic in plan.topics]
+    if plan.outputs_group:
+        rows.append(("group", plan.outputs_group, "delete"))
     rows += [("sink", sink.target, "delete positions") for sink in plan.sinks]
     print_steps(
         plan,
@@ -147,6 +149,8 @@ def _print_lines(plan: ResetPlan, *, done: bool) -> None:
         for move in plan.offsets
     ]
     lines += [{"action": "delete topic", "topic": topic} for topic in plan.topics]
+    if plan.outputs_group:
+        lines.append({"action": "delete group", "group": plan.outputs_group})
     lines += [{"action": "delete positions", "sink": sink.target} for sink in plan.sinks]
     lines += [
         {"action": "delete state", "path": str(slot.path), "tasks": slot.tasks}

@@ -398,3 +398,35 @@ def test_producers_of_shards_are_fenced(tmp_path: Path) -> None:
     plan = _reset(bench, ResetScope(application_id=APP), tmp_path)
     assert plan.transactional_ids
     assert bench.broker.fenced[-len(plan.transactional_ids) :] == list(plan.transactional_ids)
+
+
+def test_the_group_of_a_backfill_is_deleted_and_its_writers_are_fenced(
+    cluster: FakeBroker, tmp_path: Path
+) -> None:
+    written = CommittedOffset(7, "job")
+    cluster.groups["shop:backfill"] = {
+        TopicPartition("out", 0): written,
+        TopicPartition("orders", 1): written,
+    }
+    cluster.groups["shop-eu:backfill"] = {TopicPartition("out", 0): written}
+    admin, scope = _Admin(cluster), ResetScope(application_id="shop")
+    plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+    assert plan.outputs_group == "shop:backfill"
+    execute_reset(plan, admin, tmp_path)
+    assert cluster.fenced == [
+        "shop-backfill-out-orders-1",
+        "shop-backfill-out-out-0",
+        "shop-fixed-0",
+        "shop-fixed-1",
+    ]
+    assert admin.groups("shop:") == ()
+    assert admin.groups("shop-eu:") == ("shop-eu:backfill",)
+    again = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+    assert again.outputs_group == ""
+
+
+def test_outputs_of_a_backfill_alone_make_a_plan() -> None:
+    facts = ResetFacts(topics={}, committed={}, targets={}, outputs=(TopicPartition("out", 0),))
+    plan = plan_reset(ResetScope(application_id="shop"), facts)
+    assert not plan.is_empty
+    assert plan.notes == ()
