@@ -299,4 +299,31 @@ MUTANTS: Final = (
         test="tests/streams/group/test_reset.py"
         "::test_K8_after_a_reset_the_application_starts_with_any_number_of_shards",
     ),
+    Mutant(
+        name="outputs-number-apart",
+        rule="an output and the number of outputs are one transaction",
+        file="streams/bulk/backfill/output_writer.py",
+        old="            offsets=lambda written: {at: CommittedOffset(start + written, order.job)},\n",
+        new="",
+        test="tests/streams/bulk/backfill/test_output_writer.py"
+        "::test_a_kill_at_any_step_loses_and_repeats_nothing",
+    ),
+    Mutant(
+        name="outputs-of-any-job",
+        rule="the number of outputs of another backfill does not count",
+        file="streams/bulk/backfill/output_writer.py",
+        old="    if committed is not None and committed.metadata == order.job:\n",
+        new="    if committed is not None:\n",
+        test="tests/streams/bulk/backfill/test_output_writer.py"
+        "::test_the_number_of_another_job_does_not_count",
+    ),
+    Mutant(
+        name="outputs-of-an-earlier-run",
+        rule="after it has fenced others, an attempt writes only if its run is current",
+        file="streams/bulk/backfill/output_writer.py",
+        old="        if not is_current(ports.group(), EVERY_STORE, order.attempt):\n",
+        new="        if ports.group() is None:\n",
+        test="tests/streams/bulk/backfill/test_output_writer.py"
+        "::test_an_attempt_of_an_earlier_run_writes_nothing_and_counts_nothing",
+    ),
 )
