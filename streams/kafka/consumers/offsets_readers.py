@@ -3,8 +3,8 @@
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -14,6 +14,10 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_
 from tidewheel.streams.kafka.client.codes import READ_FORBIDDEN, TIMED_OUT
 from tidewheel.streams.kafka.client.settings import ClientSettings
 
+#: The most recently used readers are kept: 2 for an application, and 2 for each shard. Each has four
+#: threads and two connections.
+_MOST_READERS: Final = 16
+
 
 class OffsetsReaders:
     def __init__(self, settings: ClientSettings, log: ClientLog) -> None:
@@ -22,6 +26,7 @@ class OffsetsReaders:
         self._has_logged_in = False
         self._lock = threading.Lock()
         self._is_closed = False
+        #: By group and stability, the last used one last.
         self._readers: dict[tuple[str, bool], Any] = {}
         #: Borrowers per reader. Closing a client in use crashes: the last borrower closes it.
         self._lent: Counter[Any] = Counter()
@@ -54,12 +59,20 @@ class OffsetsReaders:
         with self._lock:
             if self._is_closed:
                 raise StreamsError(f"group {group_id}: not asked, because the client was closed")
-            reader = self._readers.get(which)
+            reader = self._readers.pop(which, None)
             if reader is None:
                 config = self._settings.offsets(group_id, stable=stable)
-                reader = self._readers[which] = make_client(Consumer, "consumer", config, self._log)
+                reader = make_client(Consumer, "consumer", config, self._log)
+            self._readers[which] = reader
             self._lent[reader] += 1
-            return reader
+            evicted = [self._readers.pop(oldest) for oldest in [*self._readers][:-_MOST_READERS]]
+            idle = self._idle(evicted)
+        for unused in idle:
+            unused.close()
+        return reader
+
+    def _idle(self, readers: Iterable[Any]) -> list[Any]:
+        return [reader for reader in readers if reader not in self._lent]
 
     def _forget(self, which: tuple[str, bool], reader: Any) -> None:
         with self._lock:
@@ -78,7 +91,7 @@ class OffsetsReaders:
         with self._lock:
             self._is_closed = True
             readers, self._readers = self._readers, {}
-            idle = [reader for reader in readers.values() if reader not in self._lent]
+            idle = self._idle(readers.values())
         for reader in idle:
             reader.close()
 
