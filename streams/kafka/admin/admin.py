@@ -102,7 +102,7 @@ class KafkaAdmin:
         self._logged_in = False
         #: True until a call finds a broker. A waiting admin call keeps two of librdkafka's
         #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so
-        #: `_ask` sends one first.
+        #: `_ask` sends one first. It also does while the log names an unreachable broker.
         self._is_away = True
         # Kept until `close`: garbage collection of a client fails its pending futures.
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
@@ -656,8 +656,9 @@ class KafkaAdmin:
     def _answer(
         self, client: Any, call: Callable[[float], Any], deadline_s: float, listing_s: float
     ) -> Any:
+        client.poll(0)  # Delivers log lines about brokers lost since the last call.
         try:
-            if self._is_away:
+            if self._is_away or self._log.unreachable:
                 left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
                 client.list_topics(timeout=min(left, listing_s))
             left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)

@@ -111,6 +111,7 @@ def test_waiting_for_a_broker_ends_when_the_caller_stops(
 def test_a_client_closed_during_a_request_raises_an_error_that_names_the_close(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admin, "_client", SimpleNamespace(poll=lambda _: None))
     monkeypatch.setattr(admin, "_is_away", False)
 
     def asked_while_it_closes(left_s: float) -> None:

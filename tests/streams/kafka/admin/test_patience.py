@@ -88,6 +88,30 @@ def test_a_cluster_that_refuses_connections_is_no_slow_one(admin: KafkaAdmin, cl
     assert admin._log.unreachable == ""
 
 
+def test_a_lost_broker_is_awaited_with_a_metadata_request(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    lines: list[str] = []
+
+    class _Client:
+        def poll(self, timeout: float) -> None:
+            if lines:
+                admin._log.unreachable = lines.pop()
+
+        def list_topics(self, *, timeout: float) -> None:
+            calls.append("metadata")
+
+    monkeypatch.setattr(admin, "_client", _Client())
+    admin._ask("list topics", lambda _: calls.append("first"))
+    admin._ask("list topics", lambda _: calls.append("second"))
+    lines.append("Connection refused")
+    admin._ask("list topics", lambda _: calls.append("third"))
+
+    assert calls == ["metadata", "first", "second", "metadata", "third"]
+    assert admin._log.unreachable == ""
+
+
 @pytest.mark.parametrize(("unreachable", "limit_s"), [("", 300.0), ("Connection refused", 10.0)])
 def test_the_first_answer_is_awaited_longer_from_a_broker_that_is_there(
     admin: KafkaAdmin,
