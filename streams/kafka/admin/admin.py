@@ -390,14 +390,13 @@ class KafkaAdmin:
         }
 
     def groups(self, prefix: str) -> tuple[str, ...]:
-        what = "list consumer groups"
-        listed = self._ask(
-            what,
-            lambda left: self._client.list_consumer_groups(request_timeout=left).result(left),
-        )
-        if listed.errors:
-            raise self._failed(what, error_of(listed.errors[0]))
-        group_ids = (group.group_id for group in listed.valid)
+        def read(left: float) -> list[str]:
+            listed = self._client.list_consumer_groups(request_timeout=left).result(left)
+            if listed.errors:
+                raise KafkaException(listed.errors[0])  # a KafkaError, unlike its documentation
+            return [group.group_id for group in listed.valid]
+
+        group_ids = self._ask("list consumer groups", read)
         return tuple(sorted(name for name in group_ids if name.startswith(prefix)))
 
     def _members(self, group_id: str) -> list[Any]:

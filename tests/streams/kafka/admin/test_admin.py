@@ -4,6 +4,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,29 @@ def test_a_client_closed_during_a_request_raises_an_error_that_names_the_close(
 
     with pytest.raises(StreamsError, match="list topics: given up, because the client was closed"):
         admin._ask("list topics", asked_while_it_closes)
+
+
+def test_groups_are_listed_again_while_a_coordinator_loads(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    answers = [
+        SimpleNamespace(errors=[loading], valid=[]),
+        SimpleNamespace(errors=[], valid=[SimpleNamespace(group_id="shop")]),
+    ]
+
+    class _Client:
+        def list_consumer_groups(self, *, request_timeout: float) -> Future[SimpleNamespace]:
+            answered: Future[SimpleNamespace] = Future()
+            answered.set_result(answers.pop(0))
+            return answered
+
+        def list_topics(self, *, timeout: float) -> None: ...
+        def poll(self, timeout: float) -> None: ...
+
+    monkeypatch.setattr(admin, "_client", _Client())
+    monkeypatch.setattr(admin, "_timeout_s", 60.0)
+    assert admin.groups("sh") == ("shop",)
 
 
 def test_client_ids_of_other_programs_steer_no_terminal(
