@@ -89,7 +89,7 @@ def kafka_broker(_address_of_the_broker: None, kafka_broker: RunningBroker) -> R
     return kafka_broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka_broker: RunningBroker) -> Iterator["Cluster"]:
     from tests.integration.cluster import Cluster  # noqa: PLC0415 - most tests need no Kafka client
 
