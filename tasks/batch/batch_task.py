@@ -8,6 +8,7 @@ import msgspec
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.layout.unfold import ChangelogColumns, unfold
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
@@ -127,6 +128,24 @@ class BatchTask:
         database = stores.database(store)
         observed_ms, _ = read_store_time(database, store)
         return stored_rows(stores.specs[store], database.iterate(store, None, None), observed_ms)
+
+    @property
+    def changelog_stores(self) -> tuple[str, ...]:
+        """Return the stores with a changelog that `changelog` can yield."""
+        changelog = self.task.stores.changelog
+        return tuple(store for store in self.stores if changelog(store) is not None)
+
+    def changelog(self, store: str) -> Iterator[ChangelogColumns]:
+        """Yield records from which a worker restores the committed rows of a store.
+
+        No key comes twice, except in a versioned store, whose records are its versions. The store's
+        time is that of the rows; `end` has later ones, of deleted rows.
+        """
+        stores = self.task.stores
+        spec, database = stores.specs[store], stores.database(store)
+        observed_ms, _ = read_store_time(database, store)
+        rows = database.iterate(store, None, None, reverse=spec.kind is StoreKind.VERSIONED)
+        return unfold(spec, rows, observed_ms=observed_ms)
 
     def close(self) -> None:
         self.task.life.close()

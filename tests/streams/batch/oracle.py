@@ -46,6 +46,10 @@ class Result:
         default_factory=dict[str, dict[int, list[StoredRow]]]
     )
     ends: dict[TaskId, TaskEnd] = field(default_factory=dict[TaskId, TaskEnd])
+    #: Records of each task in its last pass, in canonical order.
+    inputs: dict[TaskId, list[SourceRecords]] = field(
+        default_factory=dict[TaskId, list[SourceRecords]]
+    )
 
 
 Rows = Mapping[TopicPartition, Sequence[Row]]
@@ -102,16 +106,17 @@ def _run_task(
             record_by_record=True,
         ) as local,
     ):
-        if local.global_stores is not None:
-            for at in sorted(rows):
-                if at.topic in local.global_stores.specs:
-                    for place, row in enumerate(rows[at]):
-                        local.global_stores.apply(_single(at, place, row), known_ms=0)
+        fill_global_stores(local, rows)
         task = local.start(task_id)
         started.append(task)
         sent = Sent(job, run, task_id, streams)
-        for count, (order, at, place, row) in enumerate(_in_order(job, inputs)):
-            task.task.group.add(_single(at, place, row))
+        records = [
+            (order, _single(at, place, row)) for order, at, place, row in _in_order(job, inputs)
+        ]
+        if run.is_last:
+            result.inputs[task_id] = [record for _, record in records]
+        for count, (order, record) in enumerate(records):
+            task.task.group.add(record)
             while task.task.group.records:
                 task.task.process(1)
             task.task.punctuate_wall_clock(max(task.task.stream_time_ms, 0))
@@ -125,6 +130,14 @@ def _run_task(
             for store in task.stores:
                 result.stores.setdefault(store, {})[task_id.partition] = list(task.rows(store))
         task.close()
+
+
+def fill_global_stores(local: LocalTasks, rows: Rows) -> None:
+    if local.global_stores is not None:
+        for at in sorted(rows):
+            if at.topic in local.global_stores.specs:
+                for place, row in enumerate(rows[at]):
+                    local.global_stores.apply(_single(at, place, row), known_ms=0)
 
 
 def _in_order(
