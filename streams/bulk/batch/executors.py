@@ -128,8 +128,15 @@ def write_source(
     count: Counted,
 ) -> StageResult:
     """Write the records of a topic's partition."""
+    return write_records(
+        work, topic, partition, records_of(topic, rows, has_offsets=has_offsets), count
+    )
+
+
+def write_records(
+    work: Work, topic: str, partition: int, records: Iterator[Record], count: Counted
+) -> StageResult:
     storage = work.storage()
-    records = records_of(topic, rows, has_offsets=has_offsets)
     blobs = written = 0
     with _stage_writer() as (writer, _):
         while chunk := list(islice(records, BLOB_RECORDS)):

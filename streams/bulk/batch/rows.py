@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tidewheel.state_stores.ports import SerdePort
-from tidewheel.streams.bulk.bootstrap.rows import plain_of, shown, time_of
+from tidewheel.streams.bulk.bootstrap.rows import plain_of, rank_of, shown, time_of
 from tidewheel.streams.errors import ConfigError, SerializationError, StreamsError
 from tidewheel.streams.serdes.partitioning import partition_of
 from tidewheel.tasks.processing.api.record import Headers
@@ -19,8 +19,8 @@ OFFSET: Final = "offset"
 
 _OPTIONAL: Final = (HEADERS, PARTITION, OFFSET)
 _BINARY: Final = "binary"
-#: Sorts before all rows of a partition; its row is the text of an error.
-_BEFORE_ALL: Final = (-1,)
+#: Sorts before all rows of a partition: the text of an error, or a number.
+BEFORE_ALL: Final = (-1,)
 
 
 class Record(NamedTuple):
@@ -90,13 +90,18 @@ def columns_of(topic: str, dtypes: Sequence[tuple[str, str]]) -> Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEncoder:
-    """Encodes rows by the serdes of the topic's source."""
+    """Encodes rows by the serdes of the topic's source.
+
+    Attributes:
+        order_by: Columns that order rows of equal times, before key and value.
+    """
 
     topic: str
     partitions: int
     columns: Columns
     key_serde: SerdePort
     value_serde: SerdePort
+    order_by: tuple[str, ...] = ()
 
     def placed(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedRecord]:
         """Yield the rows as records; an error's text in place of the first bad row and all later ones."""
@@ -104,7 +109,7 @@ class RecordEncoder:
             try:
                 yield self._placed(row)
             except StreamsError as error:
-                yield (0, _BEFORE_ALL), str(error)
+                yield (0, BEFORE_ALL), str(error)
                 return
 
     def _placed(self, row: Mapping[str, Any]) -> PlacedRecord:
@@ -121,6 +126,7 @@ class RecordEncoder:
         else:
             order = (
                 timestamp,
+                *(rank_of(row[column]) for column in self.order_by),
                 _rank(key),
                 _rank(value),
                 [(name, _rank(header)) for name, header in headers],
@@ -151,8 +157,8 @@ class RecordEncoder:
         partition = self._whole_number(PARTITION, row)
         if partition >= self.partitions:
             raise StreamsError(
-                f"topic {self.topic}: a row is of partition {partition}, but the topics have {self.partitions}; give "
-                f"partitions={partition + 1} or more, or drop the column"
+                f"topic {self.topic}: a row is of partition {partition}, but the topic has {self.partitions} partitions; drop the "
+                f"column, or give run_batch partitions={partition + 1} or more"
             )
         return partition
 

@@ -1,14 +1,15 @@
 """Batch run: reads frames of source topics and runs the passes, each a Spark job."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.streams.bulk.batch.blob_streams import Stream
 from tidewheel.streams.bulk.batch.executors import (
+    Counted,
     PassOrder,
     StageResult,
     Work,
@@ -27,6 +28,9 @@ from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark.frames import Placed
     from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
+
+#: Result of a task that wrote a partition's rows.
+Written = TypeVar("Written")
 
 
 class BatchRun:
@@ -48,11 +52,7 @@ class BatchRun:
         self, topic: str, frame: Any, source: SourceSpec, partitions: int
     ) -> dict[TopicPartition, StoredRows]:
         """Encode a frame's rows, and write them by partition and in order."""
-        from tidewheel.state_stores.bulk_restore.spark.frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
-        from tidewheel.state_stores.bulk_restore.spark.sources import read_frame, zoned  # noqa: PLC0415 - likewise
-
-        if isinstance(frame, FrameSource):
-            frame = read_frame(self._session, frame, key_type=converted_key_type(source.key_serde))
+        frame = self.frame_of(frame, source)
         columns = columns_of(topic, frame.dtypes)
         encoder = RecordEncoder(
             topic=topic,
@@ -61,20 +61,13 @@ class BatchRun:
             key_serde=source.key_serde,
             value_serde=source.value_serde,
         )
-        step = f"reading {topic}"
-        with placed_rows(
-            zoned(frame, (TIMESTAMP,)),
-            columns.names,
+        results = self.write_rows(
+            f"reading {topic}",
+            frame,
+            encoder,
             partial(place_records, encoder),
-            partitions,
-            is_read_twice=False,
-        ) as placed:
-            results = run_on_places(
-                placed,
-                partial(write_source, self.work, topic, OFFSET in columns.optional),
-                description=self._description(step),
-                on_progress=self._arrivals(step, placed),
-            )
+            partial(write_source, self.work, topic, OFFSET in columns.optional),
+        )
         return {
             TopicPartition(topic, result.task[1]): StoredRows(
                 file=result.file, records=result.records[topic]
@@ -82,6 +75,42 @@ class BatchRun:
             for result in results
             if result.records[topic]
         }
+
+    def frame_of(self, frame: Any, source: SourceSpec) -> Any:
+        """Return the data frame that a topic's `frame` is or names."""
+        from tidewheel.state_stores.bulk_restore.spark.sources import read_frame  # noqa: PLC0415 - see bulk_session
+
+        if not isinstance(frame, FrameSource):
+            return frame
+        return read_frame(self._session, frame, key_type=converted_key_type(source.key_serde))
+
+    def write_rows(
+        self,
+        step: str,
+        frame: Any,
+        encoder: RecordEncoder,
+        place: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[Any]],
+        write: Callable[[int, Iterator[Any], Counted], Written],
+    ) -> list[Written]:
+        """Run a job that places a frame's rows, and writes them with a task for each partition."""
+        from tidewheel.state_stores.bulk_restore.spark import frames, sources  # noqa: PLC0415 - see bulk_session
+
+        for column in encoder.order_by:
+            frames.check_sortable(frame, column)
+        names = dict.fromkeys((*encoder.columns.names, *encoder.order_by))
+        with frames.placed_rows(
+            sources.zoned(frame, (TIMESTAMP,)),
+            tuple(names),
+            place,
+            encoder.partitions,
+            is_read_twice=False,
+        ) as placed:
+            return frames.run_on_places(
+                placed,
+                write,
+                description=self._description(step),
+                on_progress=self._arrivals(step, placed),
+            )
 
     def run_pass(self, number: int) -> None:
         from tidewheel.state_stores.bulk_restore.spark.frames import placed_items, run_on_places  # noqa: PLC0415 - see bulk_session

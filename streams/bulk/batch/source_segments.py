@@ -1,6 +1,6 @@
 """Segments of a source partition: stored rows of a frame, and offset ranges of Kafka's log."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,14 +26,19 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Records of Kafka's log from offset `first` up to `end` (exclusive)."""
+    """Records of Kafka's log from offset `first` up to `end` (exclusive).
+
+    Attributes:
+        from_ms: Records with earlier timestamps are left out.
+    """
 
     first: int
     end: int
+    from_ms: int | None = None
 
     @property
     def records(self) -> int:
-        """Return the records at most: offsets of transaction markers and aborted records count."""
+        """Return the records at most: offsets of markers and of records left out count."""
         return self.end - self.first
 
 
@@ -63,7 +68,15 @@ def source_records(
         with closing(
             read_range(settings, at, segment.first, segment.end, make_reader=make_reader)
         ) as runs:
-            yield from runs
+            yield from runs if segment.from_ms is None else since(runs, segment.from_ms)
+
+
+def since(runs: Iterable[SourceRecords], from_ms: int) -> Iterator[SourceRecords]:
+    """Yield the records with these or later timestamps."""
+    for run in runs:
+        rows = [row for row, time_ms in enumerate(run.timestamps) if time_ms >= from_ms]
+        if rows:
+            yield run if len(rows) == len(run) else run.take(rows)
 
 
 def _stored(storage: Storage, at: TopicPartition, segment: StoredRows) -> Iterator[SourceRecords]:

@@ -5,6 +5,7 @@ processes a record and all that follow from it before the next one.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
@@ -16,9 +17,11 @@ from tests.language.programs import GLOBALLY, OPERATORS, Step
 from tests.streams.batch.oracle import Result, Row, run_oracle
 from tests.streams.batch.records import Rows, columns_of, comparable, rows_of
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.streams.batch.inline import run_inline
 from tidewheel.streams.batch.job import BatchJob, TaskSettings
 from tidewheel.tasks.batch.layers import layers
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.testing import TopologyTestDriver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -49,7 +52,6 @@ SIZES = st.builds(
     uncommitted_bytes_max=st.sampled_from([0, 2_000, 1 << 20]),
     uses_layers=st.booleans(),
 )
-
 
 SETTINGS = settings(
     max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -175,6 +177,52 @@ def test_a_batch_run_of_one_partition_gives_the_results_of_the_test_driver(
     expected = _driven(program, rows)
     assert result.outputs == expected.outputs
     assert result.stores == expected.stores
+
+
+@SETTINGS
+@given(steps=STEPS, seed=st.integers(0, 1_000_000), run=RUNS)
+def test_offsets_below_zero_change_no_result(steps: list[Step], seed: int, run: int) -> None:
+    """History of a topic with few records in Kafka has such offsets."""
+    program = Program.of(steps, config_of(0))
+    job = BatchJob.of(program.topology, config_of(0), dict.fromkeys(program.inputs, 2))
+    columns = columns_of(rows_of(seed, program.inputs, 2, run), 5)
+    shifted = {
+        at: [
+            SourceRecords(
+                at.topic,
+                at.partition,
+                [offset - 30 for offset in records.offsets],
+                *records.raw[3:],
+            )
+            for records in runs
+        ]
+        for at, runs in columns.items()
+    }
+    expected = comparable(run_inline(job, columns))
+    result = comparable(run_inline(job, shifted))
+    assert result.outputs == expected.outputs
+    assert _without_offsets(job, result) == _without_offsets(job, expected)
+    for task_id, end in expected.ends.items():
+        for at, offset in end.next_offsets.items():
+            moved = 30 if at in columns else 0
+            assert result.ends[task_id].next_offsets[at] == offset - moved
+
+
+def _without_offsets(job: BatchJob, result: Result) -> dict[str, dict[int, list[StoredRow]]]:
+    """Return the stored rows; without values where a buffer stores offsets in them."""
+    internal = {
+        store.name
+        for planned in job.plan.subtopologies.values()
+        for store in planned.spec.stores
+        if store.internal_rows or store.changelog_headers
+    }
+    return {
+        store: {
+            partition: [replace(row, value=b"") for row in rows] if store in internal else rows
+            for partition, rows in stored.items()
+        }
+        for store, stored in result.stores.items()
+    }
 
 
 @SETTINGS
