@@ -37,6 +37,9 @@ CLOCKED = "wall_clock_timer"
 SIZED = frozenset({"suppress_bytes", "suppress_both"})
 #: Above the number of keys: a restart loses the LRU order.
 MOST_ENTRIES = 100
+#: Time (ms) from which all records are later by a leap: one beyond the retention of windows.
+LEAP_FROM_MS = 60
+LEAPS = st.sampled_from([0, 0, 150_000])
 #: Records between two commits.
 COMMIT_EVERY = 7
 
@@ -170,28 +173,46 @@ def _by_topic(outputs: Iterable[OutputColumns]) -> dict[str, list[Row]]:
     return rows
 
 
+def _with_leap(rows: Rows, leap_ms: int) -> Rows:
+    return {
+        at: [
+            row._replace(timestamp=row.timestamp + leap_ms * (row.timestamp >= LEAP_FROM_MS))
+            for row in every
+        ]
+        for at, every in rows.items()
+    }
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@example([Step("as_of_join_grace", 0, 1)], 1, 1, 0.8, "rocksdb", "DEFAULT")
-@example([Step("process_window", 0, 1)], 1, 1, 0.5, "rocksdb", "DEFAULT")
-@example([Step("stream_outer_join", 0, 1)], 1, 1, 0.5, "in_memory", "HEADERS")
-@example([Step("process_ttl", 0, 1)], 1, 1, 0.5, "rocksdb", "DEFAULT")
-@example([Step("suppress_close", 0, 1)], 1, 1, 0.5, "rocksdb", "HEADERS")
+@example([Step("as_of_join_grace", 0, 1)], 1, 1, 0.8, 0, "rocksdb", "DEFAULT")
+@example([Step("process_window", 0, 1)], 1, 1, 0.5, 0, "rocksdb", "DEFAULT")
+@example([Step("stream_outer_join", 0, 1)], 1, 1, 0.5, 0, "in_memory", "HEADERS")
+@example([Step("session", 0, 1)], 1, 1, 0.9, 150_000, "rocksdb", "DEFAULT")
+@example([Step("process_ttl", 0, 1)], 1, 1, 0.5, 0, "rocksdb", "DEFAULT")
+@example([Step("suppress_close", 0, 1)], 1, 1, 0.5, 0, "rocksdb", "HEADERS")
 @given(
     steps=STEPS,
     seed=st.integers(0, 1_000_000),
     run=RUNS,
     cut=st.floats(0, 1),
+    leap=LEAPS,
     suppliers=st.sampled_from(["rocksdb", "in_memory"]),
     store_format=st.sampled_from(["DEFAULT", "HEADERS"]),
 )
 def test_a_restored_task_continues_like_the_task_itself(
-    steps: list[Step], seed: int, run: int, cut: float, suppliers: Any, store_format: Any
+    steps: list[Step],
+    seed: int,
+    run: int,
+    cut: float,
+    leap: int,
+    suppliers: Any,
+    store_format: Any,
 ) -> None:
     assume(store_format == "DEFAULT" or SIZED.isdisjoint(step.operator for step in steps))
     config = config_of(0).replace(dsl_store_suppliers=suppliers, dsl_store_format=store_format)
     program = Program.of(steps, config, most_entries=MOST_ENTRIES)
     job = BatchJob.of(program.topology, config, dict.fromkeys(program.inputs, 1))
-    rows = rows_of(seed, program.inputs, 1, run)
+    rows = _with_leap(rows_of(seed, program.inputs, 1, run), leap)
     for task_id, records in run_oracle(job, rows).inputs.items():
         place = round(cut * len(records))
         before, after = records[:place], records[place:]
