@@ -326,4 +326,31 @@ MUTANTS: Final = (
         test="tests/streams/bulk/backfill/test_output_writer.py"
         "::test_an_attempt_of_an_earlier_run_writes_nothing_and_counts_nothing",
     ),
+    Mutant(
+        name="history-doubled",
+        rule="a row of history that Kafka still has is left out",
+        file="streams/bulk/backfill/history.py",
+        old="order[0] >= limits[partition]",
+        new="order[0] > limits[partition]",
+        test="tests/streams/bulk/backfill/test_history.py"
+        "::test_a_dump_and_the_rest_of_the_log_are_the_topic",
+    ),
+    Mutant(
+        name="log-before-the-time",
+        rule="a record of the log that history has, by its time, is left out",
+        file="streams/bulk/batch/source_segments.py",
+        old="if time_ms >= from_ms]",
+        new="]",
+        test="tests/streams/bulk/backfill/test_history.py"
+        "::test_rows_before_a_time_and_the_log_from_then_on_are_the_topic",
+    ),
+    Mutant(
+        name="history-gap",
+        rule="a log that may have lost records from the time on is an error",
+        file="streams/bulk/backfill/history.py",
+        old="if 0 < offsets.first >= splits[at]",
+        new="if 0 < offsets.first > splits[at]",
+        test="tests/streams/bulk/backfill/test_history.py"
+        "::test_a_log_without_records_before_the_time_may_have_lost_later_ones",
+    ),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidewheel import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
@@ -238,34 +238,43 @@ def test_a_dump_and_the_rest_of_the_log_are_the_topic(
 
 
 @given(
-    steps=st.lists(st.tuples(st.sampled_from(_KEYS), st.integers(0, 2)), min_size=1, max_size=30),
+    steps=st.lists(
+        st.tuples(st.sampled_from(_KEYS), st.integers(0, 2), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
     deleted=st.lists(st.integers(0, 30), min_size=_PARTITIONS, max_size=_PARTITIONS),
-    split=st.integers(0, 60),
-    late=st.lists(st.integers(0, 29), max_size=5),
+    split=st.integers(0, 25),
     dumped=st.integers(0, 60),
     first_offset=st.integers(0, 2),
     seed=st.integers(0, 1_000),
 )
+@example(
+    steps=[(b"a", 0, False), (b"a", 1, True), (b"a", 5, False)],
+    deleted=[1, 1],
+    split=3,
+    dumped=0,
+    first_offset=0,
+    seed=0,
+)
 def test_rows_before_a_time_and_the_log_from_then_on_are_the_topic(
-    steps: list[tuple[bytes, int]],
+    steps: list[tuple[bytes, int, bool]],
     deleted: list[int],
     split: int,
-    late: list[int],
     dumped: int,
     first_offset: int,
     seed: int,
 ) -> None:
     """Kafka may have records of before that time among later ones; the frame has them, too."""
     topic: list[tuple[bytes, bytes, int]] = []
+    late: list[tuple[bytes, bytes, int]] = []
     now_ms = 0
-    for number, (key, passed) in enumerate(steps):
+    for number, (key, passed, is_late) in enumerate(steps):
         now_ms += passed
         topic.append((key, b"%d" % number, now_ms))
-    written = [*topic]
-    for place in late:
-        if place < len(topic) and topic[place][2] < split:
-            written.remove(topic[place])
-            written.append(topic[place])
+        if is_late and now_ms < split:
+            late.append(topic[-1])
+    written = [*(record for record in topic if record not in late), *late]
     logs: Logs = {TopicPartition(_TOPIC, number): [] for number in range(_PARTITIONS)}
     for key, value, time_ms in written:
         log = logs[TopicPartition(_TOPIC, partition_of(key, _PARTITIONS))]
