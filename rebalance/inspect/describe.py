@@ -282,6 +282,8 @@ def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
         )
     if group.about.held:
         lines.append(f"  held: {group.about.held}")
+    if group.about.rest is not None:
+        lines.append(f"  comes to rest, ordered in epoch {group.about.rest.epoch}")
     lines += _member_lines(group)
     lines += _task_lines(group)
     return "\n".join(lines)

@@ -6,34 +6,20 @@ and members join but own no task. A killed command leaves the hold; the next run
 attempt.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
-from tidewheel.rebalance.model import BootstrapPhase, TaskPhase
-from tidewheel.rebalance.protocol.group import Group, IntermediateAssignment, snapshot
-from tidewheel.rebalance.protocol.records import (
-    AnyRecord,
-    BootstrappedRecord,
-    BootstrapRecord,
-    LeaderClaim,
-    TaskRecord,
-)
+from tidewheel.rebalance.leader.log_steps import Claimant, log_step, without_members
+from tidewheel.rebalance.model import BootstrapPhase
+from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 
 #: Prefix of `GroupRecord.held` texts of this module.
 BOOTSTRAP_HOLD: Final = "bootstrap: "
 #: Stands for the store in the records of `tidewheel backfill`, which loads all; no store's name.
 EVERY_STORE: Final = "*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimant:
-    """Content of the command's leadership claims: its own id, and the control topics' ids."""
-
-    leader: str
-    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def pending_in(group: Group, store: str) -> BootstrapRecord | None:
@@ -108,8 +94,8 @@ def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> lis
     that joined since: these own no task.
     """
     waits = pending_in(group, record.store) is not None
-    cleared = group if waits else _without_members(group)
-    return _transaction(
+    cleared = group if waits else without_members(group, "a store is being loaded from outside")
+    return log_step(
         replace(
             cleared,
             about=replace(group.about, held=load_hold_text(record.store)),
@@ -127,7 +113,7 @@ def close_load(group: Group, store: str, attempt: str, claimant: Claimant) -> li
     """
     record = _current_attempt(group, store, attempt)
     last = replace(record, phase=BootstrapPhase.CLOSING.value)
-    return _transaction(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
+    return log_step(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
 
 
 def finish_load(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
@@ -137,7 +123,7 @@ def finish_load(group: Group, record: BootstrappedRecord, claimant: Claimant) ->
         ValueError: The attempt is not the current one.
     """
     _current_attempt(group, record.store, record.attempt)
-    return _transaction(
+    return log_step(
         replace(
             group,
             about=replace(group.about, held=""),
@@ -158,42 +144,3 @@ def _current_attempt(group: Group, store: str, attempt: str) -> BootstrapRecord:
             f"store {store}: the group resumed while the store was being loaded; stop its members and run the command again"
         )
     return record
-
-
-def _transaction(group: Group, claimant: Claimant) -> list[AnyRecord]:
-    epoch = group.leader_epoch + 1
-    claim = LeaderClaim(
-        leader_epoch=epoch,
-        leader=claimant.leader,
-        previous_epoch=group.leader_epoch,
-        topic_ids=dict(claimant.topic_ids) or dict(group.topic_ids),
-    )
-    return [claim, *snapshot(group, epoch)]
-
-
-def _without_members(group: Group) -> Group:
-    ended = tuple(dict.fromkeys((*group.ended, *group.members)))
-    step = IntermediateAssignment(
-        group_epoch=group.step.group_epoch, step_epoch=group.step.step_epoch
-    )
-    states = {task: _released(state) for task, state in group.states.items()}
-    return replace(group, members={}, ended=ended, step=step, states=states)
-
-
-def _released(state: TaskRecord) -> TaskRecord:
-    """Release a task without the offsets that its next owner checks: the load changes them."""
-    if state.phase == TaskPhase.UNOWNED:
-        return state
-    return replace(
-        state,
-        phase=TaskPhase.RELEASED.value,
-        owner=None,
-        member=None,
-        next_member=None,
-        event="RELEASED",
-        reason="a store is being loaded from outside",
-        input={},
-        changelog_end={},
-        source="fence",
-        deadline_ms=0,
-    )

@@ -138,6 +138,7 @@ def adopted_program(join: JoinGroup, group: Group) -> GroupRecord:
         partitions=dict(sorted(join.partitions.items())),
         held="" if group.about.held.startswith(PARTITIONS_HOLD) else group.about.held,
         shards=join.shards,
+        rest=group.about.rest,
     )
 
 

@@ -47,6 +47,7 @@ from tidewheel.rebalance.protocol.orders import (
     EraseRows,
     MayClose,
     RowsErased,
+    SetRest,
     TaskBroken,
     TaskReleased,
     TaskRunning,
@@ -61,6 +62,7 @@ from tidewheel.rebalance.protocol.orders import (
     WorkerStatus,
 )
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.rebalance.protocol.task_status import RunningCall
 
 #: Heartbeats between JOIN messages of an admitted member, sent while it is parked, the group is
@@ -111,6 +113,7 @@ class Member:
         self._leave: WorkerLeaves | None = None
         self._shutdown: WantShutdown | None = None
         self._is_shutdown_ordered = False
+        self._rest: Rest | None = None
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
         # The leader drops beats whose number is not higher. After a watchdog restart the new member
@@ -357,7 +360,14 @@ class Member:
             if self._acked_ms is None:
                 self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
-            self._orders.append(Welcome(transactional_id=self._join.transactional_ids[0]))
+            self._rest = self._group.about.rest
+            self._orders.append(
+                Welcome(transactional_id=self._join.transactional_ids[0], rest=self._rest)
+            )
+        if self._group.about.rest != self._rest:
+            # Before orders to run tasks: these must not take input first.
+            self._rest = self._group.about.rest
+            self._orders.append(SetRest(rest=self._rest))
         for number, name in list(self._ids.items()):
             if name in record.transactional_ids:
                 del self._ids[number]

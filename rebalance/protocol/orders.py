@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tidewheel.rebalance.protocol.messages import SeenTask
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 
@@ -19,6 +20,13 @@ class Welcome(Order, frozen=True, kw_only=True, tag="welcome"):
     """Notice that the leader has admitted the incarnation: its transactional id is usable."""
 
     transactional_id: str
+    rest: Rest | None = None  # As in `SetRest`, which follows only after a change.
+
+
+class SetRest(Order, frozen=True, kw_only=True, tag="rest"):
+    """Order to take no external input, or (None) to take it again."""
+
+    rest: Rest | None = None
 
 
 class RunTask(Order, frozen=True, kw_only=True, tag="run"):
@@ -105,6 +113,7 @@ class LogLine(Order, frozen=True, kw_only=True, tag="log"):
 
 AnyOrder = (
     Welcome
+    | SetRest
     | RunTask
     | ReleaseTask
     | KeepCopy

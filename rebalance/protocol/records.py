@@ -41,6 +41,7 @@ from tidewheel.rebalance.protocol.field_types import (
     Version,
     counter_max,
 )
+from tidewheel.rebalance.protocol.rest import Rest
 
 #: Writers refuse larger records; readers skip them.
 RECORD_BYTES_MAX: Final = 900_000
@@ -110,6 +111,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     #: Partition counts; while one is lower than before, the leader decides nothing.
     partitions: dict[TopicText, PartitionCount] = {}
     held: Text = ""  # Reason why the leader decides nothing, or "".
+    rest: Rest | None = None  # Set by `tidewheel group rest`; older leaders lose it.
     ended: tuple[Name, ...] = ()  # In a snapshot: the last ended incarnations.
     #: Set by `tidewheel group recover` until a member of this program joins: others are refused.
     pinned: bool = False

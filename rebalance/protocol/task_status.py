@@ -7,6 +7,7 @@ from tidewheel.rebalance.protocol.field_types import (
     Count,
     Counter,
     DurationMs,
+    Epoch,
     KeyHash,
     Label,
     Offset,
@@ -67,3 +68,5 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop: Text = ""
     skipped: Count = 0
     misplaced: Text = ""  # Warning that its inputs' keys are in wrong partitions, or "".
+    #: Epoch of the rest that it has reached: all that it has taken is committed. 0: none.
+    rest: Epoch = 0

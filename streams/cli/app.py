@@ -122,7 +122,7 @@ _FAMILIES: Final = {
         },
     ),
     "group": (
-        "Show the history of an application's group, or recover it.",
+        "Show the history of an application's group, recover it, or bring it to rest.",
         {
             "history": _Command(
                 "tidewheel.streams.cli.commands.group:history",
@@ -131,6 +131,14 @@ _FAMILIES: Final = {
             "recover": _Command(
                 "tidewheel.streams.cli.commands.group:recover",
                 "Restore a group after one of its two topics was deleted.",
+            ),
+            "rest": _Command(
+                "tidewheel.streams.cli.commands.group:rest",
+                "Bring a running application to rest: all input that it has taken is processed, and it takes no more.",
+            ),
+            "resume": _Command(
+                "tidewheel.streams.cli.commands.group:resume",
+                "Let an application continue after `tidewheel group rest`, or while that still waits.",
             ),
         },
     ),

@@ -20,6 +20,7 @@ from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.alarms import BrokerFacts, foreign_offsets
+from tidewheel.streams.group.group_log_writer import GroupLogWriter, group_log_writer
 from tidewheel.streams.group.inbox import InboxFold, inbox_back_ms
 from tidewheel.streams.group.range_map import progress_of
 from tidewheel.streams.group.recovery import LogWriter
@@ -59,6 +60,10 @@ class GroupConnection(Protocol):
         """Return a leader's writer of the group log; the connection's `close` closes it."""
         ...
 
+    def group_log(self) -> GroupLogWriter:
+        """Return a writer of steps into the group log; the caller closes it."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -81,6 +86,9 @@ class KafkaConnection:
     def leader(self) -> LogWriter:
         self._leader = _Leader(self._settings)
         return self._leader
+
+    def group_log(self) -> GroupLogWriter:
+        return group_log_writer(self._settings, self._admin)
 
     def close(self) -> None:
         if self._leader is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidewheel.rebalance.inspect.describe import LogFold, duration_text, program_name
+from tidewheel.rebalance.leader.resting import is_held_at_rest
 from tidewheel.rebalance.model import (
     MemberPhase,
     Shard,
@@ -130,10 +131,18 @@ def alarms(view: GroupView) -> tuple[Alarm, ...]:
 
 def _paused_leader(view: GroupView) -> Iterator[Alarm]:
     pause_reason = view.group.about.held
-    if pause_reason:
+    next_step = f"`tidewheel group resume {view.application_id}` lets its members continue"
+    if is_held_at_rest(view.group):
+        yield Alarm(name="at-rest", text=f"the application is at rest; {next_step}")
+    elif pause_reason:
         yield Alarm(
             name="held",
             text=f"the leader decides nothing: {pause_reason}; tasks stay where they are until that is fixed",
+        )
+    elif view.group.about.rest is not None:
+        yield Alarm(
+            name="at-rest",
+            text=f"the application comes to rest: it takes no external input; {next_step}",
         )
 
 
@@ -252,7 +261,7 @@ def _unowned(view: GroupView) -> Iterator[Alarm]:
         and group.target.owners.get(task) not in back
         and (not group.live() or _since(view, task) > _LONG_MS)
     ]
-    if not tasks:
+    if not tasks or is_held_at_rest(group):
         return
     step = (
         "start a member"

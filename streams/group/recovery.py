@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 from msgspec import structs
 
 from tidewheel.rebalance.leader.repair import repair_group
+from tidewheel.rebalance.leader.resting import is_held_at_rest
 from tidewheel.rebalance.leader.sharding import required_version
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition, position_key
 from tidewheel.rebalance.producer_ids import own_ids
@@ -245,7 +246,7 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     reasons += [f"the state topic contradicts itself: {text}" for text in contradictions]
     about, program = group.about, facts.program
     loads = any(isinstance(record, BootstrapRecord) for record in group.bootstraps.values())
-    if about.held and not loads:
+    if about.held and not loads and not is_held_at_rest(group):
         reasons.append(f"the group decides nothing: {about.held}")
     if about.pinned and (about.topology_hash, about.assignor, about.shards) != (
         program.topology_hash,

@@ -119,6 +119,16 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
 
     @property
+    def external_topics(self) -> frozenset[str]:
+        """Return the topics that it reads and the application does not write for itself."""
+        return frozenset(
+            topic
+            for source in self.spec.sources
+            if not source.internal
+            for topic in self.source_topics[source.name]
+        )
+
+    @property
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(
             task for partition in range(self.partitions) for task in self.tasks_of(partition)

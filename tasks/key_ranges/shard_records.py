@@ -11,13 +11,14 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 class ShardRecords(SourceRecords):
     """A shard's records of a stretch of its partition; its end and its time are the partition's."""
 
-    __slots__ = ("_end", "_end_offset", "_rows", "_start", "_times")
+    __slots__ = ("_end", "_end_offset", "_rows", "_run_offsets", "_start", "_times")
 
     def __init__(
         self,
         records: SourceRecords,
         *,
         rows: Sequence[int],
+        run_offsets: Sequence[int],
         times: Sequence[int],
         start: int,
         end: int,
@@ -25,10 +26,12 @@ class ShardRecords(SourceRecords):
     ) -> None:
         """Take the shard's `records`, which are `rows` of a run of the partition.
 
-        The stretch is the rows from `start` to `end` of that run, whose timestamps are `times`.
+        The stretch is the rows from `start` to `end` of that run, whose offsets are `run_offsets`
+        and timestamps `times`.
         """
         super().__init__(*records.raw)
         self._rows = rows
+        self._run_offsets = run_offsets
         self._times = times
         self._start = start
         self._end = end
@@ -49,10 +52,25 @@ class ShardRecords(SourceRecords):
         return ShardRecords(
             super().slice(start, stop),
             rows=self._rows[start:stop],
+            run_offsets=self._run_offsets,
             times=self._times,
             start=self._rows[start] if start else self._start,
             end=self._rows[stop] if stop < count else self._end,
             end_offset=self.offsets[stop] if stop < count else self._end_offset,
+        )
+
+    def before(self, offset: int) -> "ShardRecords":
+        if offset >= self._end_offset:
+            return self
+        own = bisect_left(self.offsets, offset)
+        return ShardRecords(
+            super().slice(0, own),
+            rows=self._rows[:own],
+            run_offsets=self._run_offsets,
+            times=self._times,
+            start=self._start,
+            end=bisect_left(self._run_offsets, offset),
+            end_offset=offset,
         )
 
 
@@ -80,6 +98,7 @@ class ShardDeal:
         return ShardRecords(
             self._run.take(rows),
             rows=rows,
+            run_offsets=self._run.offsets,
             times=self._run.timestamps,
             start=start,
             end=len(self._run),

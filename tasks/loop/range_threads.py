@@ -29,7 +29,7 @@ class RangeThreads:
         self.pool: RangePool | None = None
         self._placement: RangePlacement | None = None
         #: Tasks whose key ranges pause.
-        self._resting: frozenset[TaskId] = frozenset()
+        self._paused: frozenset[TaskId] = frozenset()
 
     def start(self, stack: ExitStack) -> None:
         """Start the pool if the worker has several threads; `stack` closes it.
@@ -45,7 +45,7 @@ class RangeThreads:
         stack.callback(runner.close)
         stack.enter_context(runner)
         if settings.threads > 1:
-            self.pool, self._resting = RangePool(settings.threads, event_loop), frozenset()
+            self.pool, self._paused = RangePool(settings.threads, event_loop), frozenset()
             stack.callback(self.pool.close)
             ranges_max = ranges_that_fit(
                 settings.transactional_id, OPERATOR_TIMES_MAX, facts_bytes(settings.operators)
@@ -61,18 +61,18 @@ class RangeThreads:
         for task in running:
             task.check()
 
-    def pause_resting(
-        self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]
+    def pause_tasks(
+        self, running: Mapping[TaskId, Task], is_paused: Callable[[Task], bool]
     ) -> None:
-        """Pause the key ranges of tasks that `is_resting` selects; resume the others."""
+        """Pause the key ranges of tasks that `is_paused` selects; resume the others."""
         if self.pool is None:
             return
-        resting = frozenset(task_id for task_id, task in running.items() if is_resting(task))
-        changed = resting ^ self._resting
+        paused = frozenset(task_id for task_id, task in running.items() if is_paused(task))
+        changed = paused ^ self._paused
         for task in parallel_tasks(running.values()):
             if task.task_id in changed:
-                task.set_paused(task.task_id in resting)
-        self._resting = resting
+                task.set_paused(task.task_id in paused)
+        self._paused = paused
 
     def halt(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:
         """Wait for running calls of user code, before a clean stop."""

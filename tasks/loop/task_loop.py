@@ -72,7 +72,7 @@ class TaskLoop:
         self._admit()
         self.manager.end_erasures()
         self.manager.release_ended()
-        self.ranges.pause_resting(running, self._is_resting)
+        self.ranges.pause_tasks(running, self._is_halted)
         self.questions.pass_on(running)
         if not self.orders.may_process:
             self.wake.wait(_IDLE_IN_GROUP_S)
@@ -104,7 +104,7 @@ class TaskLoop:
         self.ranges.halt(self.manager.running.values(), self.orders.show_progress)
         self.commits.finish()
 
-    def _is_resting(self, task: Task) -> bool:
+    def _is_halted(self, task: Task) -> bool:
         return not self.orders.may_process or self.is_paused(task)
 
     def _admit(self) -> None:
@@ -164,7 +164,8 @@ class TaskLoop:
         for task in self.manager.running.values():
             if self.is_paused(task):
                 continue
-            dues_ms = (task.next_wall_clock_ms(), task.group.idle_until_ms(now_ms))
+            wall_clock_ms = None if self.manager.is_resting else task.next_wall_clock_ms()
+            dues_ms = (wall_clock_ms, task.group.idle_until_ms(now_ms))
             waits += [(due_ms - now_ms) / 1000 for due_ms in dues_ms if due_ms is not None]
         return max(min(waits), 0.0)
 
@@ -195,7 +196,8 @@ class TaskLoop:
                     excess -= size
 
     def _punctuate(self) -> None:
-        if self.orders.may_process:
+        # The time that passes is no input: at rest, callbacks of the wall clock would still write.
+        if self.orders.may_process and not self.manager.is_resting:
             now_ms = self.clock.now_ms()
             for task in self.manager.running.values():
                 if not self.is_paused(task):

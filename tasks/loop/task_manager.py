@@ -25,10 +25,13 @@ from tidewheel.rebalance.protocol.orders import (
     ReleaseTask,
     RowsErased,
     RunTask,
+    SetRest,
     TaskBroken,
     TaskReleased,
     TaskRunning,
+    Welcome,
 )
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.user_code import cause_text, located, log_trace
@@ -68,6 +71,7 @@ class AssignedTasks(msgspec.Struct):
         released: Answers to finished release orders, which may be repeated.
         wiped: Damaged tasks, to restore without a snapshot.
         erased: Answers to erasure orders by request, for repeated orders.
+        rest: Order of the group to take no external input.
     """
 
     owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
@@ -76,6 +80,7 @@ class AssignedTasks(msgspec.Struct):
     released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
     wiped: frozenset[TaskId] = frozenset()
     erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
+    rest: Rest | None = None
 
     def drop_missing_inputs(self, plan: ApplicationPlan) -> None:
         """Drop start positions of inputs missing in `plan`: a later topic needs new ones."""
@@ -160,6 +165,7 @@ class TaskManager:
         Tasks whose topics are gone are dropped. The group revokes them when no worker reports them.
         """
         self._forget_unknown()
+        self._work.set_rest(self._assigned.rest)
         created = {
             task_id: (self._create(task_id), grant)
             for task_id, grant in sorted(self._assigned.owned.items())
@@ -400,6 +406,35 @@ class TaskManager:
                 for order in for_tasks:
                     if isinstance(order, DropCopy):
                         self._drop(TaskId.parse(order.task))
+                    elif isinstance(order, SetRest | Welcome):
+                        self._set_rest(order.rest)
+
+    def _set_rest(self, rest: Rest | None) -> None:
+        if rest != self._assigned.rest:
+            self._assigned.rest = rest
+            self._work.set_rest(rest)
+            _log.info(
+                "taking external input again"
+                if rest is None
+                else "coming to rest: taking no external input"
+            )
+
+    @property
+    def is_resting(self) -> bool:
+        return self._assigned.rest is not None
+
+    def _rest_of(self, task: Task) -> int:
+        """Return the epoch of the rest that a task has reached, else 0."""
+        rest, committed = self._assigned.rest, self._commits.offsets_of(task)
+        caches = task.caches
+        is_reached = (
+            task.task_id in self.running
+            and not task.busy
+            and (caches is None or not caches.cached_bytes())
+            and committed == task.next_offsets
+            and all(self._work.has_reached(at, offset) for at, offset in committed.items())
+        )
+        return rest.epoch if rest is not None and is_reached else 0
 
     def end_erasures(self) -> None:
         self._erasures.end()
@@ -648,6 +683,7 @@ class TaskManager:
                     drop=most_frequent(counters.drops),
                     skipped=task.figures.skipped,
                     misplaced=self._work.findings(task),
+                    rest=self._rest_of(task),
                 )
             )
         waits = self._updater.waits

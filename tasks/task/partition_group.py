@@ -37,16 +37,66 @@ class PartitionBuffer:
         self._start = 0
         self.records = 0
         self.bytes = 0
+        #: Offset from which on records wait for `open`; None while all may leave.
+        self.stop: int | None = None
+        self._is_read_to_stop = False
+        self._waiting: list[SourceRecords] = []
+        self.waiting_records = 0
+        self.waiting_bytes = 0
 
     @property
     def place(self) -> tuple[int, TopicPartition]:
         return self.rank, self.partition
 
+    @property
+    def is_ended(self) -> bool:
+        """Return True if all records that may leave before `open` have arrived."""
+        return self.stop is not None and (self._is_read_to_stop or self.waiting_records > 0)
+
+    def close(self, stop: int | None, position: int) -> None:
+        """Let records from `stop` on wait; None: from the next one on.
+
+        `position` is the reader's.
+        """
+        chunks = self._pop_all()
+        if stop is None:
+            stop = chunks[0].offsets[0] if chunks else position
+        self.stop = stop
+        self._is_read_to_stop = position >= stop
+        for chunk in chunks:
+            self.add(chunk)
+
+    def open(self) -> None:
+        chunks = self._pop_all()
+        self.stop = None
+        for chunk in chunks:
+            self.add(chunk)
+
+    def _pop_all(self) -> list[SourceRecords]:
+        chunks = [chunk for chunk, _ in self._chunks]
+        if self._start:
+            chunks[0] = chunks[0].slice(self._start, len(chunks[0]))
+        chunks += self._waiting
+        self._chunks.clear()
+        self._waiting.clear()
+        self._start = self.records = self.bytes = self.waiting_records = self.waiting_bytes = 0
+        return chunks
+
     def add(self, chunk: SourceRecords) -> None:
-        size = memory_bytes(chunk)
-        self._chunks.append((chunk, size))
-        self.records += len(chunk)
-        self.bytes += size
+        if self.stop is not None and chunk.end_offset > self.stop:
+            self._add_waiting(chunk.since(self.stop))
+            chunk = chunk.before(self.stop)
+        if len(chunk):
+            size = memory_bytes(chunk)
+            self._chunks.append((chunk, size))
+            self.records += len(chunk)
+            self.bytes += size
+
+    def _add_waiting(self, chunk: SourceRecords) -> None:
+        if len(chunk):
+            self._waiting.append(chunk)
+            self.waiting_records += len(chunk)
+            self.waiting_bytes += memory_bytes(chunk)
 
     def put_back(self, chunk: SourceRecords) -> None:
         size = 0
@@ -169,7 +219,8 @@ class PartitionGroup:
         return (
             self._max_task_idle_ms != NEVER_IDLE
             and len(self.buffers) > 1
-            and 0 < sum(1 for buffer in self.buffers.values() if buffer.records) < len(self.buffers)
+            and sum(1 for buffer in self.buffers.values() if buffer.records) > 0
+            and not all(buffer.records or buffer.is_ended for buffer in self.buffers.values())
         )
 
     def update_lags(self, lags: Mapping[TopicPartition, int]) -> None:
@@ -184,7 +235,7 @@ class PartitionGroup:
             return True
         self.enforcing = has_timed_out = False
         for partition, buffer in self.buffers.items():
-            if buffer.records:
+            if buffer.records or buffer.is_ended:
                 self._deadlines_ms.pop(partition, None)
             elif self._lags.get(partition) != 0:
                 self._deadlines_ms.pop(partition, None)

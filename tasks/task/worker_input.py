@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TopicPartition, position_key
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.tasks.errors import MissingSourceTopicError
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, is_matched
 from tidewheel.tasks.kafka.ports import Clock, RecordSource
 from tidewheel.tasks.kafka.shared_reader import SharedReader, partition_of
 from tidewheel.tasks.key_ranges.shard_records import ShardDeal
+from tidewheel.tasks.task.partition_group import PartitionBuffer
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_settings import InputCheck, WorkerSettings
 
@@ -56,11 +58,36 @@ class WorkerInput:
         self._polled_s = 0.0
         #: Paused partitions, and the records at which each resumes.
         self._throttled: dict[TopicPartition, int] = {}
+        self._rest: Rest | None = None
         source.assign({})
 
     def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
         self.owners.update(dict.fromkeys(task.inputs, task))
         self._reader.add(offsets)
+        self._close_external_inputs(task, offsets)
+
+    def set_rest(self, rest: Rest | None) -> None:
+        """Stop taking external input, or take it again (None)."""
+        self._rest = rest
+        positions = self._reader.positions() if self.owners else {}
+        for task in dict.fromkeys(self.owners.values()):
+            self._close_external_inputs(task, positions)
+
+    def _close_external_inputs(self, task: Task, positions: Mapping[TopicPartition, int]) -> None:
+        for partition in task.inputs & self.owners.keys():
+            buffer = task.group.buffers[partition]
+            if self._rest is None:
+                if buffer.stop is not None:
+                    buffer.open()
+            elif partition.topic in task.plan.external_topics:
+                until = self._rest.until.get(position_key(partition.whole))
+                buffer.close(buffer.stop if until is None else until, positions[partition])
+
+    def has_reached(self, partition: TopicPartition, offset: int) -> bool:
+        """Return True if a rest demands no record of this input from `offset` on."""
+        return self._rest is None or offset >= self._rest.until.get(
+            position_key(partition.whole), 0
+        )
 
     def findings(self, task: Task) -> str:
         if self.check is None:
@@ -123,9 +150,11 @@ class WorkerInput:
 
     def _throttle(self, partition: TopicPartition, task: Task) -> None:
         buffer = task.group.buffers[partition]
+        size_bytes = buffer.bytes + buffer.waiting_bytes
+        records = buffer.records + buffer.waiting_records
         full = (
-            buffer.bytes >= self._settings.buffered_bytes_per_partition
-            or buffer.records >= self._settings.buffered_records_per_partition
+            size_bytes >= self._settings.buffered_bytes_per_partition
+            or records >= self._settings.buffered_records_per_partition
         )
         if full:
             self._pause([partition], self._settings.buffered_records_per_partition)
@@ -158,14 +187,17 @@ class WorkerInput:
         drained = [
             partition
             for partition, records in self._throttled.items()
-            if self.owners[partition].group.buffers[partition].bytes
-            <= self._settings.buffered_bytes_per_partition // 4
-            and self.owners[partition].group.buffers[partition].records <= records
+            if self._is_drained(self.owners[partition].group.buffers[partition], records)
         ]
         if drained:
             for partition in drained:
                 del self._throttled[partition]
             self._reader.resume(drained)
+
+    def _is_drained(self, buffer: PartitionBuffer, records: int) -> bool:
+        size_bytes = buffer.bytes + buffer.waiting_bytes
+        few_bytes = size_bytes <= self._settings.buffered_bytes_per_partition // 4
+        return few_bytes and buffer.records + buffer.waiting_records <= records
 
     def update_lags(self, tasks: Collection[Task]) -> None:
         waiting = [task for task in tasks if task.group.waits]
@@ -184,7 +216,9 @@ class WorkerInput:
         positions = self._reader.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
-            offsets[partition] = task.offset_to_commit(partition, positions.get(partition, -1))
+            position, stop = positions.get(partition, -1), task.group.buffers[partition].stop
+            position = position if stop is None else min(position, stop)
+            offsets[partition] = task.offset_to_commit(partition, position)
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

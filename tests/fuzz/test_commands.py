@@ -51,6 +51,8 @@ _COMMANDS: Final[dict[str, list[str]]] = {
     "drain": ["a", APP, "--timeout", "30s"],
     "group history": [APP],
     "group recover": ["shop.py:topology", "--execute"],
+    "group rest": [APP, "--timeout", "30s"],
+    "group resume": [APP],
     "state list": ["shop.py:topology"],
     "state get": ["shop.py:topology", "counts", "be"],
     "state scan": ["shop.py:topology", "counts", "--limit", "3"],

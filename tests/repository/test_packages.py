@@ -42,7 +42,7 @@ def test_folders_have_few_files() -> None:
     counts = Counter(
         path.relative_to(ROOT).parent.as_posix()
         for path in repository_files()
-        if "wire_samples" not in path.parts
+        if "wire_samples" not in path.parts and "adr" not in path.parts  # these only grow
     )
     assert counts.keys() >= {*PACKAGES, "docs", "tests/integration"}
     crowded = {

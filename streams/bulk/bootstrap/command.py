@@ -14,11 +14,10 @@ from tidewheel.streams.bulk.bootstrap.driver import (
     BootstrapReport,
     BootstrapStep,
 )
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
 from tidewheel.streams.bulk.bootstrap.rows import columns_of, converted_key_type
-from tidewheel.streams.bulk.bootstrap.spark_job import group_topics, spark_job
+from tidewheel.streams.bulk.bootstrap.spark_job import spark_job
 from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import (
     BulkDriver,
@@ -29,13 +28,12 @@ from tidewheel.streams.bulk.driver import (
 )
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.group.group_log_writer import group_log_writer
 from tidewheel.streams.group.reset import local_slots
-from tidewheel.streams.kafka.admin.group_log import LeaderProducer, state_topic
-from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
 from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
-from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
 from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.topic_setup import plan_with_topics
 
@@ -151,20 +149,6 @@ def bootstrap(
             has_records=partial(_has_records, settings),
             publish=publish,
         ).run(offsets, replace=replace)
-
-
-def group_log_writer(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupLogWriter:
-    app = settings.application_id
-    return GroupLogWriter(
-        app,
-        admin=admin,
-        topics=group_topics(settings, admin),
-        writer=lambda: LeaderProducer(
-            settings, TopicPartition(state_topic(app), 0), timeout_s=TIMEOUT_S, on_wait=show_wait
-        ),
-        sink=lambda: KafkaSinkProducer(settings),
-        now_ms=now_ms,
-    )
 
 
 def _has_records(settings: ClientSettings, partition: TopicPartition, start: int, end: int) -> bool:

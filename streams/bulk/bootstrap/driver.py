@@ -19,13 +19,13 @@ from typing import Protocol
 from msgspec.structs import replace as replaced
 
 from tidewheel.rebalance.leader.bootstrapping import (
-    Claimant,
     begin_load,
     close_load,
     finish_load,
     objections,
     pending_in,
 )
+from tidewheel.rebalance.leader.log_steps import Claimant
 from tidewheel.rebalance.model import (
     BootstrapPhase,
     TopicPartition,
@@ -34,7 +34,6 @@ from tidewheel.rebalance.model import (
 )
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.bulk.bootstrap.other_stores import (
     HasRecords,
     OtherStore,
@@ -50,6 +49,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.commit_facts import CommitFacts

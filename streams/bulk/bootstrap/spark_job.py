@@ -29,11 +29,10 @@ from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import BulkDriver
 from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import ConfigError, StreamsError
-from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.group.group_log_writer import group_topics
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
-from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
 from tidewheel.streams.kafka.portable_settings import clients_of
 from tidewheel.tasks.kafka.ports import CommittedOffset, TransactionalProducer
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
@@ -80,15 +79,6 @@ class KafkaWriterPorts:
     def group(self) -> Group:
         with contextlib.closing(group_topics(self._settings, self._admin)) as topics:
             return fold_log(topics.log()).group
-
-
-def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopics:
-    return GroupTopics(
-        settings.application_id,
-        admin,
-        KafkaGroupReader(settings, committed_only=True),
-        KafkaGroupReader(settings, committed_only=False),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,25 @@
-"""`tidewheel group`: a group's history, and its recovery."""
+"""`tidewheel group`: a group's history, its recovery, and its rest."""
 
-from collections.abc import Container, Sequence
+import secrets
+import time
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from tidewheel.rebalance.inspect.history import Episode, account, episode_text
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.field_types import ShardCount
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.cli.application import application_of
-from tidewheel.streams.cli.arguments import SettingsOptions
+from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
 from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
-from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.inbox import with_hosts
 from tidewheel.streams.group.recovery import (
     GroupProgram,
     RecoveryFacts,
@@ -22,6 +27,9 @@ from tidewheel.streams.group.recovery import (
     execute_recovery,
     plan_recovery,
 )
+from tidewheel.streams.group.rest import NotAtRestError, RestCluster, RestDriver
+from tidewheel.streams.group.rest import resume as resume_application
+from tidewheel.streams.group.rest_plan import RestPlan
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.group_membership import partition_counts, task_shapes
@@ -126,6 +134,123 @@ def recover(
     for refusal in plan.refusals:
         print_error(refusal)
     return ExitCode.REFUSED if plan.refusals else ExitCode.OK
+
+
+def rest(
+    target: str | None = None,
+    /,
+    *,
+    timeout: str = "5m",
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Bring a running application to rest: all input that it has taken is processed, and it takes no more.
+
+    Its members stop taking external input, process what is in repartition topics, flush caches and
+    commit. Then their producers are fenced, and the group is held: no member processes anything
+    until `tidewheel group resume`. The command prints the committed offset of each external input.
+    All outputs of records below it are committed; no record from it on has had an effect. Members
+    may be stopped then, or stay.
+
+    Killed at any point, or after --timeout, run it again, or resume.
+
+    Exit codes: 0 at rest; 8 not at rest in time; 1 refused.
+
+    Args:
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
+        timeout: Limit for coming to rest, such as 30s or 5m.
+        json: Print one JSON object instead of text.
+        settings: Settings.
+    """
+    timeout_ms = parse_timeout_ms(timeout, 1, ": give how long to wait, such as 30s")
+    with _rest_cluster(target, settings) as cluster:
+        try:
+            with _waiting(silent=json) as show:
+                driver = RestDriver(cluster, secrets.token_hex(8), pause=time.sleep, on_wait=show)
+                cut = driver.run(timeout_ms / 1000)
+        except NotAtRestError as late:
+            print_error(str(late))
+            return ExitCode.NOT_STOPPED_IN_TIME
+        application_id = cluster.application_id
+    if json:
+        rows = [
+            {"topic": at.topic, "partition": at.partition, "offset": offset}
+            for at, offset in cut.items()
+        ]
+        print_json({"application_id": application_id, "at_rest": True, "cut": rows})
+    else:
+        _print_cut(application_id, cut)
+    return ExitCode.OK
+
+
+def resume(
+    target: str | None = None,
+    /,
+    *,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Let an application continue after `tidewheel group rest`, or while that still waits.
+
+    Its members take external input again, from the committed offsets on.
+
+    Exit codes: 0 it continues; 1 it is not at rest, or held for another reason.
+
+    Args:
+        target: The application's MODULE:TOPOLOGY or id; or give --application-id.
+        json: Print one JSON object instead of text.
+        settings: Settings.
+    """
+    with _rest_cluster(target, settings) as cluster:
+        resume_application(cluster, secrets.token_hex(8))
+        application_id = cluster.application_id
+    if json:
+        print_json({"application_id": application_id, "at_rest": False})
+    else:
+        text_console().print(f"{application_id} continues.", markup=False)
+    return ExitCode.OK
+
+
+@contextmanager
+def _rest_cluster(target: str | None, settings: SettingsOptions | None) -> Generator[RestCluster]:
+    with group_access(target, settings, live=True) as access:
+        fixed = access.connection.admin.fixed_workers(access.application_id)
+        if fixed:
+            raise StreamsError(
+                f"the workers of {access.application_id} have fixed assignment (--tasks, --fixed-assignment) and take no orders: "
+                f"{with_hosts(fixed)}; stop them: without a group, a stopped application is at rest if it has no repartition topics"
+            )
+        access.check_exists()
+        with closing(access.connection.group_log()) as group_log:
+            yield RestCluster(
+                application_id=access.application_id,
+                group_log=group_log,
+                admin=access.connection.admin,
+            )
+
+
+@contextmanager
+def _waiting(*, silent: bool) -> Generator[Callable[[RestPlan], None]]:
+    """Yield a function that shows the first reasons of a wait on standard error."""
+    if silent:
+        yield lambda _: None
+        return
+    with text_console(stderr=True).status("coming to rest") as status:
+        yield lambda plan: status.update(_waiting_text(plan).replace("[", r"\["))
+
+
+def _waiting_text(plan: RestPlan) -> str:
+    first, *others = plan.reasons
+    return f"coming to rest: {first}{f'; {len(others)} more' if others else ''}"
+
+
+def _print_cut(application_id: str, cut: Mapping[TopicPartition, int]) -> None:
+    rows = [(at.topic, str(at.partition), f"{offset:,}") for at, offset in sorted(cut.items())]
+    print_table(f"{application_id} is at rest", ["topic", "partition", "committed offset"], rows)
+    text_console().print(
+        f"`tidewheel group resume {application_id}` lets its members continue. They may be stopped.",
+        markup=False,
+    )
 
 
 def _facts(

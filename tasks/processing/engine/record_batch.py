@@ -107,6 +107,10 @@ class SourceRecords:
         """Return the records from an offset on."""
         return self.slice(bisect_left(self.offsets, offset), len(self.offsets))
 
+    def before(self, offset: int) -> "SourceRecords":
+        """Return the records below an offset."""
+        return self.slice(0, bisect_left(self.offsets, offset))
+
     @property
     def end_offset(self) -> int:
         """Return the offset after the last record; of a shard's records, after other shards', too."""

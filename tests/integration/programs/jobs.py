@@ -5,6 +5,7 @@ from typing import Final
 
 from tests.integration.programs import slow_calls
 from tests.integration.programs.large_jobs import LARGE_JOBS
+from tests.integration.programs.rest_jobs import REST_JOBS
 from tests.integration.programs.shard_jobs import SHARD_JOBS
 from tests.integration.programs.sink_jobs import SINK_JOBS
 from tests.integration.programs.smoke import smoke
@@ -94,6 +95,7 @@ JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
         copy,
         smoke,
         *LARGE_JOBS,
+        *REST_JOBS,
         *SHARD_JOBS,
         *SINK_JOBS,
         slow_calls.slow_async,

@@ -59,10 +59,12 @@ _COMMANDS: Final[dict[str, list[str]]] = {
     "reset": [_APP, "--execute"],
     "reshard": [_APP, "--shards", "2", "--execute"],
     "state delete": [_APP, "counts", "or", "--execute"],
+    "group rest": [_APP, "--timeout", "60s"],
+    "group resume": [_APP],
     "drain": [_MEMBER, _APP],
 }
 _BY_SPARK: Final = {"snapshot", "restore", "state verify", "bootstrap"}
-_OF_RUNNING: Final = {"state delete", "drain"}
+_OF_RUNNING: Final = {"state delete", "group rest", "group resume", "drain"}
 #: `run` has a table of its own; the others ask no broker, or only one that they start.
 _WITHOUT_ROWS: Final = {"run", "demo", "new", "broker", "config show"}
 #: Partitions of internal topics.

@@ -16,6 +16,8 @@ from tidewheel.rebalance.inspect.describe import (
     fold_log,
     task_phase_text,
 )
+from tidewheel.rebalance.leader.log_steps import Claimant
+from tidewheel.rebalance.leader.resting import order_rest
 from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.group import replay, snapshot
 from tidewheel.rebalance.protocol.orders import WorkerClosed, WorkerLeaves
@@ -68,6 +70,12 @@ def test_the_description_of_a_held_group_has_the_reason() -> None:
     book = two_members().about("0_0", held="topic orders lost partitions")
     assert fold_log(book.entries).phase is GroupPhase.NOT_READY
     assert "held: topic orders lost partitions" in describe_group(book.group)
+
+
+def test_the_description_of_a_group_that_comes_to_rest_says_so() -> None:
+    group = two_members().group
+    group = replay(order_rest(group, {}, Claimant(leader="rest-1")), group)
+    assert "comes to rest, ordered in epoch 2" in describe_group(group)
 
 
 def test_S5_phases_of_a_scale_out() -> None:

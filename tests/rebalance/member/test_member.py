@@ -37,6 +37,7 @@ from tidewheel.rebalance.protocol.orders import (
     MayClose,
     RowsErased,
     RunTask,
+    SetRest,
     TaskBroken,
     TaskReleased,
     TaskRunning,
@@ -52,11 +53,13 @@ from tidewheel.rebalance.protocol.orders import (
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     Copy,
+    GroupRecord,
     LeaderClaim,
     MemberRecord,
     StepRecord,
     TaskRecord,
 )
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 START_MS = 10_000
@@ -125,6 +128,24 @@ def test_a_member_joins_at_each_heartbeat_until_its_join_is_logged() -> None:
     assert isinstance(beat, Beat)
     assert (beat.leader_epoch, beat.state_offset) == (1, 10)
     assert member.decide(START_MS + 700).orders == ()
+
+
+def test_a_rest_is_ordered_once_and_again_after_a_change() -> None:
+    rest = Rest(epoch=1)
+    about = GroupRecord(leader_epoch=1, rest=rest)
+    member = admitted()
+    for record, orders in (
+        (about, (SetRest(rest=rest),)),
+        (msgspec.structs.replace(about, assignor="other"), ()),
+        (GroupRecord(leader_epoch=1), (SetRest(),)),
+    ):
+        member.follow(group(me(), record), 11, START_MS)
+        assert member.decide(START_MS).orders == orders
+    replaced = new_member()  # after a restart of the watchdog
+    replaced.follow(group(me(), about, task()), 12, START_MS)
+    welcome, run = replaced.decide(START_MS).orders
+    assert welcome == Welcome(transactional_id=f"{APP}-a-1-0", rest=rest)
+    assert isinstance(run, RunTask)
 
 
 def test_a_repeated_join_has_no_start_positions() -> None:

@@ -14,11 +14,13 @@ from tests.fakes.clients import (
 )
 from tests.rebalance.leader.group_logs import LogBook
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat, encode_message
-from tidewheel.rebalance.protocol.records import encode_record, record_key
+from tidewheel.rebalance.protocol.records import decode_record, encode_record, record_key
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.cli.group_access import GroupConnection
 from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
@@ -67,10 +69,26 @@ class FakeLeader:
         )
         self._producer.commit(APP, {})
 
+    def close(self) -> None: ...
+
+
+def group_log_of(broker: FakeBroker, now_ms: int) -> GroupLogWriter:
+    admin = GroupAdmin(broker)
+    return GroupLogWriter(
+        APP,
+        admin=admin,
+        topics=GroupTopics(APP, admin, FakeChangelogReader(broker), FakeChangelogReader(broker)),
+        writer=lambda: FakeLeader(broker),
+        sink=lambda: FakeSinkProducer(broker),
+        now_ms=lambda: now_ms,
+        pause=lambda _: None,
+    )
+
 
 class FakeConnection:
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, now_ms: int = 0) -> None:
         self._broker = broker
+        self._now_ms = now_ms
         self.admin = GroupAdmin(broker)
         self.topics = GroupTopics(
             APP, self.admin, FakeChangelogReader(broker), FakeChangelogReader(broker)
@@ -83,6 +101,9 @@ class FakeConnection:
     def leader(self) -> LogWriter:
         return FakeLeader(self._broker)
 
+    def group_log(self) -> GroupLogWriter:
+        return group_log_of(self._broker, self._now_ms)
+
     def close(self) -> None:
         self.topics.close()
         self.closed = True
@@ -94,6 +115,7 @@ class FakeGroup:
     def __init__(self, *, topics: bool = True) -> None:
         self.broker = FakeBroker()
         self.connections: list[FakeConnection] = []
+        self.now_ms = 0
         self._written = 0
         if topics:
             self.broker.create_topic(state_topic(APP))
@@ -125,11 +147,19 @@ class FakeGroup:
             ),
         )
 
+    def group_log(self) -> GroupLogWriter:
+        return group_log_of(self.broker, self.now_ms)
+
+    def state(self) -> Group:
+        """Return the group in the log."""
+        records = (decode_record(each.value) for each in self.broker.records(state_topic(APP)))
+        return replay(record for record in records if record is not None)
+
     def connect(self, config: StreamsConfig, *, live: bool = False) -> GroupConnection:
         """Replace `tidewheel.streams.cli.group_access.connect`."""
         del live
         assert config.application_id == APP
-        connection = FakeConnection(self.broker)
+        connection = FakeConnection(self.broker, self.now_ms)
         self.connections.append(connection)
         return cast("GroupConnection", connection)
 
@@ -140,5 +170,6 @@ def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:
 
 def use(monkeypatch: pytest.MonkeyPatch, group: FakeGroup, now_ms: int) -> None:
     """Let commands see a group at a fixed time."""
+    group.now_ms = now_ms
     monkeypatch.setattr("tidewheel.streams.cli.group_access.connect", group.connect)
     monkeypatch.setattr("tidewheel.streams.cli.group_access.wall_clock_ms", lambda: now_ms)

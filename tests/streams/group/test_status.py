@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat
 from tidewheel.rebalance.inspect.describe import LogEntry, fold_log
+from tidewheel.rebalance.leader.log_steps import Claimant
+from tidewheel.rebalance.leader.resting import hold_at_rest, order_rest
 from tidewheel.rebalance.model import MemberPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.messages import (
@@ -212,6 +214,10 @@ def _nobody(book: LogBook) -> LogBook:
     return book
 
 
+def _at_rest(book: LogBook) -> LogBook:
+    return book.write(*hold_at_rest(book.group, "shop", Claimant(leader="rest-1")))
+
+
 @pytest.mark.parametrize(
     ("change", "name", "words"),
     [
@@ -220,6 +226,12 @@ def _nobody(book: LogBook) -> LogBook:
             "held",
             "decides nothing: partitions: topic orders has 3",
         ),
+        (
+            lambda book: book.write(*order_rest(book.group, {}, Claimant(leader="rest-1"))),
+            "at-rest",
+            "comes to rest: it takes no external input; `tidewheel group resume shop`",
+        ),
+        (_at_rest, "at-rest", "is at rest; `tidewheel group resume shop`"),
         (_dead, "fencing-takes-long", "h-b (b) is being fenced for 11.0 s"),
         (_nobody, "unowned-tasks", "no member runs 0_0, 0_1, 0_2, 0_3; start a member"),
         (

@@ -84,3 +84,23 @@ def test_slices_end_where_the_next_begins_and_together_have_the_time_of_all_reco
         assert stop == len(own) or own.offsets[stop] == part.end_offset
         begin = part.end_offset
     assert begin == run.end_offset
+
+
+@given(records=RECORDS, data=st.data())
+def test_records_before_an_offset_end_there_and_have_the_time_up_to_it(
+    records: list[tuple[bytes | None, int, int]], data: st.DataObject
+) -> None:
+    run = run_of(records)
+    own = ShardDeal(run).own(run, Shard(1, 2))
+    if own is None:
+        return
+    stop = data.draw(st.integers(1, run.end_offset + 2))
+    first = data.draw(st.integers(0, len(own) - 1))
+    part = own.slice(first, len(own)).before(stop)
+    wanted = [offset for offset in own.offsets[first:] if offset < stop]
+    assert list(part.offsets) == wanted
+    assert part.end_offset == min(stop, run.end_offset)
+    if wanted:
+        begin = own.offsets[first] if first else 0
+        rows = rows_between(run, begin, stop)
+        assert part.latest_ms == max(run.timestamps[row] for row in rows)

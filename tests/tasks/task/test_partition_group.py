@@ -136,6 +136,26 @@ class GroupMachine(RuleBasedStateMachine):
             partition: [] for partition in PARTITIONS[:count]
         }
         self.next = dict.fromkeys(self.queues, 0)
+        self.stops: dict[TopicPartition, int] = {}
+
+    def open_records(self, partition: TopicPartition) -> list[tuple[int, Row]]:
+        stop = self.stops.get(partition, 1 << 60)
+        return [entry for entry in self.queues[partition] if entry[1][2] < stop]
+
+    @rule(which=st.integers(0, 2), ahead=st.none() | st.integers(0, 9))
+    def close(self, which: int, ahead: int | None) -> None:
+        partition = PARTITIONS[which % len(self.queues)]
+        queue = self.queues[partition]
+        head = queue[0][1][2] if queue else self.next[partition]
+        stop = None if ahead is None else head + ahead
+        self.group.buffers[partition].close(stop, self.next[partition])
+        self.stops[partition] = head if stop is None else stop
+
+    @precondition(lambda self: self.stops)
+    @rule()
+    def reopen(self) -> None:
+        partition, _ = self.stops.popitem()
+        self.group.buffers[partition].open()
 
     @rule(which=st.integers(0, 2), times=TIMES)
     def add(self, which: int, times: list[int]) -> None:
@@ -157,12 +177,12 @@ class GroupMachine(RuleBasedStateMachine):
     def take(self, limit: int, kept: int) -> None:
         chunk = self.group.pop(limit)
         if chunk is None:
-            assert not any(self.queues.values())
+            assert not any(map(self.open_records, self.queues))
             return
         partition = TopicPartition(chunk.topic, chunk.partition)
         queue = self.queues[partition]
         assert (queue[0][0], partition) == min(
-            (other[0][0], name) for name, other in self.queues.items() if other
+            (other[0][0], name) for name in self.queues if (other := self.open_records(name))
         )
         assert rows(chunk) == [row for _, row in queue[: len(chunk)]]
         done = min(kept, len(chunk))
@@ -174,9 +194,14 @@ class GroupMachine(RuleBasedStateMachine):
     def counts_buffered_records(self) -> None:
         if not hasattr(self, "group"):
             return
-        assert self.group.records == sum(map(len, self.queues.values()))
-        for partition, queue in self.queues.items():
-            buffer = self.group.buffers[partition]
+        assert self.group.records == sum(len(self.open_records(each)) for each in self.queues)
+        for partition, every in self.queues.items():
+            buffer, queue = self.group.buffers[partition], self.open_records(partition)
+            assert buffer.waiting_records == len(every) - len(queue)
+            assert (buffer.waiting_bytes > 0) == (buffer.waiting_records > 0)
+            stop = self.stops.get(partition)
+            assert buffer.stop == stop
+            assert not buffer.is_ended or (stop is not None and self.next[partition] >= stop)
             assert buffer.records == len(queue)
             assert buffer.head_timestamp() == (queue[0][0] if queue else None)
             payload = sum(len(row[3] or b"") for _, row in queue)
@@ -220,3 +245,18 @@ def test_a_queue_orders_equal_entries_as_in_java() -> None:
     for name in ("a", "b", "c", "dd", "e"):
         queue.offer(name)
     assert [queue.poll() for _ in range(len(queue))] == ["a", "e", "b", "c", "dd"]
+
+
+def test_a_closed_input_does_not_keep_the_others_waiting() -> None:
+    first, second = PARTITIONS[:2]
+    group = PartitionGroup([first, second], max_task_idle_ms=1_000)
+    group.add(run_of(first, 0, [5, 6]))
+    assert group.waits
+    assert not group.ready(0), "the second input may have earlier records"
+    group.buffers[second].close(3, position=1)
+    assert not group.ready(0), "records below 3 may come"
+    group.add(run_of(second, 3, [1]))
+    assert group.ready(0)
+    assert not group.waits
+    group.buffers[second].open()
+    assert rows(group.pop(9) or run_of(first, 0, [])) == rows(run_of(second, 3, [1]))

@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tidewheel.rebalance.leader.bootstrapping import (
-    EVERY_STORE,
-    Claimant,
-    begin_load,
-)
+from tidewheel.rebalance.leader.bootstrapping import EVERY_STORE, begin_load
+from tidewheel.rebalance.leader.log_steps import Claimant
 from tidewheel.rebalance.model import BootstrapPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrapRecord

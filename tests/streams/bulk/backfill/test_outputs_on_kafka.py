@@ -27,9 +27,9 @@ from tidewheel.streams.bulk.backfill.output_writer import (
     write_outputs,
 )
 from tidewheel.streams.bulk.batch.stage_files import TOPIC, Part, StageFile, StageWriter
-from tidewheel.streams.bulk.bootstrap.command import group_log_writer
 from tidewheel.streams.bulk.bootstrap.spark_job import KafkaWriterPorts
 from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.streams.group.group_log_writer import group_log_writer
 from tidewheel.streams.group.reset import ResetScope, execute_reset, gather_facts, plan_reset
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings

@@ -23,11 +23,11 @@ from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import Beat
 from tidewheel.rebalance.protocol.records import decode_record
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets, target_of
 from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
 from tidewheel.streams.errors import FencedError
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.kafka.internal_topics import (

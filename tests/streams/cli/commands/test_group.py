@@ -1,4 +1,4 @@
-"""`tidewheel group`: history and recovery."""
+"""`tidewheel group`: history, recovery and rest."""
 
 import json
 import secrets
@@ -363,3 +363,70 @@ def test_recovery_needs_the_program(lost: FakeGroup, capsys: pytest.CaptureFixtu
     del lost
     assert main(["group", "recover", "shop"]) == ExitCode.USAGE
     assert "'shop' names no program; recovery needs MODULE:TOPOLOGY" in capsys.readouterr().err
+
+
+# -- rest ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
+    """A group without live members, with one record in a repartition topic."""
+    group = FakeGroup()
+    topics = {"orders": 1, "shop-by-user-repartition": 1}
+    for topic in topics:
+        group.broker.create_topic(topic, 1)
+        group.broker.send(topic, b"v", b"k")
+    group.write(LogBook().leader("p1").member("a").about("0_0", partitions=topics))
+    group.broker.groups[APP] |= {
+        TopicPartition("orders", 0): _progress(1, producer_id("a", 1), 1),
+        TopicPartition("shop-by-user-repartition", 0): _progress(1, producer_id("a", 1), 0),
+    }
+    use(monkeypatch, group, T + 3_600_000)
+    return group
+
+
+def test_a_rest_that_waits_too_long_names_the_reason(
+    stopped: FakeGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["group", "rest", "shop", "--timeout", "1ms"]) == ExitCode.NOT_STOPPED_IN_TIME
+    error = capsys.readouterr().err
+    assert "no member is running" in error
+    assert "shop-by-user-repartition-0: 1 offset is not processed" in error
+    assert stopped.state().about.rest is not None
+    assert main(["group", "rest", "shop", "--timeout", "0s"]) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_rest_prints_the_cut_and_resume_ends_it(
+    stopped: FakeGroup, capsys: pytest.CaptureFixture[str], *, as_json: bool
+) -> None:
+    between = TopicPartition("shop-by-user-repartition", 0)
+    stopped.broker.groups[APP][between] = _progress(1, producer_id("a", 1), 1)
+    options = ["--json"] if as_json else []
+    assert main(["group", "rest", "shop", *options]) == ExitCode.OK
+    printed = capsys.readouterr().out
+    if as_json:
+        assert json.loads(printed) == {
+            "application_id": "shop",
+            "at_rest": True,
+            "cut": [{"topic": "orders", "partition": 0, "offset": 1}],
+        }
+    else:
+        assert "shop is at rest" in printed
+        assert "tidewheel group resume shop" in printed
+    assert "at rest" in stopped.state().about.held
+    assert main(["group", "resume", "shop", *options]) == ExitCode.OK
+    assert not stopped.state().about.held
+    printed = capsys.readouterr().out
+    assert ("continues" in printed) is not as_json
+    assert main(["group", "resume", "shop"]) == ExitCode.FAILED
+    assert "not at rest" in capsys.readouterr().err
+
+
+def test_workers_with_a_fixed_assignment_do_not_rest(
+    stopped: FakeGroup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(GroupAdmin, "fixed_workers", lambda *_: {"shop-fixed-0": "eu-1"})
+    assert main(["group", "rest", "shop"]) == ExitCode.FAILED
+    assert "shop-fixed-0 at eu-1; stop them" in capsys.readouterr().err
+    assert stopped.state().about.rest is None

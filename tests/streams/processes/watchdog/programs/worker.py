@@ -25,6 +25,7 @@ from tidewheel.rebalance.protocol.orders import (
     MayClose,
     ReleaseTask,
     RunTask,
+    SetRest,
     TaskReleased,
     TaskRunning,
     UseTransactionalId,
@@ -82,6 +83,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
             )
         case (
             Welcome()
+            | SetRest()
             | KeepCopy()
             | DropCopy()
             | EraseRows()

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Final, Protocol
 
 from tidewheel.rebalance.inspect.describe import LogFold
+from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import LeaderBeat, encode_message
 from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, record_keys
@@ -18,7 +19,16 @@ from tidewheel.streams.errors import FencedError, StreamsError
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.recovery import LogWriter
 from tidewheel.streams.group.topics import GroupTopics
-from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tidewheel.streams.kafka.admin.group_log import (
+    LeaderProducer,
+    inbox_topic,
+    new_control_topics,
+    state_topic,
+)
+from tidewheel.streams.kafka.admin.reset_admin import TIMEOUT_S, KafkaResetAdmin, show_wait
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
 from tidewheel.tasks.kafka.ports import Admin, SinkProducer
 from tidewheel.tasks.kafka.shard_inputs import all_committed
 from tidewheel.tasks.key_ranges.progress_vector import Progress
@@ -92,9 +102,12 @@ class GroupLogWriter:
         return self._log.group
 
     def live_members(self) -> tuple[str, ...]:
+        return self.read_inbox().live_members(self._log.group, self._now_ms())
+
+    def read_inbox(self) -> InboxFold:
         for message in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
             self._inbox.add(message)
-        return self._inbox.live_members(self._log.group, self._now_ms())
+        return self._inbox
 
     def step(self, make: Callable[[Group], Sequence[AnyRecord]]) -> Group:
         """Claim leadership and append the records that `make` derives from the current group.
@@ -149,3 +162,26 @@ class GroupLogWriter:
             )
             # Failures are ignored: without the message, members only wait longer for a leader.
             sink.flush()
+
+
+def group_log_writer(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupLogWriter:
+    app = settings.application_id
+    return GroupLogWriter(
+        app,
+        admin=admin,
+        topics=group_topics(settings, admin),
+        writer=lambda: LeaderProducer(
+            settings, TopicPartition(state_topic(app), 0), timeout_s=TIMEOUT_S, on_wait=show_wait
+        ),
+        sink=lambda: KafkaSinkProducer(settings),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+    )
+
+
+def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopics:
+    return GroupTopics(
+        settings.application_id,
+        admin,
+        KafkaGroupReader(settings, committed_only=True),
+        KafkaGroupReader(settings, committed_only=False),
+    )

@@ -11,7 +11,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group, snapshot
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 from tidewheel.rebalance.runtime.ports import LeadershipLostError
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset

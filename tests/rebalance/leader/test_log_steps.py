@@ -1,13 +1,12 @@
-"""Loading a store: no member owns a task meanwhile, under any leader."""
+"""Steps of commands: no leader grants a task while a store is loaded, or the group is at rest."""
 
 import msgspec
 import pytest
 
-from tests.rebalance.leader.round_table import RoundTable
+from tests.rebalance.leader.round_table import APP, RoundTable
 from tidewheel.rebalance.inspect.describe import GroupPhase, phase_of
 from tidewheel.rebalance.leader.bootstrapping import (
     BOOTSTRAP_HOLD,
-    Claimant,
     begin_load,
     close_load,
     finish_load,
@@ -15,9 +14,12 @@ from tidewheel.rebalance.leader.bootstrapping import (
     objections,
     pending_in,
 )
+from tidewheel.rebalance.leader.log_steps import Claimant
+from tidewheel.rebalance.leader.repair import repair_group
+from tidewheel.rebalance.leader.resting import end_rest, hold_at_rest, is_held_at_rest, order_rest
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.group import Group, replay
-from tidewheel.rebalance.protocol.orders import RunTask
+from tidewheel.rebalance.protocol.orders import RunTask, SetRest, Welcome
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
@@ -25,6 +27,7 @@ from tidewheel.rebalance.protocol.records import (
     GroupRecord,
     LeaderClaim,
 )
+from tidewheel.rebalance.protocol.rest import Rest
 
 CLAIMANT = Claimant(leader="bootstrap-1", topic_ids={"shop-group-state": "1f"})
 
@@ -150,3 +153,100 @@ def test_a_new_leader_restates_a_pending_bootstrap() -> None:
     assert (record.attempt, record.leader_epoch) == ("b1", group.leader_epoch)
     assert group.about.held.startswith(BOOTSTRAP_HOLD)
     assert group.tasks.get(TaskId(0, 0)) is None
+
+
+# -- rest ------------------------------------------------------------------------------------------
+
+
+def resting_pair() -> tuple[RoundTable, Rest]:
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(2_000)
+    write(table, order_rest(table.group, {}, CLAIMANT))
+    table.run(2_000)
+    rest = table.group.about.rest
+    assert rest is not None
+    return table, rest
+
+
+def test_members_hear_of_a_rest_before_they_run_further_tasks() -> None:
+    table, rest = resting_pair()
+    for name in ("a", "b"):
+        assert table.workers[f"{name}-1"].told[-1] == SetRest(rest=rest)
+    late = table.start("c")
+    table.kill("a-1")
+    table.run(20_000)
+    assert isinstance(late.told[0], Welcome)
+    assert late.told[0].rest == rest
+    assert any(isinstance(order, RunTask) for order in late.told[1:])
+    assert table.group.about.rest == rest, "leaders change, the rest stays"
+
+
+def test_a_rest_with_other_offsets_is_another_order() -> None:
+    table, first = resting_pair()
+    write(table, order_rest(table.group, {"orders-0": 7}, CLAIMANT))
+    table.run(2_000)
+    second = table.workers["a-1"].told[-1]
+    assert isinstance(second, SetRest)
+    assert second.rest is not None
+    assert second.rest.until == {"orders-0": 7}
+    assert second.rest.epoch > first.epoch
+
+
+def test_held_at_rest_members_own_no_task_until_the_end_of_the_rest() -> None:
+    table, _ = resting_pair()
+    before = table.workers["a-1"], table.workers["b-1"]
+    write(table, hold_at_rest(table.group, APP, CLAIMANT))
+    assert (table.group.about.rest, is_held_at_rest(table.group)) == (None, True)
+    table.run(2_000)
+    assert all(worker.ended is not None for worker in before)
+    late = table.start("c")
+    table.run(20_000)
+    table.lead("p2")
+    table.run(20_000)
+    assert phase_of(table.group) is GroupPhase.NOT_READY
+    assert not late.running
+    write(table, end_rest(table.group, CLAIMANT))
+    table.run(2_000)
+    assert sorted(late.running) == ["0_0", "0_1", "0_2", "0_3"]
+
+
+def test_a_rest_ends_before_its_hold() -> None:
+    table, _ = resting_pair()
+    write(table, end_rest(table.group, CLAIMANT))
+    table.run(2_000)
+    for name in ("a", "b"):
+        worker = table.workers[f"{name}-1"]
+        assert worker.told[-1] == SetRest()
+        assert len(worker.running) == 2
+
+
+def test_another_program_keeps_the_rest() -> None:
+    table, rest = resting_pair()
+    for name in ("a", "b"):
+        table.kill(f"{name}-1")
+    table.run(20_000)
+    late = table.start("c", topology_hash="other", topology_epoch=1)
+    table.run(20_000)
+    assert table.group.about.topology_hash == "other"
+    assert table.group.about.rest == rest
+    assert late.running
+
+
+def test_a_hold_at_rest_outlasts_a_repair() -> None:
+    table, _ = resting_pair()
+    write(table, hold_at_rest(table.group, APP, CLAIMANT))
+    repaired = repair_group(table.group, app=APP)
+    assert repaired.contradictions == ()
+    assert is_held_at_rest(repaired.group)
+
+
+def test_steps_that_do_not_apply_are_refused() -> None:
+    other = Group(about=GroupRecord(leader_epoch=1, held="partitions: topic orders has 3"))
+    with pytest.raises(ValueError, match="decides nothing: partitions"):
+        order_rest(other, {}, CLAIMANT)
+    with pytest.raises(ValueError, match="held for another reason: partitions"):
+        end_rest(other, CLAIMANT)
+    with pytest.raises(ValueError, match="not at rest"):
+        end_rest(Group(), CLAIMANT)
