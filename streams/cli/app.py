@@ -78,15 +78,15 @@ _COMMANDS: Final = {
         "Change the number of shards (partition_shards) of an application that does not run.",
     ),
     "snapshot": _Command(
-        "tidewheel.streams.cli.commands.snapshot:snapshot",
+        "tidewheel.streams.cli.commands.bulk.snapshot:snapshot",
         "Make a snapshot of an application's stores; the application may run.",
     ),
     "restore": _Command(
-        "tidewheel.streams.cli.commands.restore:restore",
+        "tidewheel.streams.cli.commands.bulk.restore:restore",
         "Restore an application's state on this machine by Spark, before its workers start.",
     ),
     "bootstrap": _Command(
-        "tidewheel.streams.cli.commands.bootstrap:bootstrap",
+        "tidewheel.streams.cli.commands.bulk.bootstrap:bootstrap",
         "Load a store's content from files or a table, before its application runs.",
     ),
     "status": _Command(

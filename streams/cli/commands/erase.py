@@ -15,7 +15,7 @@ from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.bulk.store_view import key_bytes, partition_of_key
 from tidewheel.streams.bulk.stores import BulkStore
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
-from tidewheel.streams.cli.commands.bulk import Flag, program_of, target_and
+from tidewheel.streams.cli.commands.bulk.shared import Flag, program_of, target_and
 from tidewheel.streams.cli.group_access import GroupAccess, access_to
 from tidewheel.streams.cli.output import print_error, print_json, text_console
 from tidewheel.streams.config import StreamsConfig

@@ -9,7 +9,7 @@ from tidewheel.streams.bulk.store_view import StoreSummary, key_bytes, partition
 from tidewheel.streams.bulk.verify import VerifyReport
 from tidewheel.streams.bulk.verify import verify as verify_state
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk import (
+from tidewheel.streams.cli.commands.bulk.shared import (
     Flag,
     names_of,
     program_of,

@@ -61,18 +61,18 @@ def target_and(names: Sequence[str], *wanted: str) -> tuple[Any, ...]:
     return (*[None] * (len(wanted) + 1 - len(names)), *names)
 
 
-def names_of(stores: str | None) -> list[str] | None:
-    """Parse a list of store names; None means all. Raise `ConfigError` for an empty list.
+def names_of(text: str | None, option: str = "--stores") -> list[str] | None:
+    """Parse a list of names; None stays None. Raise `ConfigError` for an empty list.
 
     >>> names_of("counts, totals"), names_of(None)
     (['counts', 'totals'], None)
     """
-    if stores is None:
+    if text is None:
         return None
-    names = [name.strip() for name in stores.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ConfigError(
-            f"--stores {stores!r} names no store; leave it out for all, or write --stores counts,totals"
+            f"{option} {text!r} names nothing; leave it out, or write names separated by commas"
         )
     return names
 

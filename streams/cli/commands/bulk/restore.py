@@ -3,7 +3,7 @@
 from tidewheel.streams.bulk.restore import RestoreReport
 from tidewheel.streams.bulk.restore import restore as restore_tasks
 from tidewheel.streams.cli.arguments import SettingsOptions, check_workers
-from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.commands.bulk.shared import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 

@@ -3,7 +3,7 @@
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
 from tidewheel.streams.bulk.snapshots import snapshot as make_snapshot
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.commands.bulk.shared import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 

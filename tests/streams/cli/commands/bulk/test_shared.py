@@ -5,14 +5,14 @@ import signal
 import pytest
 
 from tidewheel.streams.cli.app import main
-from tidewheel.streams.cli.commands.bulk import names_of, shown_progress
+from tidewheel.streams.cli.commands.bulk.shared import names_of, shown_progress
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
 
 @pytest.mark.parametrize("text", ["", " ", " , "])
 def test_a_list_of_stores_without_a_name_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--stores '{text}' names no store"):
+    with pytest.raises(ConfigError, match=f"--stores '{text}' names nothing"):
         names_of(text)
 
 

@@ -13,7 +13,7 @@ from tidewheel.streams.bulk.bootstrap.command import (
 from tidewheel.streams.bulk.bootstrap.command import bootstrap as load
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress
+from tidewheel.streams.cli.commands.bulk.shared import Flag, program_of, shown_progress
 from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
 from tidewheel.streams.exit_codes import ExitCode
 
