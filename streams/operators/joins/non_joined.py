@@ -49,6 +49,10 @@ class SharedTime:
             WeakKeyDictionary()
         )
 
+    def __reduce__(self) -> tuple[type["SharedTime"], tuple[()]]:
+        """Travel to other processes without trackers: these belong to the tasks of this one."""
+        return SharedTime, ()
+
     def of(self, store: KeyValueStore[Any, Any]) -> TimeTracker:
         return self._trackers.setdefault(store, TimeTracker())
 
