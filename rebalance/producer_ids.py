@@ -24,9 +24,10 @@ _GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
 _FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"
 _RESHARD: Final = "reshard"
-_OUTPUTS: Final = "backfill-out"
+_BACKFILL: Final = "backfill"
+_OUTPUTS: Final = f"{_BACKFILL}-out"
 _OUTPUT: Final = f"{_OUTPUTS}-[A-Za-z0-9._-]+-{_NUMBER}{_SEARCH}"
-_OUTSIDE_GROUPS: Final = f"{_FIXED}|{_BOOTSTRAP}|{_RESHARD}|{_OUTPUT}"
+_OUTSIDE_GROUPS: Final = f"{_FIXED}|{_BOOTSTRAP}|{_RESHARD}|{_BACKFILL}|{_OUTPUT}"
 
 
 def group_id(application_id: str, incarnation: str, number: int) -> str:
@@ -41,6 +42,11 @@ def group_id(application_id: str, incarnation: str, number: int) -> str:
 def reshard_id(application_id: str) -> str:
     """Return the transactional id of `tidewheel reshard`."""
     return f"{application_id}-{_RESHARD}"
+
+
+def backfill_id(application_id: str) -> str:
+    """Return the transactional id of `tidewheel backfill`, which fences earlier runs of it."""
+    return f"{application_id}-{_BACKFILL}"
 
 
 def output_id(application_id: str, topic: str, partition: int) -> str:

@@ -1,10 +1,14 @@
 """Bulk work with Spark: snapshots, restore, stores as data frames, comparison, and batch runs.
 
 Needs `pip install 'tidewheel[spark]'`. Functions use the caller's session, or create a local one.
-Commands: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
+Commands: `tidewheel snapshot`, `restore`, `bootstrap`, `backfill`, `state`.
 """
 
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
+from tidewheel.streams.bulk.backfill.command import backfill, check_backfill
+from tidewheel.streams.bulk.backfill.computation import BackfillReport, HistoryFrame
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused, BackfillStep
+from tidewheel.streams.bulk.backfill.plan import BackfillPlan
 from tidewheel.streams.bulk.batch.command import run_batch
 from tidewheel.streams.bulk.batch.result import BatchResult
 from tidewheel.streams.bulk.bootstrap.command import (
@@ -20,17 +24,24 @@ from tidewheel.streams.bulk.snapshots import snapshot
 from tidewheel.streams.bulk.verify import VerifiedCopy, VerifyReport, verify
 
 __all__ = [
+    "BackfillPlan",
+    "BackfillRefused",
+    "BackfillReport",
+    "BackfillStep",
     "BatchResult",
     "BootstrapRefused",
     "BootstrapReport",
     "BulkProgress",
     "FrameSource",
+    "HistoryFrame",
     "Manifest",
     "RestoreReport",
     "RestoredStore",
     "VerifiedCopy",
     "VerifyReport",
+    "backfill",
     "bootstrap",
+    "check_backfill",
     "restore",
     "run_batch",
     "snapshot",

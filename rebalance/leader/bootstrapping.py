@@ -1,4 +1,4 @@
-"""Group log transactions of `tidewheel bootstrap`, which loads a store from outside.
+"""Group log transactions of `tidewheel bootstrap` and `backfill`, which load stores from outside.
 
 For each step (begin, close, finish) the command claims the leadership: it writes its claim, a
 snapshot and the step in one transaction. Meanwhile `GroupRecord.held` is set: any process can lead,
@@ -56,10 +56,18 @@ def load_hold_text(store: str) -> str:
     >>> load_hold_text("counts")[:44]
     'bootstrap: store counts is being loaded and '
     """
+    what, command = _shown(store)
     return (
-        f"{BOOTSTRAP_HOLD}store {store} is being loaded and not complete; members wait until `tidewheel bootstrap {store}` "
-        "has finished. If it was killed, run it again"
+        f"{BOOTSTRAP_HOLD}{what} being loaded and not complete; members wait until `{command}` has finished. If it was "
+        "killed, run it again"
     )
+
+
+def _shown(store: str) -> tuple[str, str]:
+    """Return what is loaded, with its verb, and the command."""
+    if store == EVERY_STORE:
+        return "all stores are", "tidewheel backfill"
+    return f"store {store} is", f"tidewheel bootstrap {store}"
 
 
 def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
@@ -73,8 +81,8 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
         if name != store and isinstance(record, BootstrapRecord)
     )
     reasons = [
-        f"store {name} is being loaded and not complete; finish that first: run its `tidewheel bootstrap {name}` again"
-        for name in other_loads
+        f"{what} being loaded and not complete; finish that first: run `{command}` again"
+        for what, command in map(_shown, other_loads)
     ]
     if pending_in(group, store) is not None:
         return reasons
@@ -137,10 +145,10 @@ def _current_attempt(group: Group, store: str, attempt: str) -> BootstrapRecord:
     record = pending_in(group, store)
     if record is None or record.attempt != attempt:
         raise ValueError(
-            f"store {store}: another run of `tidewheel bootstrap` has taken over from this one, and its rows count"
+            f"another run of `{_shown(store)[1]}` has taken over from this one, and its rows count"
         )
     if not group.about.held.startswith(BOOTSTRAP_HOLD):
         raise ValueError(
-            f"store {store}: the group resumed while the store was being loaded; stop its members and run the command again"
+            f"the group resumed while {_shown(store)[0]} being loaded; stop its members and run the command again"
         )
     return record

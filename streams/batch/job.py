@@ -30,12 +30,16 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         batch: Its passes, in the order in which they run.
         outputs_partitions: Partition count of topics that the topology only writes.
+        known_partitions: Partition counts of some of these topics instead.
+        discards_outputs: Drop the records for them.
     """
 
     plan: ApplicationPlan
     batch: BatchPlan
     config: StreamsConfig
     outputs_partitions: int
+    known_partitions: Mapping[str, int] = {}
+    discards_outputs: bool = False
 
     @classmethod
     def of(
@@ -73,7 +77,8 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def partition_count(self, topic: str) -> int:
-        return self.batch.partitions.get(topic, self.outputs_partitions)
+        known = self.known_partitions.get(topic, self.outputs_partitions)
+        return self.batch.partitions.get(topic, known)
 
     def tasks(self, run: Pass) -> tuple[TaskId, ...]:
         return self.plan.subtopologies[run.subtopology].tasks
@@ -169,6 +174,7 @@ class JobProcess:
                 else bytes_max,
                 batch_records=settings.batch_records,
                 uses_layers=settings.uses_layers,
+                keeps_outputs=not job.discards_outputs,
             )
         finally:
             self._running = None

@@ -89,6 +89,10 @@ _COMMANDS: Final = {
         "tidewheel.streams.cli.commands.bulk.bootstrap:bootstrap",
         "Load a store's content from files or a table, before its application runs.",
     ),
+    "backfill": _Command(
+        "tidewheel.streams.cli.commands.bulk.backfill:run_backfill",
+        "Compute an application's state over history with Spark, before its workers start.",
+    ),
     "status": _Command(
         "tidewheel.streams.cli.commands.status:status",
         "Show a group: members, tasks, learners with their progress, and alarms.",

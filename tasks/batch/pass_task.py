@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Final
 
 from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.layout.unfold import ChangelogColumns
 from tidewheel.tasks.batch.batch_task import BatchTask, Inputs, TaskEnd
 from tidewheel.tasks.batch.blobs import Blob, Outbox
 from tidewheel.tasks.batch.layers import LayeredRuns, can_layer
@@ -30,6 +31,7 @@ class PassTask:
         uncommitted_bytes_max: int,
         batch_records: int = BATCH_RECORDS,
         uses_layers: bool = True,
+        keeps_outputs: bool = True,
     ) -> None:
         self._task = task
         self._run = run
@@ -38,6 +40,7 @@ class PassTask:
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._batch_records = batch_records
         self._uses_layers = uses_layers
+        self._keeps_outputs = keeps_outputs
         task.task.group.rank_topics(batch.levels)
 
     def process(self, inputs: Inputs) -> Iterator[Blob]:
@@ -66,7 +69,7 @@ class PassTask:
     def _is_kept(self, topic: str) -> bool:
         if topic in self._run.keeps:
             return True
-        return self._run.is_last and topic not in self._batch.written
+        return self._keeps_outputs and self._run.is_last and topic not in self._batch.written
 
     def end(self) -> TaskEnd:
         return self._task.end()
@@ -76,9 +79,21 @@ class PassTask:
         """Return the stores whose rows `rows` can read: all but those of users' classes."""
         return self._task.stores
 
+    @property
+    def changelog_stores(self) -> tuple[str, ...]:
+        return self._task.changelog_stores
+
+    @property
+    def has_wall_clock_schedules(self) -> bool:
+        return self._task.task.next_wall_clock_ms() is not None
+
     def rows(self, store: str) -> Iterator[StoredRow]:
         """Yield the rows of a store that reads return, in the order of its keys on disk."""
         return self._task.rows(store)
+
+    def changelog(self, store: str) -> Iterator[ChangelogColumns]:
+        """Yield records from which workers restore a store; see `BatchTask.changelog`."""
+        return self._task.changelog(store)
 
 
 class _Causes:

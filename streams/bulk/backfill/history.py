@@ -28,7 +28,12 @@ from tidewheel.streams.bulk.batch.rows import (
     records_of,
 )
 from tidewheel.streams.bulk.batch.run import BatchRun
-from tidewheel.streams.bulk.batch.source_segments import OffsetRange, Segment, StoredRows
+from tidewheel.streams.bulk.batch.source_segments import (
+    OffsetRange,
+    Segment,
+    StoredRows,
+    segments_of,
+)
 from tidewheel.streams.bulk.batch.stage_files import StageFile
 from tidewheel.streams.bulk.bootstrap.rows import shown
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -70,10 +75,7 @@ class History:
 
     @property
     def segments(self) -> dict[TopicPartition, tuple[Segment, ...]]:
-        return {
-            at: (self.rows[at], offsets) if at in self.rows else (offsets,)
-            for at, offsets in self.ranges.items()
-        }
+        return segments_of(self.rows, self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

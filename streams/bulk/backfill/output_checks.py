@@ -1,6 +1,6 @@
 """Checks before outputs are written to sink topics. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidewheel.streams.errors import StreamsError
@@ -16,13 +16,24 @@ RETENTION_SETTINGS: Final = (_POLICY, _RETENTION, _TIMESTAMPS)
 _HOUR_MS: Final = 3_600_000
 
 
+def check_retentions(short: Mapping[str, int], *, accepted: bool) -> None:
+    """Raise `StreamsError` for topics of `short_retentions`, unless the user accepts the loss."""
+    if short and not accepted:
+        topics = ", ".join(f"{name} ({retention} ms)" for name, retention in sorted(short.items()))
+        raise StreamsError(
+            f"the results are so old that brokers may delete some at once, by the retention.ms of {topics}: raise it "
+            "(tidewheel topics configure; for a changelog by changelog_config of its store), or accept the loss with "
+            "accept=['retention'] (--accept retention). Nothing is written yet; the next run goes on here"
+        )
+
+
 def short_retentions(
     topics: Iterable[TopicDescription], oldest_ms: int, now_ms: int
 ) -> dict[str, int]:
     """Return the retention (ms) of topics that may delete records of a time immediately.
 
     Args:
-        topics: Sink topics with `RETENTION_SETTINGS`.
+        topics: Sink topics or changelogs with `RETENTION_SETTINGS`.
         oldest_ms: Time of the oldest record that may be written.
 
     >>> def topic(**config: str) -> TopicDescription:

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from tidewheel.rebalance.leader.bootstrapping import EVERY_STORE, is_current
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.producer_ids import output_id
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.state_stores.bulk_restore.storage import Storage
+from tidewheel.state_stores.layout.unfold import ChangelogColumns
 from tidewheel.streams.bulk.batch.blob_streams import blobs_of
 from tidewheel.streams.bulk.batch.executors import Counted, Work
-from tidewheel.streams.bulk.batch.stage_files import StageFile
+from tidewheel.streams.bulk.batch.stage_files import CHANGELOG, Part, StageFile, StageReader
 from tidewheel.streams.bulk.bootstrap.spark_job import KafkaWriterPorts
 from tidewheel.streams.bulk.bootstrap.writer import SupersededError
 from tidewheel.streams.bulk.bounded_transactions import (
@@ -34,8 +38,21 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 #: Brokers may refuse the client's batches, until these are smaller.
 _RESENDS: Final = 8
 
-#: Sink topic, partition, and the stage files of its tasks in their order.
-OutputItem = tuple[str, int, tuple[StageFile, ...]]
+_CHANGELOG: Final = msgspec.msgpack.Decoder(ChangelogColumns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputItem:
+    """A partition to write.
+
+    Attributes:
+        files: Stage files of the tasks that made its records, in their order.
+        store: Store of a changelog; empty for an output topic.
+    """
+
+    at: TopicPartition
+    files: tuple[StageFile, ...]
+    store: str = ""
 
 
 class OutputPorts(Protocol):
@@ -81,11 +98,34 @@ def write_outputs(
     work: Work, settings: ClientSettings, order: OutputOrder, item: OutputItem, count: Counted
 ) -> OutputReport:
     """Write the records of stage files; see `write_output`."""
-    topic, partition, files = item
-    at, storage = TopicPartition(topic, partition), work.storage()
-    records = merged(blobs_of(storage, at, stage_file) for stage_file in files)
+    storage = work.storage()
+    if item.store:
+        records = _changelog_records(storage, item)
+    else:
+        records = merged(blobs_of(storage, item.at, stage_file) for stage_file in item.files)
     with KafkaWriterPorts(settings) as ports:
-        return write_output(order, at, records, ports, count)
+        return write_output(order, item.at, records, ports, count)
+
+
+def _changelog_records(storage: Storage, item: OutputItem) -> Iterator[SourceRecords]:
+    first = 0
+    for stage_file in item.files:
+        with StageReader(storage, stage_file) as reader:
+            for frame in reader.frames(Part(CHANGELOG, item.store, item.at.partition)):
+                columns = _CHANGELOG.decode(frame)
+                end = first + len(columns.keys)
+                headers = columns.row_headers
+                if headers is None and columns.headers:
+                    headers = [columns.headers] * len(columns.keys)
+                yield SourceRecords(
+                    *item.at,
+                    range(first, end),
+                    columns.keys,
+                    columns.values,
+                    columns.timestamps,
+                    headers,
+                )
+                first = end
 
 
 def write_output(

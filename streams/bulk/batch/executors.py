@@ -24,6 +24,7 @@ from tidewheel.streams.bulk.batch.blob_streams import BlobStreams, Stream, blobs
 from tidewheel.streams.bulk.batch.rows import PlacedRecord, Record, RecordEncoder, records_of
 from tidewheel.streams.bulk.batch.source_segments import Segment, source_records
 from tidewheel.streams.bulk.batch.stage_files import (
+    CHANGELOG,
     STORE,
     TOPIC,
     Part,
@@ -35,6 +36,7 @@ from tidewheel.streams.bulk.columns import RowDecoder, converter, type_of
 from tidewheel.streams.errors import SchemaRegistryError, SerializationError
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.portable_settings import opened_url
+from tidewheel.tasks.batch.batch_task import TaskEnd
 from tidewheel.tasks.batch.blobs import BLOB_RECORDS, Blob
 from tidewheel.tasks.batch.merge import merged
 from tidewheel.tasks.batch.pass_task import PassTask
@@ -86,8 +88,10 @@ class StageResult:
     Attributes:
         task: Sub-topology and partition.
         blobs: Number of blobs by topic and partition.
-        rows: Number of rows of each store.
+        rows: Number of rows, or changelog records, of each store.
         types: Spark types of topics and stores, from a sample.
+        oldest_ms: Lowest timestamp for each output topic.
+        end: Positions and times of a task in its last pass.
     """
 
     task: tuple[int, int]
@@ -96,6 +100,8 @@ class StageResult:
     records: Mapping[str, int] = field(default_factory=dict[str, int])
     rows: Mapping[str, int] = field(default_factory=dict[str, int])
     types: Mapping[tuple[str, str], Types] = field(default_factory=dict[tuple[str, str], Types])
+    oldest_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    end: TaskEnd | None = None
 
 
 @contextmanager
@@ -236,7 +242,9 @@ def run_task(
         }
         results = _Results(job, writer)
         results.add_blobs(task.process(inputs))
-        if order.run.is_last:
+        if order.run.is_last and work.writes_changelogs:
+            results.add_changelogs(task, partition)
+        elif order.run.is_last:
             results.add_stores(task, partition)
         return StageResult(
             task=(task_id.subtopology, partition),
@@ -245,6 +253,8 @@ def run_task(
             records=results.records,
             rows=results.rows,
             types=results.types,
+            oldest_ms=results.oldest_ms,
+            end=task.end() if order.run.is_last else None,
         )
 
 
@@ -258,6 +268,7 @@ class _Results:
         self.records: dict[str, int] = {}
         self.rows: dict[str, int] = {}
         self.types: dict[tuple[str, str], Types] = {}
+        self.oldest_ms: dict[str, int] = {}
 
     def add_blobs(self, blobs: Iterable[Blob]) -> None:
         samples: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
@@ -268,6 +279,8 @@ class _Results:
             self.records[blob.topic] = self.records.get(blob.topic, 0) + len(blob)
             if blob.topic in self._job.batch.written:
                 continue
+            oldest_ms = min(blob.timestamps)
+            self.oldest_ms[blob.topic] = min(self.oldest_ms.get(blob.topic, oldest_ms), oldest_ms)
             sample = samples.setdefault(blob.topic, [])
             rows = zip(blob.keys, blob.values, strict=True)
             sample += islice(rows, _SAMPLED_ROWS - len(sample))
@@ -293,6 +306,14 @@ class _Results:
             self.rows[store] = written
             if types is not None:
                 self.types[STORE, store] = types
+
+    def add_changelogs(self, task: PassTask, partition: int) -> None:
+        for store in task.changelog_stores:
+            written = 0
+            for records in task.changelog(store):
+                self._writer.add(Part(CHANGELOG, store, partition), msgspec.msgpack.encode(records))
+                written += len(records.keys)
+            self.rows[store] = written
 
 
 def _types(rows: Iterable[tuple[Any, Any]]) -> Types:

@@ -1,6 +1,6 @@
 """Segments of a source partition: stored rows of a frame, and offset ranges of Kafka's log."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,13 @@ class OffsetRange:
 
 
 Segment = StoredRows | OffsetRange
+
+
+def segments_of(
+    rows: Mapping[TopicPartition, StoredRows], ranges: Mapping[TopicPartition, OffsetRange]
+) -> dict[TopicPartition, tuple[Segment, ...]]:
+    """Return the segments of partitions whose stored rows precede their offset ranges."""
+    return {at: (rows[at], offsets) if at in rows else (offsets,) for at, offsets in ranges.items()}
 
 
 class KafkaInputReader(AssignedConsumer):

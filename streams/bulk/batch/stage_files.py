@@ -16,9 +16,10 @@ import msgspec
 from tidewheel.state_stores.bulk_restore.storage import Storage
 from tidewheel.streams.errors import StreamsError
 
-#: Kinds of parts: blobs for a partition of a topic, and rows of a store.
+#: Kinds of parts: blobs for a partition of a topic, rows of a store, and records of its changelog.
 TOPIC: Final = "topic"
 STORE: Final = "store"
+CHANGELOG: Final = "changelog"
 
 
 class Part(NamedTuple):

@@ -144,7 +144,7 @@ def bootstrap(
             topology_hash=topology_hash,
             now_ms=now_ms,
             on_step=on_step,
-            workers_here=lambda: _workers_here(config),
+            workers_here=lambda: workers_here(config),
             other_stores=other_stores_of(plan, config.application_id, target),
             has_records=partial(_has_records, settings),
             publish=publish,
@@ -161,7 +161,7 @@ def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
     make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
 
 
-def _workers_here(config: StreamsConfig) -> Sequence[str]:
+def workers_here(config: StreamsConfig) -> Sequence[str]:
     """Return a problem text per local state folder in use, also by workers outside the group."""
     slots = local_slots(config.state_dir, config.application_id)
     return [slot.problem for slot in slots if slot.problem]

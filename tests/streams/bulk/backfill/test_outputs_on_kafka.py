@@ -21,6 +21,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.bulk_restore.storage import open_storage
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.bulk.backfill.output_writer import (
+    OutputItem,
     OutputOrder,
     OutputReport,
     write_output,
@@ -188,7 +189,7 @@ def test_writers_killed_at_random_moments_write_each_record_once(
     url, files, streams = _stage_files(sink, tmp_path)
     expected = _canonical(streams)
     draw = random.Random(20)
-    item = (sink.at.topic, sink.at.partition, files)
+    item = OutputItem(at=sink.at, files=files)
     with _another_producer(sink) as others:
         for life in range(_KILLS):
             # Later lives write further; the first one is killed while it starts.
@@ -203,9 +204,7 @@ def test_writers_killed_at_random_moments_write_each_record_once(
 
 
 class _Writer:
-    def __init__(
-        self, sink: _Sink, url: str, item: tuple[str, int, tuple[StageFile, ...]], path: Path
-    ) -> None:
+    def __init__(self, sink: _Sink, url: str, item: OutputItem, path: Path) -> None:
         self._progress = path
         self._log = path.with_suffix(".log")
         order = WritingOrder(

@@ -10,9 +10,8 @@ import pytest
 from tidewheel import StreamsBuilder
 from tidewheel.streams.batch.job import BatchJob
 from tidewheel.streams.bulk import bounded_transactions
-from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, write_outputs
+from tidewheel.streams.bulk.backfill.output_writer import OutputItem, OutputOrder, write_outputs
 from tidewheel.streams.bulk.batch.executors import Work
-from tidewheel.streams.bulk.batch.stage_files import StageFile
 from tidewheel.streams.kafka.client.settings import ClientSettings
 
 #: Records per transaction: a kill falls into any step of one.
@@ -25,7 +24,7 @@ class WritingOrder(msgspec.Struct, frozen=True, kw_only=True):
     servers: str
     order: OutputOrder
     url: str
-    item: tuple[str, int, tuple[StageFile, ...]]
+    item: OutputItem
     progress: str
 
 

@@ -1,0 +1,110 @@
+"""Journal of a backfill: what it was asked, the offsets it reads, and the steps that are done.
+
+It lies beside the stage files. A command that was killed goes on from it.
+"""
+
+import zlib
+from typing import Final
+
+import msgspec
+
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.storage import Storage
+from tidewheel.streams.bulk.backfill.history import History
+from tidewheel.streams.bulk.batch.executors import StageResult
+from tidewheel.streams.bulk.batch.source_segments import (
+    OffsetRange,
+    Segment,
+    StoredRows,
+    segments_of,
+)
+from tidewheel.streams.errors import StreamsError
+
+_NAME: Final = "journal"
+_VERSION: Final = 1
+_BYTES_MAX: Final = 1 << 30
+_CHECKSUM_BYTES: Final = 4
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one backfill.
+
+    Attributes:
+        question: What the command was asked; a run with another question does not go on from it.
+        began_ms: Time when the first run began, since the epoch.
+        ranges: Offsets of each partition of the source topics and global topics.
+        history: Stored rows before these offsets, of topics in `read`.
+        read: Topics whose history is read.
+        passes: Results of the passes that are done.
+    """
+
+    version: int = _VERSION
+    question: str
+    began_ms: int
+    ranges: dict[TopicPartition, OffsetRange]
+    history: dict[TopicPartition, StoredRows] = {}
+    read: list[str] = []
+    passes: list[list[StageResult]] = []
+
+    def with_history(self, topic: str, history: History) -> "Journal":
+        return msgspec.structs.replace(
+            self,
+            ranges={**self.ranges, **history.ranges},
+            history={**self.history, **history.rows},
+            read=[*self.read, topic],
+        )
+
+    @property
+    def segments(self) -> dict[TopicPartition, tuple[Segment, ...]]:
+        return segments_of(self.history, self.ranges)
+
+    def with_pass(self, results: list[StageResult]) -> "Journal":
+        return msgspec.structs.replace(self, passes=[*self.passes, results])
+
+
+def write_journal(storage: Storage, journal: Journal) -> None:
+    body = msgspec.msgpack.encode(journal)
+    try:
+        storage.write(_NAME, zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body)
+    except OSError as error:
+        raise StreamsError(
+            f"{storage.shown} can't be written: {error}; check that the driver and all executors may write there (work=)"
+        ) from error
+
+
+def read_journal(storage: Storage) -> Journal | None:
+    """Return the journal of an earlier run; None without one.
+
+    Raises:
+        StreamsError: It is damaged, or of another version.
+    """
+    try:
+        data = storage.read(_NAME, _BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StreamsError(
+            f"{storage.shown} can't be read: {error}; check address and permissions (work=)"
+        ) from error
+    body = data[_CHECKSUM_BYTES:]
+    problem = "its checksum is wrong"
+    if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") == data[:_CHECKSUM_BYTES]:
+        try:
+            journal = msgspec.msgpack.decode(body, type=Journal)
+        except msgspec.MsgspecError as error:
+            problem = str(error)
+        else:
+            if journal.version == _VERSION:
+                return journal
+            problem = f"it has version {journal.version}, this release reads {_VERSION}"
+    raise StreamsError(
+        f"{storage.shown}: the journal of an earlier backfill can't be used: {problem}; begin anew with restart "
+        "(--restart)"
+    )
+
+
+def delete_all(storage: Storage) -> None:
+    """Delete the journal first: without it no file counts."""
+    storage.delete(_NAME)
+    for name in storage.names(""):
+        storage.delete(name)
