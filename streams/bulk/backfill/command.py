@@ -29,7 +29,7 @@ from tidewheel.streams.bulk.backfill.plan import (
     check_differences,
     plan_backfill,
 )
-from tidewheel.streams.bulk.bootstrap.command import group_log_writer, workers_here
+from tidewheel.streams.bulk.bootstrap.command import workers_here
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets
 from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import (
@@ -40,6 +40,7 @@ from tidewheel.streams.bulk.driver import (
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.group.group_log_writer import group_log_writer
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.portable_settings import clients_of, settings_of

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 
 from tidewheel.rebalance.leader.bootstrapping import (
     EVERY_STORE,
-    Claimant,
     begin_load,
     close_load,
     finish_load,
     objections,
     pending_in,
 )
+from tidewheel.rebalance.leader.log_steps import Claimant
 from tidewheel.rebalance.model import BootstrapPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 from tidewheel.streams.bulk.backfill.objections import objections_to_cluster
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, outputs_group
