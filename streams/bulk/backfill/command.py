@@ -15,6 +15,7 @@ from tidewheel.streams.bulk.backfill.computation import (
     HistoryFrame,
     Question,
 )
+from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillDriver,
     BackfillRefused,
@@ -23,7 +24,7 @@ from tidewheel.streams.bulk.backfill.driver import (
     refusal_text,
     refusals,
 )
-from tidewheel.streams.bulk.backfill.objections import check_accepted
+from tidewheel.streams.bulk.backfill.objections import CUT_AT_END, check_accepted
 from tidewheel.streams.bulk.backfill.plan import (
     BackfillPlan,
     check_differences,
@@ -62,6 +63,7 @@ def backfill(
     history: "Mapping[str, DataFrame | FrameSource | HistoryFrame] | None" = None,
     begins: Mapping[str, str] | None = None,
     until: str = "latest",
+    until_of: str | None = None,
     accept: Iterable[str] = (),
     work: str | Path | None = None,
     restart: bool = False,
@@ -87,10 +89,14 @@ def backfill(
         begins: By topic, where to begin in Kafka: "earliest" (the default), "timestamp:MS" or "file:PATH".
         until: Where to end: "latest", "timestamp:MS" or "file:PATH" of JSON {topic: {partition:
             offset}}. It is fixed when the first run begins.
+        until_of: Instead of `until`: an application, stopped or at rest (`tidewheel group rest`), whose
+            committed offsets are the end. Its workers have made all outputs of earlier records, and
+            this application's make all later ones.
         accept: What to accept: differences from live workers ("wall-clock", "cache", "order"); that
             brokers may delete old results at once ("retention"); of a history that records may be
             missing before Kafka's ("gap"), that rows may be among Kafka's ("overlap"), that rows of
-            one key and time are ordered by value ("ties").
+            one key and time are ordered by value ("ties"); that topics which the application
+            `until_of` does not read end at their last record ("cut-at-end").
         work: Folder or URL for intermediate files, which the driver and all executors can use.
             None: beside the snapshots, or in `state_dir` if all of Spark runs on this machine.
         restart: Forget an earlier run that was killed.
@@ -107,6 +113,7 @@ def backfill(
         outputs=outputs,
         begins=dict(begins or {}),
         until=until,
+        until_of=until_of,
         accept=check_accepted(accept),
         history={
             topic: frame if isinstance(frame, HistoryFrame) else HistoryFrame(frame)
@@ -168,6 +175,8 @@ def check_backfill(
     history: Iterable[str] = (),
     begins: Mapping[str, str] | None = None,
     until: str = "latest",
+    until_of: str | None = None,
+    accept: Iterable[str] = (),
 ) -> BackfillPlan:
     """Return the plan of a backfill with these arguments; see `backfill`. Reads no record.
 
@@ -184,7 +193,8 @@ def check_backfill(
         outputs=outputs,
         begins=dict(begins or {}),
         until=until,
-        accept=frozenset(),
+        until_of=until_of,
+        accept=check_accepted(accept),
     )
     app = config.application_id
     with contextlib.ExitStack() as stack:
@@ -216,7 +226,11 @@ def _planned(
         admin.list_topics(),
         outputs=question.outputs,
         begins=question.begins,
-        until=parse_input_offsets(question.until),
+        until=parse_input_offsets(question.until)
+        if question.until_of is None
+        else cut_of_application(
+            config, question.until_of, admin, cuts_at_end=CUT_AT_END in question.accept
+        ),
         history=history,
     )
 

@@ -110,6 +110,7 @@ class Question:
     outputs: str | None
     begins: Mapping[str, str]
     until: str
+    until_of: str | None
     accept: frozenset[str]
     history: Mapping[str, HistoryFrame] = field(default_factory=dict[str, HistoryFrame])
 
@@ -122,6 +123,7 @@ class Question:
                 "outputs": self.outputs,
                 "from": dict(sorted(self.begins.items())),
                 "until": self.until,
+                "until_of": self.until_of,
                 "history": {topic: str(each) for topic, each in sorted(self.history.items())},
             },
             sort_keys=True,

@@ -21,9 +21,10 @@ WALL_CLOCK: Final = "wall-clock"
 CACHE: Final = "cache"
 ORDER: Final = "order"
 RETENTION: Final = "retention"
+CUT_AT_END: Final = "cut-at-end"
 
 #: What `accept` may name.
-REASONS: Final = (WALL_CLOCK, CACHE, ORDER, RETENTION, GAP, OVERLAP, TIES)
+REASONS: Final = (WALL_CLOCK, CACHE, ORDER, RETENTION, GAP, OVERLAP, TIES, CUT_AT_END)
 
 #: Their results may depend on the order of a key's records.
 _IN_ORDER: Final = (StreamAggregate, StreamReduce, TableAggregate, TableSource, WindowedOperator)

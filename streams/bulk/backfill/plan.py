@@ -1,7 +1,7 @@
 """Plan of a backfill: its passes, the offsets that it reads, and what is not exact."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -108,7 +108,7 @@ def plan_backfill(
     *,
     outputs: str | None,
     begins: Mapping[str, str] | None,
-    until: InputOffsets | Callable[[ApplicationPlan], Mapping[TopicPartition, int]],
+    until: InputOffsets | Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]],
     history: Iterable[str] = (),
 ) -> BackfillPlan:
     """Return the plan on a cluster with `topics` (name to partition count); reads no record.
@@ -148,7 +148,7 @@ def plan_backfill(
         admin,
         sorted(inputs),
         begins=parse_begins(begins, sorted(sources)),
-        until=until if isinstance(until, InputOffsets) else until(live),
+        until=until if isinstance(until, InputOffsets) else until(sorted(inputs)),
     )
     whole = [
         TopicPartition(topic, n)

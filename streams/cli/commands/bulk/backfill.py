@@ -69,6 +69,7 @@ def run_backfill(
     older: HistoryOptions | None = None,
     begins: Annotated[Words, Parameter(name="--from")] = (),
     until: str = "latest",
+    until_of: str | None = None,
     accept: str | None = None,
     work: str | None = None,
     restart: Flag = False,
@@ -95,10 +96,13 @@ def run_backfill(
             earliest.
         until: Where to end: latest, timestamp:MS (since the epoch), or file:PATH of JSON {topic:
             {partition: offset}}.
+        until_of: Instead of --until: the id of an application, stopped or at rest (tidewheel group
+            rest), whose committed offsets are the end. This application goes on where it ended.
         accept: What to accept, separated by commas: differences from live workers (wall-clock,
             cache, order); that brokers may delete old results at once (retention); of a history
             that records may be missing before Kafka's (gap), that rows may be among Kafka's
-            (overlap), that rows of one key and time are ordered by value (ties).
+            (overlap), that rows of one key and time are ordered by value (ties); that topics which
+            the application of --until-of does not read end at their last record (cut-at-end).
         work: Folder or URL for intermediate files. Default: beside the snapshots, or in the state
             directory with a Spark on this machine.
         restart: Forget an earlier run that was killed.
@@ -115,7 +119,14 @@ def run_backfill(
     try:
         if dry_run:
             plan = check_backfill(
-                topology, config, outputs=outputs, history=history, begins=from_, until=until
+                topology,
+                config,
+                outputs=outputs,
+                history=history,
+                begins=from_,
+                until=until,
+                until_of=until_of,
+                accept=accepted,
             )
             _print_plan(plan, frozenset(accepted), as_json=as_json)
             return ExitCode.OK
@@ -127,6 +138,7 @@ def run_backfill(
                 history=history,
                 begins=from_,
                 until=until,
+                until_of=until_of,
                 accept=accepted,
                 work=work,
                 restart=restart,
