@@ -17,6 +17,7 @@ from tests.simulation.model.model_commits import CommittingWorker
 from tests.simulation.model.model_tasks import ActiveTask, Disk, Rules
 from tests.simulation.model.world import Process, World
 from tests.simulation.next_version import UNKNOWN_RECORD, Rolling, newer_form
+from tests.simulation.resting import Resting
 from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenario
 from tests.simulation.toxics import Toxic, bad_time, make_up, strike
 from tests.simulation.workload import TaskNames, Workload
@@ -78,6 +79,7 @@ class Simulation:
         self.restart_when_closed: set[Host] = set()
         self.rolling = Rolling(self, scenario.newer)
         self.safe_hold = SafeHold(self)
+        self.resting = Resting(self)
         self.inbox = Inbox(self)
         self._no_return: set[Host] = set()
         self._misfits: set[str] = set()
@@ -125,7 +127,7 @@ class Simulation:
 
     def _check_progress(self) -> None:
         self.world.after(PROGRESS_EACH_MS, self._check_progress)
-        self.progress.look(self.hosts, lose=self.inbox.lose)
+        self.progress.look(self.hosts, lose=self.inbox.lose, pauses=self.resting.is_active)
 
     def _make_peace(self) -> None:
         """End all faults; make sure a member remains."""
@@ -162,7 +164,8 @@ class Simulation:
         while quiet < 2:
             self.world.run(self.world.now + LOOK_EACH_MS)
             left = (
-                self.log.unsettled()
+                ("the application rests" if self.resting.is_active else "")
+                or self.log.unsettled()
                 or self.data.behind()
                 or self._pending_change()
                 or self._decides()
@@ -498,6 +501,7 @@ class Simulation:
 
     def publish(self, sender: Process, message: AnyMessage) -> None:
         self.inbox.publish(sender, message)
+        self.resting.hear(message)
 
     def observe(
         self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]

@@ -27,6 +27,7 @@ LIFETIMES = 25
 GENTLE_LIFETIMES = 8
 BASELINE_LIFETIMES = 6
 SHARDED_LIFETIMES = 8
+RESTS = 12
 
 
 @cache
@@ -155,6 +156,21 @@ def test_H24_a_group_with_lost_topics_stops_until_it_is_recovered() -> None:
         simulation = Simulation(draw(seed, more=("lose_topics",)))
         simulation.run()
         assert simulation.topics_life() == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_group_comes_to_rest_and_continues_whoever_joins_leaves_or_dies(
+    shards: ShardCount,
+) -> None:
+    """Outputs, state and offsets agree always; at rest nothing is committed, and shards are level."""
+    levelled = 0
+    for seed in range(1, RESTS + 1):
+        simulation = Simulation(draw(seed, more=("rest",), shards=shards))
+        simulation.run()
+        assert len(simulation.resting.cuts) == 1, f"seed {seed}"
+        levelled += simulation.resting.levelled
+    assert (levelled > 0) is (shards > 1)
 
 
 @pytest.mark.slow

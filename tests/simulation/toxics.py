@@ -252,7 +252,9 @@ def same_name(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def misfit(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A member with another program, assignor or version is refused."""
+    """A member with another program, assignor or version is refused, unless the group is empty."""
+    if simulation.resting.is_active or not simulation.log.live():
+        return False
     changed: dict[str, dict[str, object]] = {
         "program": {"topology_hash": "another"},
         "assignor": {"assignor": "round_robin"},
@@ -361,6 +363,17 @@ def lose_topics(simulation: "Simulation", toxic: Toxic) -> bool:
     return True
 
 
+def rest(simulation: "Simulation", toxic: Toxic) -> bool:
+    """An operator brings the application to rest, and lets it continue later.
+
+    A misfit that asks meanwhile could be the first member of the emptied group.
+    """
+    if any(host.up and host.settings.member.startswith("misfit") for host in simulation.hosts):
+        return False
+    simulation.resting.begin(toxic.length_ms)
+    return True
+
+
 FAULTS: dict[str, Fault] = {
     "kill_host": Fault(kill_host, 6),
     "kill_leader": Fault(kill_leader, 2),
@@ -394,6 +407,7 @@ FAULTS: dict[str, Fault] = {
     "forget_open_transactions": Fault(forget_open_transactions, 2),
     "grow": Fault(grow, 1),
     "lose_topics": Fault(lose_topics, 0),
+    "rest": Fault(rest, 0),
 }
 
 #: Not faults: members come and go in order.

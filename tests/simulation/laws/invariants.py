@@ -90,6 +90,24 @@ class LogInvariants:
         for incarnation, record in self.members.items():
             self.members[incarnation] = replace(record, phase="GONE", leader_epoch=0, rejoin_ms=0)
 
+    def release_all(self) -> None:
+        """Accept a hold at rest: its members are fenced and gone, and own no task."""
+        for task, state in self.tasks.items():
+            if state.phase in OWNED:
+                self.tasks[task] = replace(state, phase="RELEASED", owner=None, input={})
+            else:
+                self.tasks[task] = replace(state, input={})
+            self._not_running_since[task] = self.world.now
+        for incarnation, record in self.members.items():
+            self.members[incarnation] = replace(record, phase="GONE", rejoin_ms=0)
+        if self.step is not None:
+            self.step = StepRecord(
+                leader_epoch=self.step.leader_epoch,
+                group_epoch=self.step.group_epoch,
+                step_epoch=self.step.step_epoch,
+            )
+        self._copies_now = set()
+
     def fail(self, number: int, what: str) -> None:
         self.world.fail(f"invariant {number}: {what}")
 

@@ -40,10 +40,10 @@ class ProgressInvariant:
     def processed(self, active: ActiveTask) -> None:
         self._positions[active.names.text, active.order.task_epoch] = active.position
 
-    def look(self, hosts: Iterable[Host], *, lose: float) -> None:
+    def look(self, hosts: Iterable[Host], *, lose: float, pauses: bool = False) -> None:
         now = self.world.now
         hosts = list(hosts)
-        if lose > LOSES_SELDOM or self._leases_may_end(hosts):
+        if pauses or lose > LOSES_SELDOM or self._leases_may_end(hosts):
             self._all_trouble_ms = now
         unconcerned = {
             host.worker.incarnation: self._calm_ms(host)

@@ -14,6 +14,7 @@ from tests.simulation.workload import APP
 from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from tidewheel.rebalance.protocol import group as fold_rules
 from tidewheel.rebalance.protocol.group import Group, apply, snapshot
 from tidewheel.rebalance.protocol.messages import AnyMessage
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
@@ -262,6 +263,7 @@ def twin(coordinator: Coordinator) -> Coordinator:
     """Return an independent coordinator with the same knowledge; immutable parts are shared."""
     seen = coordinator._observations
     frozen: list[object] = [coordinator.group, coordinator._settings, coordinator._refiner]
+    frozen.append(fold_rules._NOTHING)  # a mapping proxy, which can't be copied
     for heard in seen.members.values():
         frozen += [heard.join, *heard.rows.values()]
     frozen += [each for copies in seen.announced.values() for each in copies.values()]

@@ -52,6 +52,7 @@ class ActiveTask:
     buffer: dict[int, int | None] = field(default_factory=dict)
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
     release: ReleaseTask | None = None
+    stop: int = 1 << 60  # Offset of the first record that waits for the end of a rest.
     last_record_at: int = -1
 
 

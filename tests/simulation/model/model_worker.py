@@ -22,6 +22,7 @@ from tests.simulation.workload import (
 )
 from tidewheel.rebalance.protocol import orders
 from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout import restore
@@ -72,6 +73,7 @@ class ModelWorker(CommittingWorker):
         super()._forget()
         self.status_due_ms = 0
         self.leaving = False
+        self.rest: Rest | None = None
 
     # Lives and incarnations.
 
@@ -145,8 +147,11 @@ class ModelWorker(CommittingWorker):
     def _obey_for_itself(self, order: AnyOrder) -> None:
         match order:
             case orders.Welcome():
+                self._set_rest(order.rest)
                 if order.transactional_id == self.transactional_id and self.epoch is None:
                     self._init_producer()
+            case orders.SetRest():
+                self._set_rest(order.rest)
             case orders.UseTransactionalId():
                 self._use(order)
             case orders.EndIncarnation():
@@ -155,6 +160,19 @@ class ModelWorker(CommittingWorker):
                 self._close()
             case _:
                 raise AssertionError(f"{order} is about a task")
+
+    def _set_rest(self, rest: Rest | None) -> None:
+        if rest != self.rest:
+            self.rest = rest
+            for active in self.active.values():
+                self._stop_input(active)
+
+    def _stop_input(self, active: ActiveTask) -> None:
+        """Take no input from the next record on, or from the offset that the rest demands."""
+        if self.rest is None:
+            active.stop = 1 << 60
+        elif active.stage == "running":
+            active.stop = self.rest.until.get(active.names.input_key, active.position)
 
     def _end(self, order: orders.EndIncarnation) -> None:
         self.world.trace_event(f"{self.incarnation} ends: {order.code} {order.reason}")
@@ -293,6 +311,7 @@ class ModelWorker(CommittingWorker):
                 lag=self.around.workload.input_end(task, now) - active.position
                 if active.stage == "running"
                 else -1,
+                rest=self._rest_of(active),
             )
             for task, active in self.active.items()
         ]
@@ -311,9 +330,16 @@ class ModelWorker(CommittingWorker):
             )
         return rows
 
+    def _rest_of(self, active: ActiveTask) -> int:
+        """Return the epoch of the rest that a task has reached, else 0."""
+        if self.rest is None or active.stage != "running" or active.position != active.committed:
+            return 0
+        least = self.rest.until.get(active.names.input_key, 0)
+        return self.rest.epoch if active.position >= least else 0
+
     def _process(self, active: ActiveTask) -> None:
         names = active.names
-        end = self.around.workload.input_end(names.text, self.world.now)
+        end = min(self.around.workload.input_end(names.text, self.world.now), active.stop)
         before = active.position
         for offset in range(before, min(end, before + RECORDS_PER_SLICE)):
             key = key_of(names.task, offset)
@@ -477,6 +503,7 @@ class ModelWorker(CommittingWorker):
         if self.epoch is None:
             return
         active.stage = "running"
+        self._stop_input(active)
         self.around.opened(self, active)
         self._report_running(active)
         if active.release is not None:
