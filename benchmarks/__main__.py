@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import throughput
+from benchmarks.backfill import plan as backfill
+from benchmarks.backfill.suite import BackfillSuite
 from benchmarks.coordinator import suite as coordinator
 from benchmarks.environment import machine
 from benchmarks.environment.broker import BenchmarkBroker, NoBrokerError, benchmark_broker
@@ -404,6 +406,35 @@ def _run_shards(
         return _collect(rows, result, paths, suite.failures, console)
 
 
+def _run_backfill(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = backfill.QUICK if options.quick else backfill.FULL
+    if options.pairs is not None:
+        size = dataclasses.replace(size, pairs=options.pairs)
+    if options.records is not None:
+        size = dataclasses.replace(size, records=options.records)
+    systems = _names(parser, "--systems", options.systems, backfill.SYSTEM_NAMES)
+    paths = _paths(
+        options,
+        "backfill",
+        rounds=backfill.FULL.pairs,
+        everything=set(systems) == set(backfill.SYSTEM_NAMES),
+    )
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = BackfillSuite(
+            bootstrap_servers=broker.bootstrap_servers,
+            size=size,
+            jobs=_names(parser, "--jobs", options.jobs, backfill.JOBS),
+            systems=systems,
+            console=console,
+            date=date,
+        )
+        result = _empty_result("backfill", date, ("tidewheel", *systems), broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
 def _run_restore(
     parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
 ) -> int:
@@ -441,6 +472,7 @@ def _run_restore(
 
 
 _RUN = {
+    "backfill": _run_backfill,
     "coordinator": _run_coordinator,
     "handoff": _run_handoff,
     "latency": _run_latency,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from benchmarks import throughput
+from benchmarks.backfill import plan as backfill
 from benchmarks.coordinator import suite as coordinator
 from benchmarks.handoff import suite as handoff
 from benchmarks.latency import suite as latency
@@ -67,6 +68,12 @@ _SUITES = (
         summary="one partition, one worker against two with a shard each",
         jobs=tuple(shards.JOBS),
         options=("--bootstrap-servers",),
+    ),
+    Suite(
+        name="backfill",
+        summary="the state of a history, by Spark beside two live workers",
+        jobs=backfill.JOBS,
+        options=("--records", "--bootstrap-servers"),
     ),
     Suite(
         name="handoff",

@@ -68,6 +68,8 @@ def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
     if "tidewheel" in systems:
         found["tidewheel"] = importlib.metadata.version("tidewheel")
         found["rocksdict"] = importlib.metadata.version("rocksdict")
+    if any(system.startswith("backfill") for system in systems):
+        found["pyspark"] = importlib.metadata.version("pyspark")
     if any(system.startswith("kafka-streams") for system in systems):
         from benchmarks.environment.java import KAFKA_STREAMS_VERSION  # noqa: PLC0415 - only if measured
 

@@ -34,6 +34,8 @@ METRICS: Mapping[str, str] = {
     "workers_us_per_record": "µs",
     "busiest_us_per_record": "µs",
     "broker_us_per_record": "µs",
+    # Of the suite backfill.
+    "processor_us_per_record": "µs",
     # Of the suite coordinator.
     "decide_ms_p50": "ms",
     "decide_ms_p99": "ms",

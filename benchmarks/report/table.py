@@ -10,6 +10,7 @@ from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.backfill import lines as backfill
 from benchmarks.coordinator import lines as coordinator
 from benchmarks.environment.systems import SYSTEMS, System
 from benchmarks.handoff import lines as handoff
@@ -69,6 +70,7 @@ _PLAIN: Mapping[str, _Table] = {
 }
 #: Suites with a table of their own.
 _OWN: Mapping[str, _Table] = {
+    "backfill": (backfill.HEADINGS, backfill.LEFT, backfill.backfill_lines),
     "coordinator": (coordinator.HEADINGS, coordinator.LEFT, coordinator.coordinator_lines),
     "handoff": (handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines),
     "latency": (latency.HEADINGS, latency.LEFT, latency.latency_lines),
