@@ -45,6 +45,18 @@ _COMMANDS: Final[dict[str, list[str]]] = {
         *("counts", "--app", "shop.py:topology", "--from", "x.csv"),
         *("--input-offsets", "file:offsets.json"),
     ],
+    "backfill": [
+        *("shop.py:topology", "--outputs", "topics", "--from", "lines=timestamp:5"),
+        *(
+            "--history",
+            "lines=x.csv",
+            "--history-until",
+            "lines=9",
+            "--history-order-by",
+            "lines=id",
+        ),
+        *("--until", "latest", "--accept", "order,cache", "--dry-run"),
+    ],
     "status": [APP],
     "top": [APP, "--count", "1"],
     "dashboard": [APP, "--port", "0"],
@@ -184,6 +196,9 @@ def _replace_the_outside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{cli}.commands.dashboard._serve", lambda *_, **__: None)
     patch.setattr("tidewheel.streams.broker.KafkaBroker.start", _no_broker)
     patch.setattr("tidewheel.streams.bulk.driver.bulk_session", _unreachable)
+    backfill = "tidewheel.streams.bulk.backfill.command"
+    patch.setattr(f"{backfill}.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
+    patch.setattr(f"{backfill}.group_log_writer", _unreachable)
     view = "tidewheel.streams.bulk.store_view"
     patch.setattr(f"{view}.KafkaResetAdmin", lambda _: _ResetAdmin(group.broker))
     patch.setattr(f"{view}.read_content", lambda *_: _Rows())

@@ -217,7 +217,7 @@ class BackfillDriver:
         commits = results.commits()
         self._report("commit", f"committing the offsets of {len(commits)} inputs")
         groups = by_group(self._app, commits)
-        floors = groups.pop(self._app)
+        floors = groups.pop(self._app, {})
         producer.begin()
         for group_id, committed in groups.items():
             producer.send_offsets(group_id, committed)

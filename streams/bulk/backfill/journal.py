@@ -26,6 +26,12 @@ _BYTES_MAX: Final = 1 << 30
 _CHECKSUM_BYTES: Final = 4
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """The part of a journal that all releases have."""
+
+    version: int
+
+
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backfill.
 
@@ -90,13 +96,12 @@ def read_journal(storage: Storage) -> Journal | None:
     problem = "its checksum is wrong"
     if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") == data[:_CHECKSUM_BYTES]:
         try:
-            journal = msgspec.msgpack.decode(body, type=Journal)
+            version = msgspec.msgpack.decode(body, type=_Versioned).version
+            if version == _VERSION:
+                return msgspec.msgpack.decode(body, type=Journal)
+            problem = f"it has version {version}, this release reads {_VERSION}"
         except msgspec.MsgspecError as error:
             problem = str(error)
-        else:
-            if journal.version == _VERSION:
-                return journal
-            problem = f"it has version {journal.version}, this release reads {_VERSION}"
     raise StreamsError(
         f"{storage.shown}: the journal of an earlier backfill can't be used: {problem}; begin anew with restart "
         "(--restart)"

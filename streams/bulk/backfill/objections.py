@@ -52,6 +52,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def objections_to_topology(plan: ApplicationPlan) -> Iterator[str]:
     """Yield the reasons why a backfill can't hand over this topology's state."""
     read = {topic for planned in plan.subtopologies.values() for topic in planned.topic_partitions}
+    read |= {store.topic for store in plan.global_stores}
     for planned in plan.subtopologies.values():
         for store in planned.spec.stores:
             if store.kind is StoreKind.CUSTOM:

@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
+from tests.fakes.clients import (
+    FakeAdmin,
+    FakeChangelogReader,
+    FakeSinkProducer,
+    FakeTransactionalProducer,
+)
+from tests.streams.group.fake_group import APP, GroupAdmin
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.state_stores.spec import StoreKind
@@ -24,6 +30,9 @@ from tidewheel.streams.bulk.bootstrap.writer import (
     write_partition,
 )
 from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.group_log_writer import GroupLogWriter
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
@@ -117,6 +126,46 @@ class KilledProducer(FakeTransactionalProducer):
         """Abort; a killed process aborts nothing."""
         if not self._is_killed:
             super().abort()
+
+
+class Leader(KilledProducer):
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        self.begin()
+        where = TopicPartition(state_topic(APP), 0)
+        self.produce_changelog(where, keys, values, [0] * len(keys))
+        self.commit(APP, {})
+
+
+class KilledAdmin(GroupAdmin):
+    """Admin that reports its changes beforehand."""
+
+    def __init__(self, broker: FakeBroker, before: Kill) -> None:
+        super().__init__(broker)
+        self._before = before
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        self._before(f"fence {', '.join(transactional_ids)}")
+        super().fence(transactional_ids)
+
+    def delete_group(self, group_id: str) -> None:
+        self._before(f"delete group {group_id}")
+        super().delete_group(group_id)
+
+
+def killed_group_log(broker: FakeBroker, kill: Kill, now_ms: int) -> GroupLogWriter:
+    """Return an opened writer of the group log of `APP`, which reports its effects beforehand."""
+    admin = KilledAdmin(broker, kill)
+    group_log = GroupLogWriter(
+        APP,
+        admin=admin,
+        topics=GroupTopics(APP, admin, FakeChangelogReader(broker), FakeChangelogReader(broker)),
+        writer=lambda: Leader(broker, f"{APP}-leader", kill),
+        sink=lambda: FakeSinkProducer(broker),
+        now_ms=lambda: now_ms,
+        pause=lambda _: None,
+    )
+    group_log.open(-1)
+    return group_log
 
 
 class LocalJob:

@@ -1,13 +1,18 @@
 """Records of a sink partition, and the group log of a backfill that writes them."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
+
+import pytest
 
 from tidewheel.rebalance.leader.bootstrapping import EVERY_STORE, begin_load
 from tidewheel.rebalance.leader.log_steps import Claimant
 from tidewheel.rebalance.model import BootstrapPhase, TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrapRecord
+from tidewheel.streams.bulk import bounded_transactions
+from tidewheel.streams.bulk.backfill import output_writer
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
@@ -64,3 +69,11 @@ def begin_backfill(group: Group, attempt: str) -> list[AnyRecord]:
 
 def backfilled_group(attempt: str) -> Group:
     return replay(begin_backfill(Group(), attempt))
+
+
+@contextmanager
+def small_transactions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded_transactions, "TRANSACTION_RECORDS", 9)
+        patch.setattr(output_writer, "PRODUCE_RECORDS", 4)
+        yield

@@ -1,7 +1,6 @@
 """Outputs of a backfill are written exactly once: kills at any step, other jobs, other writers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -9,14 +8,19 @@ from hypothesis import strategies as st
 
 from tests.fakes.broker import CommitFate, FakeBroker
 from tests.fakes.clients import FakeAdmin
-from tests.streams.bulk.backfill.outputs import Output, backfilled_group, outputs_of, runs_of
+from tests.streams.bulk.backfill.outputs import (
+    Output,
+    backfilled_group,
+    outputs_of,
+    runs_of,
+    small_transactions,
+)
 from tests.streams.bulk.local_job import FakeWriterPorts, Kill, Killed, KilledProducer
 from tests.streams.group.fake_group import APP
 from tidewheel import StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group
 from tidewheel.streams.bulk import bounded_transactions
-from tidewheel.streams.bulk.backfill import output_writer
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport, write_output
 from tidewheel.streams.bulk.bootstrap.writer import SupersededError
 from tidewheel.streams.errors import FencedError
@@ -33,14 +37,6 @@ GROUP = f"{APP}:backfill"
 OUTPUTS = outputs_of(40)
 OTHER = b"other"
 JOB = OutputOrder(application_id=APP, job="job-1", attempt="b1")
-
-
-@contextmanager
-def small_transactions() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounded_transactions, "TRANSACTION_RECORDS", 9)
-        patch.setattr(output_writer, "PRODUCE_RECORDS", 4)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

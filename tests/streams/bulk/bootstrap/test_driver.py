@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
+from tests.fakes.clients import FakeAdmin
 from tests.rebalance.leader.group_logs import LogBook, producer_id
 from tests.streams.bulk.local_job import (
     FakeWriterPorts,
     Kill,
     Killed,
+    KilledAdmin,
     KilledProducer,
     LocalJob,
+    killed_group_log,
 )
-from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
+from tests.streams.group.fake_group import APP, FakeGroup
 from tidewheel import Serdes, StreamsBuilder, StreamsError
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
 from tidewheel.rebalance.model import Shard, TopicPartition
@@ -28,7 +29,6 @@ from tidewheel.streams.bulk.bootstrap.plan import InputOffsets, parse_input_offs
 from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
-from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.kafka.internal_topics import (
     ApplicationPlan,
@@ -44,26 +44,6 @@ NOW_MS = 1_700_000_000_000
 STORE, CHANGELOG = "counts", "shop-counts-changelog"
 ROWS = [{"key": f"k{number}", "value": number} for number in range(40)]
 FROM_END = parse_input_offsets("latest")
-
-
-class Leader(KilledProducer):
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        self.begin()
-        where = TopicPartition(state_topic(APP), 0)
-        self.produce_changelog(where, keys, values, [0] * len(keys))
-        self.commit(APP, {})
-
-
-class KilledAdmin(GroupAdmin):
-    """Admin that reports its requests beforehand."""
-
-    def __init__(self, broker: FakeBroker, before: Kill) -> None:
-        super().__init__(broker)
-        self._before = before
-
-    def fence(self, transactional_ids: Sequence[str]) -> None:
-        self._before(f"fence {', '.join(transactional_ids)}")
-        super().fence(transactional_ids)
 
 
 def plan_of(*stores: str) -> ApplicationPlan:
@@ -91,21 +71,7 @@ class Shop:
         self.target = target_of(self.plan, APP, STORE)
 
     def books(self, kill: Kill) -> GroupLogWriter:
-        admin = KilledAdmin(self.broker, kill)
-        topics = GroupTopics(
-            APP, admin, FakeChangelogReader(self.broker), FakeChangelogReader(self.broker)
-        )
-        books = GroupLogWriter(
-            APP,
-            admin=admin,
-            topics=topics,
-            writer=lambda: Leader(self.broker, f"{APP}-leader", kill),
-            sink=lambda: FakeSinkProducer(self.broker),
-            now_ms=lambda: NOW_MS,
-            pause=lambda _: None,
-        )
-        books.open(-1)
-        return books
+        return killed_group_log(self.broker, kill, NOW_MS)
 
     def ports(self, kill: Kill | None = None) -> FakeWriterPorts:
         return FakeWriterPorts(self.broker, self.state, kill or Kill())
