@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from heapq import merge
 from itertools import chain
 from zlib import crc32
 
@@ -114,6 +115,22 @@ def _stream_table_join(stream: InputSpec, table: InputSpec) -> Result:
     return sums
 
 
+def _interleaved_join(stream: InputSpec, table: InputSpec) -> Result:
+    """Join each record with the last row before it."""
+    events = merge(
+        ((at_ms, False, key, value) for key, value, at_ms, _ in _records(stream)),
+        ((at_ms, True, key, value) for key, value, at_ms, _ in _records(table)),
+    )
+    rows: dict[bytes | None, bytes] = {}
+    sums: Counter[bytes] = Counter()
+    for _, is_row, key, value in events:
+        if is_row:
+            rows[key] = value
+        elif key in rows:
+            sums[key or b""] += fingerprint(joined(value, rows[key]))
+    return sums
+
+
 def _stream_stream_join(left: InputSpec, right: InputSpec) -> Result:
     others: dict[bytes | None, tuple[list[int], list[bytes]]] = {}
     for key, value, at_ms, _ in _records(right):
@@ -150,6 +167,7 @@ _DIRECT: Mapping[str, Callable[..., Result]] = {
     "tumbling_count": _tumbling_count,
     "session_count": _session_count,
     "stream_table_join": _stream_table_join,
+    "interleaved_join": _interleaved_join,
     "stream_stream_join": _stream_stream_join,
     "foreign_key_join": _foreign_key_join,
     "word_count": _word_count,

@@ -108,6 +108,17 @@ _JOBS = (
         lacking=_SOME_JOBS,
     ),
     Job(
+        name="interleaved_join",
+        stream=InputSpec(records=1, content="left"),
+        other_content="right",
+        other_is_work=True,
+        check="joined",
+        caches=("0",),
+        record_share=0.5,
+        slowest_share=0.5,
+        lacking={"quix": NOT_MEASURED, **_SOME_JOBS},
+    ),
+    Job(
         name="stream_stream_join",
         stream=InputSpec(records=1, keys=10_000, content="left"),
         other_content="right",

@@ -67,7 +67,7 @@ public final class Throughput {
             case "count_by_key", "count_by_key_hot", "count_by_key_large" -> countByKey();
             case "tumbling_count" -> tumblingCount();
             case "session_count" -> sessionCount();
-            case "stream_table_join" -> streamTableJoin();
+            case "stream_table_join", "interleaved_join" -> streamTableJoin();
             case "stream_stream_join" -> streamStreamJoin();
             case "foreign_key_join" -> foreignKeyJoin();
             case "word_count" -> wordCount();

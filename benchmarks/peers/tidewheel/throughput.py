@@ -141,6 +141,7 @@ JOBS: Mapping[str, Callable[[StreamsBuilder, Topics], None]] = {
     "tumbling_count": tumbling_count,
     "session_count": session_count,
     "stream_table_join": stream_table_join,
+    "interleaved_join": stream_table_join,
     "stream_stream_join": stream_stream_join,
     "foreign_key_join": foreign_key_join,
     "word_count": word_count,
