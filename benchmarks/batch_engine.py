@@ -7,7 +7,7 @@ the minimum of all rounds. Records of a table that a live run loads before the t
 timed here either. There is one partition, no cache, and no changelog.
 
 The jobs `join_…` are whole batch runs of a stream-table join with as many rows as records: all rows
-first; rows and records in turns, processed in runs; the same in layers of keys.
+first, or rows and records in turns.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.topics.generator import InputSpec
 from tidewheel import StreamsConfig
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.batch.inline import run_inline
-from tidewheel.streams.batch.job import BatchJob, TaskSettings
+from tidewheel.streams.batch.job import BatchJob
 from tidewheel.streams.batch.local_tasks import LocalTasks
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.batch.batch_task import BatchTask
@@ -141,7 +141,7 @@ def measure(name: str, records: int) -> tuple[int, int, float]:
     return count, sum(outputs), spent / count * 1e6
 
 
-def measure_join(records: int, *, interleaved: bool, uses_layers: bool) -> tuple[int, int, float]:
+def measure_join(records: int, *, interleaved: bool) -> tuple[int, int, float]:
     """Return the figures of a stream-table join in a batch run with as many rows as records.
 
     Rows and records alternate, or all rows are first.
@@ -164,16 +164,15 @@ def measure_join(records: int, *, interleaved: bool, uses_layers: bool) -> tuple
     job = BatchJob.of(built, config, dict.fromkeys(columns, 1))
     inputs = {TopicPartition(topic, 0): chunks for topic, chunks in columns.items()}
     started = time.process_time()
-    result = run_inline(job, inputs, settings=TaskSettings(uses_layers=uses_layers))
+    result = run_inline(job, inputs)
     spent = time.process_time() - started
     outputs = sum(len(records) for records in result.records(_OUTPUT))
     return records, outputs, spent / records * 1e6
 
 
 _JOINS: Mapping[str, Callable[[int], tuple[int, int, float]]] = {
-    "join_rows_first": partial(measure_join, interleaved=False, uses_layers=False),
-    "join_in_runs": partial(measure_join, interleaved=True, uses_layers=False),
-    "join_in_layers": partial(measure_join, interleaved=True, uses_layers=True),
+    "join_rows_first": partial(measure_join, interleaved=False),
+    "join_in_turns": partial(measure_join, interleaved=True),
 }
 
 

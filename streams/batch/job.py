@@ -98,13 +98,11 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         uncommitted_bytes_max: None for the configuration's.
-        uses_layers: Regroup finely interleaved inputs by key (`tasks.batch.layers`).
     """
 
     batch_records: int = BATCH_RECORDS
     blob_records: int = BLOB_RECORDS
     uncommitted_bytes_max: int | None = None
-    uses_layers: bool = True
 
 
 class JobProcess:
@@ -173,7 +171,6 @@ class JobProcess:
                 if bytes_max is None
                 else bytes_max,
                 batch_records=settings.batch_records,
-                uses_layers=settings.uses_layers,
                 keeps_outputs=not job.discards_outputs,
             )
         finally:

@@ -8,7 +8,6 @@ from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.state_stores.layout.unfold import ChangelogColumns
 from tidewheel.tasks.batch.batch_task import BatchTask, Inputs, TaskEnd
 from tidewheel.tasks.batch.blobs import Blob, Outbox
-from tidewheel.tasks.batch.layers import LayeredRuns, can_layer
 from tidewheel.tasks.batch.passes import BatchPlan, Pass
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.task.active_task import ActiveTask
@@ -30,7 +29,6 @@ class PassTask:
         *,
         uncommitted_bytes_max: int,
         batch_records: int = BATCH_RECORDS,
-        uses_layers: bool = True,
         keeps_outputs: bool = True,
     ) -> None:
         self._task = task
@@ -39,7 +37,6 @@ class PassTask:
         self._outbox = outbox
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._batch_records = batch_records
-        self._uses_layers = uses_layers
         self._keeps_outputs = keeps_outputs
         task.task.group.rank_topics(batch.levels)
 
@@ -49,15 +46,12 @@ class PassTask:
         active = self._task.task
         assert isinstance(active, ActiveTask), "sinks outside Kafka are refused"
         causes = _Causes(active) if is_circular else None
-        run = None if causes is None else causes.process
-        if self._uses_layers and not is_circular and can_layer(active):
-            run = LayeredRuns(active, self._task.collector).process
         read = {at: records for at, records in inputs.items() if at.topic in self._run.reads}
         for columns in self._task.process(
             read,
             uncommitted_bytes_max=self._uncommitted_bytes_max,
             limit=self._batch_records if causes is None else causes.limit(self._batch_records),
-            run=run,
+            run=None if causes is None else causes.process,
         ):
             if self._is_kept(columns.topic):
                 orders = None

@@ -6,6 +6,8 @@ declare their access (`Operator`), users declare it for processors (`keyed = Tru
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
 from types import MappingProxyType
 from typing import Final
 
@@ -25,7 +27,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     SubtopologySpec,
     TimestampExtractor,
 )
-from tidewheel.tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.execution import execution_mode, has_ordered_outputs
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
@@ -139,6 +141,29 @@ def counted(subtopology: SubtopologySpec) -> Counted | None:
     """Return the rule for records that advance stream time; None if no operator uses it."""
     timed = _timed(_flows(subtopology))
     return _counted(timed[0]) if timed else None
+
+
+def joint_ranks(subtopology: SubtopologySpec) -> Mapping[str, int] | None:
+    """Return the ranks of sources whose records may share a batch; None if they may not.
+
+    In such a batch each node processes all its records before the next node. The results are those
+    of single records if no key changes from a source to another of the same or a lower rank.
+    """
+    # Restores of a table's store from its topic do not matter here.
+    stores = tuple(replace(store, source_topic=None) for store in subtopology.stores)
+    spec = replace(subtopology, stores=stores)
+    users = _users(spec)
+    if (
+        not execution_mode(spec).batch
+        or not has_ordered_outputs(spec)
+        or not keyedness(spec).keyed
+        # Operators that judge lateness need the stream time at each record.
+        or counted(spec) is not None
+        # A cache that nodes share flushes its keys in the order of changes.
+        or any(sum(name not in node.reads for node in nodes) > 1 for name, nodes in users.items())
+    ):
+        return None
+    return _ranks(spec, users)
 
 
 def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
@@ -279,6 +304,34 @@ def _of_store(
         yield f"is used by different keys: {names}"
     read = sorted(frozenset[str]().union(*(flow.sources for flow in users)))
     yield from _of_serdes([sources[name] for name in read])
+
+
+def _users(spec: SubtopologySpec) -> dict[str, list[ProcessorSpec]]:
+    """Return the nodes of each store."""
+    processors = [node for node in spec.nodes if isinstance(node, ProcessorSpec)]
+    return {
+        store.name: [node for node in processors if store.name in node.stores]
+        for store in spec.stores
+    }
+
+
+def _ranks(spec: SubtopologySpec, users: Mapping[str, Sequence[ProcessorSpec]]) -> dict[str, int]:
+    """Return ranks with which, for all stores, nodes below lower ranks run first; else equal ones."""
+    positions = {node.name: position for position, node in enumerate(spec.nodes)}
+    sources_of = {flow.node.name: flow.sources for flow in _flows(spec)}
+    # By source and store, the positions of its nodes in the order of processing.
+    used: dict[str, dict[str, list[int]]] = {source.name: {} for source in spec.sources}
+    for store, nodes in users.items():
+        for node in nodes:
+            for source in sources_of[node.name] if len(nodes) > 1 else ():
+                used[source].setdefault(store, []).append(positions[node.name])
+    order = sorted(used, key=lambda source: max(chain((-1,), *used[source].values())))
+    is_ordered = all(
+        max(used[earlier][store]) <= min(used[later][store])
+        for earlier, later in combinations(order, 2)
+        for store in used[earlier].keys() & used[later].keys()
+    )
+    return {source: rank if is_ordered else 0 for rank, source in enumerate(order)}
 
 
 def _timed(flows: Sequence[_Flow]) -> list[_Flow]:

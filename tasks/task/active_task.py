@@ -2,16 +2,23 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.key_ranges.keyed_analysis import counted
+from tidewheel.tasks.key_ranges.keyed_analysis import counted, joint_ranks
 from tidewheel.tasks.key_ranges.vector import Vector
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
-from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.record_batch import (
+    JointBatch,
+    JointRecords,
+    RecordBatch,
+    SourceRecords,
+    split_joint,
+)
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.loop_task import LoopTask
 from tidewheel.tasks.task.task_parts import TaskParts
@@ -89,11 +96,7 @@ class ActiveTask(LoopTask):
         Stops early if a processor requests a commit or, between single records, `late()` is True
         (the loop's turn is over).
         """
-        if (
-            len(self._inputs.partitions) > 1
-            and self.processing.graph.takes_joint
-            and not self._is_catching_up
-        ):
+        if len(self._inputs.partitions) > 1 and self._takes_joint(limit):
             return self._process_together(limit)
         records = self.group.pop(limit)
         return 0 if records is None else self.process_records(records, late)
@@ -106,11 +109,23 @@ class ActiveTask(LoopTask):
         self._process_run(records)
         return len(records)
 
+    def _takes_joint(self, limit: int) -> bool:
+        if self._is_catching_up:
+            return False
+        if self.processing.graph.takes_joint:
+            return True
+        return self._joint_ranks is not None and self.group.is_interleaved(limit)
+
+    @cached_property
+    def _joint_ranks(self) -> Mapping[str, int] | None:
+        """Return the ranks by which `split_joint` splits joint batches; None to make none."""
+        return joint_ranks(self.plan.spec) if self.processing.graph.batched else None
+
     def _process_together(self, limit: int) -> int:
         runs = self.group.pop_joint(limit)
         if len(runs) == 1:
             return self.process_records(runs[0][0])
-        decoded: list[tuple[str, RecordBatch, list[int]]] = []
+        decoded: list[JointBatch] = []
         sources: list[SourceRecords] = []
         for records, places in runs:
             name, batch = self._decode(records)
@@ -125,12 +140,19 @@ class ActiveTask(LoopTask):
             for (_, batch, _), start in zip(decoded, joint.starts, strict=True):
                 batch.rows = [row + start for row in batch.rows]
                 batch.source = joint
-            self.processing.graph.run_together(decoded)
+            for part in self._joint_parts(decoded):
+                self.processing.graph.run_together(part)
         for records, _ in runs:
             self._advance_offset(records)
         done = sum(len(records) for records, _ in runs)
         self.counters.processed += done
         return done
+
+    def _joint_parts(self, batches: list[JointBatch]) -> Iterable[list[JointBatch]]:
+        if self.processing.graph.takes_joint:
+            return [batches]
+        assert self._joint_ranks is not None, "only tasks with ranks make joint batches"
+        return split_joint(batches, self._joint_ranks)
 
     def _process_run(self, records: SourceRecords) -> None:
         own, own_only = records, self._inputs.takes_own_only

@@ -24,6 +24,9 @@ NEVER_IDLE: Final = -1
 
 _AHEAD_RECORDS_MAX = 1_000
 
+#: Records of a run from which on runs are cheaper than joint batches.
+_LONG_RUN: Final = 25
+
 
 class PartitionBuffer:
     def __init__(self, partition: TopicPartition) -> None:
@@ -271,6 +274,23 @@ class PartitionGroup:
         if len(self.buffers) == 1:
             (buffer,) = self.buffers.values()
             return buffer.pop(limit, None) if buffer.records else None
+        following = self._next(limit)
+        if following is None:
+            return None
+        self.enforced += self.enforcing
+        buffer, before_ms = following
+        return buffer.pop(limit, before_ms)
+
+    def is_interleaved(self, limit: int) -> bool:
+        """Return True if another input's records end the next run after a few records."""
+        following = None if self.queue is not None else self._next(limit)
+        if following is None:
+            return False
+        buffer, before_ms = following
+        return before_ms is not None and max(buffer.times(min(limit, _LONG_RUN))) >= before_ms
+
+    def _next(self, limit: int) -> tuple[PartitionBuffer, int | None] | None:
+        """Return the next run's buffer, and the time (ms) before which the run ends."""
         heads = sorted(
             (timestamp, buffer.place)
             for buffer in self.buffers.values()
@@ -278,14 +298,13 @@ class PartitionGroup:
         )
         if not heads:
             return None
-        self.enforced += self.enforcing
         place = heads[0][1]
         before_ms = None
         if len(heads) > 1:
             # Stops at the next partition's head: the order must not depend on `limit`.
             next_ms, next_place = heads[1]
             before_ms = next_ms + 1 if place < next_place else next_ms
-        return self.buffers[place[1]].pop(limit, before_ms)
+        return self.buffers[place[1]], before_ms
 
     def rank_topics(self, ranks: Mapping[str, int]) -> None:
         """Let topics of lower ranks go first where head timestamps are equal."""

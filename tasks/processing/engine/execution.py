@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SubtopologySpec
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec, SubtopologySpec
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
@@ -48,3 +48,10 @@ def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
                     reason=f"{names} share the store {store}, and one batch of {source.name} reaches them",
                 )
     return ExecutionMode(batch=True)
+
+
+def has_ordered_outputs(subtopology: SubtopologySpec) -> bool:
+    """Return True if no two sinks can write to one topic."""
+    topics = [node.topic for node in subtopology.nodes if isinstance(node, SinkSpec)]
+    named = all(isinstance(topic, str) for topic in topics)
+    return len(topics) < 2 or (named and len(set(topics)) == len(topics))  # noqa: PLR2004 - one sink is in order

@@ -5,6 +5,7 @@ sorted into record-at-a-time order. **Record by record**, each record runs depth
 graph, as in Kafka Streams.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +21,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     SourceSpec,
     SubtopologySpec,
 )
-from tidewheel.tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.execution import execution_mode, has_ordered_outputs
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.processor_node import (
     DownstreamError,
@@ -28,7 +29,7 @@ from tidewheel.tasks.processing.engine.processor_node import (
     ProcessorNode,
 )
 from tidewheel.tasks.processing.engine.processor_wrapper import OperatorWork
-from tidewheel.tasks.processing.engine.record_batch import RecordBatch, merge_in_order
+from tidewheel.tasks.processing.engine.record_batch import JointBatch, RecordBatch, merge_in_order
 from tidewheel.tasks.processing.engine.steps import Steps
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ ContextFactory = Callable[[str], NodeContext]
 class TaskGraph:
     """The nodes of one task; called by the task's thread only.
 
-    `takes_joint`: accepts batches of several partitions. `calls_batches`: calls users' functions
-    with many values. `has_coroutines`: calls coroutine functions, for which it has `steps`.
-    `awaits`: never blocks besides, so it can run on an event loop. `latency_now_ms` is the clock for
-    latencies at sources and terminal nodes; None: not measured.
+    `takes_joint`: accepts any records of several partitions in one batch. `calls_batches`: calls
+    users' functions with many values. `has_coroutines`: calls coroutine functions, for which it has
+    `steps`. `awaits`: never blocks besides, so it can run on an event loop. `latency_now_ms` is the
+    clock for latencies at sources and terminal nodes; None: not measured.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class TaskGraph:
         if latency_now_ms is not None:
             self._measure_terminals(latency_now_ms)
         self._turns = _depth_first(self.nodes.values())
+        self._paths_merge = self.batched and self._has_merges()
         self._order_start = self._number_paths()
         wrapped = any(
             isinstance(node_spec, ProcessorSpec) and node_spec.wrap for node_spec in spec.nodes
@@ -166,14 +168,10 @@ class TaskGraph:
             node.operator.flushes_in_order = node.name in above
 
     def _accepts_joint(self, *, wrapped: bool) -> bool:
-        topics = [
-            node_spec.topic for node_spec in self.spec.nodes if isinstance(node_spec, SinkSpec)
-        ]
-        named = all(isinstance(topic, str) for topic in topics)
         return (
-            self._order_start is not None
+            self._paths_merge
             and not wrapped
-            and (len(topics) < 2 or (named and len(set(topics)) == len(topics)))  # noqa: PLR2004 - one sink is in order
+            and has_ordered_outputs(self.spec)
             and all(
                 node.operator.takes_joint
                 for node in self.nodes.values()
@@ -181,21 +179,19 @@ class TaskGraph:
             )
         )
 
-    def _number_paths(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Return the function that makes sort keys from row numbers; None if no paths merge.
+    def _has_merges(self) -> bool:
+        parents = Counter(child.name for node in self.nodes.values() for child in node.children)
+        return max(parents.values(), default=0) > 1
+
+    def _number_paths(self) -> Callable[[Iterable[int]], list[Any]]:
+        """Return the function that makes sort keys from row numbers.
 
         Where paths merge, a node sorts its input by these keys into record-at-a-time order.
         """
-        parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
-        for node in self.nodes.values():
-            for child in node.children:
-                parents[child.name] += 1
-        if not self.batched or max(parents.values(), default=0) < 2:  # noqa: PLR2004 - two paths that meet
-            return None
         tuples = False
         for node in self.nodes.values():
             exclusive = node.operator is not None and node.operator.exclusive
-            node.numbers_children = len(node.children) > 1 and not exclusive
+            node.numbers_children = self._paths_merge and len(node.children) > 1 and not exclusive
             expands = node.operator is not None and node.operator.expands
             tuples = tuples or node.numbers_children or expands
         return (lambda places: [(place,) for place in places]) if tuples else list
@@ -238,19 +234,18 @@ class TaskGraph:
 
     def _run_below(self, start: Node, output: Output) -> None:
         waiting: dict[str, list[RecordBatch]] = {}
-        if self._order_start is not None and isinstance(output, RecordBatch):
+        if self._paths_merge and isinstance(output, RecordBatch):
             output.order = self._order_start(range(len(output)))
         self._deliver(start, output, waiting)
         self._run_waiting(waiting, self._turns)
 
-    def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
-        assert self._order_start is not None, "this graph does not accept joint batches"
+    def run_together(self, batches: Sequence[JointBatch]) -> None:
         waiting: dict[str, list[RecordBatch]] = {}
         for name, batch, places in batches:
             self._count_input(self.nodes[name], batch)
             batch.order = self._order_start(places)
             self._deliver(self.nodes[name], batch, waiting)
-        # In the topology's order, windows run before the joins that read them.
+        # In the topology's order, windows and tables run before the joins that read them.
         self._run_waiting(waiting, self.nodes.values())
 
     def _run_waiting(self, waiting: dict[str, list[RecordBatch]], turns: Iterable[Node]) -> None:
@@ -334,7 +329,7 @@ class TaskGraph:
 
     def _steps_below(self, start: Node, batch: RecordBatch) -> Steps[None]:
         waiting: dict[str, list[RecordBatch]] = {}
-        if self._order_start is not None:
+        if self._paths_merge:
             batch.order = self._order_start(range(len(batch)))
         self._deliver(start, batch, waiting)
         for node in self._turns:

@@ -5,7 +5,7 @@ never change one in place.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, compress, repeat
 from operator import is_, itemgetter
 from typing import Any
@@ -357,6 +357,42 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
         key_serde=first.key_serde if shared_keys else None,
     )
     return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
+
+
+#: A source node's records in `JointRecords`, and the place of each among all partitions' records.
+JointBatch = tuple[str, RecordBatch, Sequence[int]]
+
+
+def split_joint(
+    batches: Sequence[JointBatch], ranks: Mapping[str, int]
+) -> Iterator[list[JointBatch]]:
+    """Yield parts, in order, in which each key changes its source to higher ranks only."""
+    rows = chain.from_iterable(
+        zip(places, repeat(name), _raw_keys(batch)) for name, batch, places in batches
+    )
+    ends: list[int | None] = []
+    last: dict[bytes | None, str] = {}
+    for place, name, key in sorted(rows):  # places differ, so keys are not compared
+        before = last.get(key, name)
+        if before != name and ranks[name] <= ranks[before]:
+            ends.append(place)
+            last = {}
+        last[key] = name
+    starts = [0] * len(batches)
+    for end in (*ends, None):
+        part: list[JointBatch] = []
+        for number, (name, batch, places) in enumerate(batches):
+            start = starts[number]
+            stop = len(places) if end is None else bisect_left(places, end, start)
+            starts[number] = stop
+            if start < stop:
+                part.append((name, batch.take(range(start, stop)), places[start:stop]))
+        yield part
+
+
+def _raw_keys(batch: RecordBatch) -> Iterator[bytes | None]:
+    assert batch.source is not None, "a source batch has a source"
+    return map(batch.source.raw_keys.__getitem__, batch.rows)
 
 
 #: Estimated memory of a buffered record, in addition to its key and value.

@@ -9,7 +9,7 @@ from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, Subtopol
 from tidewheel.tasks.processing.engine.graph import TaskGraph
 from tidewheel.tasks.processing.engine.operator import Output
 from tidewheel.tasks.processing.engine.processor_wrapper import OperatorWork
-from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.record_batch import JointBatch, RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps
 
 
@@ -66,7 +66,7 @@ class TracedGraph(TaskGraph):
         with self._batch(name, (batch,)) as self._traces_operators:
             super().run(name, batch)
 
-    def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
+    def run_together(self, batches: Sequence[JointBatch]) -> None:
         names = ", ".join(sorted({name for name, _, _ in batches}))
         parts = [batch for _, batch, _ in batches]
         with self._batch(names, parts) as self._traces_operators:

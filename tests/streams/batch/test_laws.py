@@ -4,13 +4,12 @@ With one partition they also equal the test driver's, where its order is the can
 processes a record and all that follow from it before the next one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
 from tests.language.draws import Program, config_of
 from tests.language.programs import GLOBALLY, OPERATORS, Step
@@ -20,8 +19,8 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.streams.batch.inline import run_inline
 from tidewheel.streams.batch.job import BatchJob, TaskSettings
-from tidewheel.tasks.batch.layers import layers
-from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.processing.engine.graph import TaskGraph
+from tidewheel.tasks.processing.engine.record_batch import JointBatch, SourceRecords
 from tidewheel.testing import TopologyTestDriver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -50,7 +49,6 @@ SIZES = st.builds(
     batch_records=st.sampled_from([1, 2, 7, 10_000]),
     blob_records=st.sampled_from([1, 3, 2_000]),
     uncommitted_bytes_max=st.sampled_from([0, 2_000, 1 << 20]),
-    uses_layers=st.booleans(),
 )
 
 SETTINGS = settings(
@@ -90,17 +88,15 @@ KEYED = (
 )  # fmt: skip
 
 
-def test_layers_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
+def test_joint_batches_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run_together = TaskGraph.run_together
 
-    def counted(
-        keys: Sequence[Sequence[bytes | None]], places: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[int, list[int]]]:
-        for number, rows in layers(keys, places):
-            runs.append(len(rows))
-            yield number, rows
+    def counted(graph: TaskGraph, batches: Sequence[JointBatch]) -> None:
+        sizes.append(sum(len(batch) for _, batch, _ in batches))
+        run_together(graph, batches)
 
-    monkeypatch.setattr("tidewheel.tasks.batch.layers.layers", counted)
+    monkeypatch.setattr(TaskGraph, "run_together", counted)
 
     @SETTINGS
     @given(
@@ -115,16 +111,15 @@ def test_layers_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program.of([Step("table_lookup", 0, 0), *steps], config_of(0))
         job = BatchJob.of(program.topology, config_of(0), dict.fromkeys(program.inputs, 1))
         rows = rows_of(seed, program.inputs, 1, 1)
-        layered = structs.replace(sizes, uses_layers=True)
-        result = comparable(run_inline(job, columns_of(rows, 1_000), settings=layered))
+        result = comparable(run_inline(job, columns_of(rows, 1_000), settings=sizes))
         expected = run_oracle(job, rows)
         assert result.outputs == expected.outputs
         assert result.stores == expected.stores
         assert result.ends == expected.ends
 
     compare()
-    assert len(runs) > 100
-    assert sum(runs) > 2 * len(runs)  # records of a run, on average
+    assert len(sizes) > 100
+    assert sum(sizes) > 2 * len(sizes)
 
 
 def _takes_turns(job: BatchJob) -> bool:

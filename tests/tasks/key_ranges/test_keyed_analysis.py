@@ -29,7 +29,12 @@ from tidewheel import (
 )
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.wiring import whole_tasks
-from tidewheel.tasks.key_ranges.keyed_analysis import Keyedness, counted, keyedness
+from tidewheel.tasks.key_ranges.keyed_analysis import (
+    Keyedness,
+    counted,
+    joint_ranks,
+    keyedness,
+)
 from tidewheel.tasks.processing.engine.operator import Operator
 
 Text = KStream[str, str]
@@ -324,3 +329,70 @@ def test_K4_the_start_lists_the_whole_tasks() -> None:
         "doesn't set `keyed = True`"
     )
     assert whole_tasks(spec, CONFIG) == []
+
+
+def ranks_of(program: Program, *, reuses_topics: bool = False) -> dict[str, int] | None:
+    """Return the ranks by topic in the sub-topology of the stream "in"."""
+    builder = StreamsBuilder()
+    stream, other = builder.stream("in"), builder.stream("other")
+    program(stream, other, builder.table("rows"))
+    config = CONFIG.model_copy(
+        update={"topology_optimization": "reuse_ktable_source_topics"} if reuses_topics else {}
+    )
+    for spec in builder.build(config).spec(config).subtopologies:
+        if any("in" in source.topics for source in spec.sources):
+            ranks = joint_ranks(spec)
+            if ranks is None:
+                return None
+            return {source.topics[0]: ranks[source.name] for source in spec.sources}
+    raise AssertionError("the stream is read")
+
+
+@pytest.mark.parametrize("reuses_topics", [True, False])
+def test_rows_before_a_joined_record_may_share_its_batch(*, reuses_topics: bool) -> None:
+    ranks = ranks_of(lambda s, o, t: s.join(t, joined).to("out"), reuses_topics=reuses_topics)
+    assert ranks == {"rows": 0, "in": 1}
+    ranks = ranks_of(lambda s, o, t: s.left_join(t, joined).join(o.to_table(), joined).to("out"))
+    assert ranks is not None
+    assert ranks["in"] == 2
+
+
+def test_rows_of_joined_tables_share_no_batch_if_their_keys_are_equal() -> None:
+    ranks = ranks_of(lambda s, o, t: s.to_table().join(t, joined).to_stream().to("out"))
+    assert ranks == {"in": 0, "rows": 0}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            lambda s, o, t: s.join(o, joined, within=JoinWindows(5)).join(t, joined).to("out"),
+            id="time",
+        ),
+        pytest.param(
+            lambda s, o, t: (
+                s.join(t, joined).group_by_key().windowed_by(TimeWindows(5)).count().to_stream()
+            ),
+            id="windows",
+        ),
+        pytest.param(lambda s, o, t: s.join(t, joined).process(Counter), id="processor"),
+        pytest.param(
+            lambda s, o, t: (s.join(t, joined).to("out"), s.left_join(t, joined).to("out")),
+            id="two sinks of one topic",
+        ),
+        pytest.param(
+            lambda s, o, t: (
+                s.group_by_key().cogroup(added).cogroup(o.group_by_key(), added).aggregate(str)
+            ),
+            id="shared cache",
+        ),
+        pytest.param(
+            lambda s, o, t: s.join(t, joined).to_table(
+                store=Materialized("last", store_type="lru", max_entries=3)
+            ),
+            id="not keyed",
+        ),
+    ],
+)
+def test_other_records_share_no_batch(program: Program) -> None:
+    assert ranks_of(program) is None

@@ -126,6 +126,23 @@ def test_pop_joint_returns_the_order_of_single_records(
     assert group.records == 0
 
 
+@given(
+    inputs=st.lists(st.lists(st.integers(0, 6), max_size=40), min_size=1, max_size=3),
+    limit=st.integers(1, 40),
+)
+def test_short_runs_that_other_inputs_end_are_interleaved(
+    inputs: list[list[int]], limit: int
+) -> None:
+    group = filled([[times] for times in inputs if times])
+    while group.records:
+        is_interleaved = group.is_interleaved(limit)
+        before = {partition: buffer.records for partition, buffer in group.buffers.items()}
+        run = group.pop(limit)
+        assert run is not None
+        full = min(limit, before[TopicPartition(run.topic, run.partition)])
+        assert is_interleaved == (len(run) < min(full, 25))
+
+
 class GroupMachine(RuleBasedStateMachine):
     """Compares a group with plain queues."""
 

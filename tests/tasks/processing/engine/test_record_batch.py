@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from tidewheel.tasks.processing.api.record import RecordContext, RecordMetadata
 from tidewheel.tasks.processing.engine.record_batch import (
+    JointBatch,
     RecordBatch,
     SourceRecords,
     has_none,
     merge_in_order,
+    split_joint,
 )
 
 
@@ -160,3 +162,47 @@ def test_the_context_has_the_input_record_behind_each_record() -> None:
 def test_none_is_detected_by_identity() -> None:
     assert not has_none([Odd(), 0, "", False])
     assert has_none([Odd(), None])
+
+
+RANKS = {"rows": 0, "others": 1, "stream": 1}
+
+
+@given(
+    records=st.lists(
+        st.tuples(st.sampled_from(sorted(RANKS)), st.sampled_from([b"a", b"b", b"c", None])),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_joint_batches_are_split_where_a_key_returns_to_a_source_of_no_higher_rank(
+    records: list[tuple[str, bytes | None]],
+) -> None:
+    batches: list[JointBatch] = []
+    for name in RANKS:
+        places = [place for place, (source, _) in enumerate(records) if source == name]
+        if places:
+            keys = [records[place][1] for place in places]
+            source = SourceRecords(name, 0, places, keys, keys, places, None)
+            batches.append(
+                (name, RecordBatch(keys, keys, places, None, range(len(keys)), source), places)
+            )
+    done = 0
+    sources: dict[bytes | None, str] = {}
+    for number, part in enumerate(split_joint(batches, RANKS)):
+        placed = sorted(
+            (place, name, key)
+            for name, batch, places in part
+            for place, key in zip(places, batch.keys, strict=True)
+        )
+        assert [(name, key) for _, name, key in placed] == records[done : done + len(placed)]
+        assert [place for place, _, _ in placed] == list(range(done, done + len(placed)))
+        _, first, key = placed[0]
+        before = sources.get(key, first)
+        assert number == 0 or (before != first and RANKS[first] <= RANKS[before])
+        sources = {}
+        for _, name, key in placed:
+            before = sources.setdefault(key, name)
+            assert before == name or RANKS[before] < RANKS[name]
+            sources[key] = name
+        done += len(placed)
+    assert done == len(records)
