@@ -64,24 +64,24 @@ class WorkerInput:
     def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
         self.owners.update(dict.fromkeys(task.inputs, task))
         self._reader.add(offsets)
-        self._close_external_inputs(task, offsets)
+        for partition in task.inputs:
+            self._apply_rest(partition, task, offsets[partition])
 
     def set_rest(self, rest: Rest | None) -> None:
         """Stop taking external input, or take it again (None)."""
         self._rest = rest
         positions = self._reader.positions() if self.owners else {}
-        for task in dict.fromkeys(self.owners.values()):
-            self._close_external_inputs(task, positions)
+        for partition, task in self.owners.items():
+            self._apply_rest(partition, task, positions[partition])
 
-    def _close_external_inputs(self, task: Task, positions: Mapping[TopicPartition, int]) -> None:
-        for partition in task.inputs & self.owners.keys():
-            buffer = task.group.buffers[partition]
-            if self._rest is None:
-                if buffer.stop is not None:
-                    buffer.open()
-            elif partition.topic in task.plan.external_topics:
-                until = self._rest.until.get(position_key(partition.whole))
-                buffer.close(buffer.stop if until is None else until, positions[partition])
+    def _apply_rest(self, partition: TopicPartition, task: Task, position: int) -> None:
+        buffer = task.group.buffers[partition]
+        if self._rest is None:
+            if buffer.stop is not None:
+                buffer.open()
+        elif partition.topic in task.plan.external_topics:
+            until = self._rest.until.get(position_key(partition.whole))
+            buffer.close(buffer.stop if until is None else until, position)
 
     def has_reached(self, partition: TopicPartition, offset: int) -> bool:
         """Return True if a rest demands no record of this input from `offset` on."""

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from tidewheel.rebalance.model import Shard, ShardInput, TopicPartition
+from tidewheel.rebalance.protocol.rest import Rest
 from tidewheel.tasks.key_ranges.key_ranges import shard_of
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.task.partition_group import PartitionGroup
@@ -134,3 +135,21 @@ def test_shards_of_a_process_get_their_own_records_of_one_fetch() -> None:
         assert own.raw_keys == [key for key in keys if shard_of(key, 2) == each.shard]
         assert own.end_offset == len(keys)
     assert all(len(own) for own in by_shard)
+
+
+def test_input_that_waits_for_the_end_of_a_rest_is_read_up_to_the_limit_of_memory() -> None:
+    stage = Stage(_records(HOT, 60_000), _records(HOT, 7))
+    stage.source.positions = lambda: {HOT: 0, QUIET: 0}  # type: ignore[method-assign]
+    for task in stage.tasks.values():
+        task.plan = SimpleNamespace(external_topics={HOT.topic})
+    stage.input.set_rest(Rest(epoch=1))
+    hot = stage.tasks[HOT].group
+    assert [stage.fetch() for _ in range(3)] == [60_000, 0, 0]
+    assert (hot.records, hot.buffers[HOT].waiting_records) == (0, 60_000)
+    assert stage.source.events == [("pause", [HOT])]
+    stage.input.set_rest(None)
+    assert (hot.records, hot.buffers[HOT].waiting_records) == (60_000, 0)
+    stage.process(HOT, 60_000)
+    stage.now_s += 2
+    assert [stage.fetch(), stage.fetch()] == [0, 7]
+    assert stage.source.events[1:] == [("resume", [HOT])]
