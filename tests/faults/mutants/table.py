@@ -353,4 +353,22 @@ MUTANTS: Final = (
         test="tests/streams/bulk/backfill/test_history.py"
         "::test_a_log_without_records_before_the_time_may_have_lost_later_ones",
     ),
+    Mutant(
+        name="joint-key-returns",
+        rule="a joint batch ends before a key returns to a source whose nodes run no later in it",
+        file="tasks/processing/engine/record_batch.py",
+        old="ranks[name] <= ranks[before]:",
+        new="ranks[name] < ranks[before]:",
+        test="tests/tasks/task/test_joint_batches.py"
+        "::test_joint_batches_give_the_results_of_single_records",
+    ),
+    Mutant(
+        name="joint-lateness",
+        rule="operators that judge lateness get no joint batches, which have one stream time",
+        file="tasks/key_ranges/keyed_analysis.py",
+        old="        or counted(spec) is not None\n",
+        new="",
+        test="tests/tasks/key_ranges/test_keyed_analysis.py"
+        "::test_other_records_share_no_batch[windows]",
+    ),
 )

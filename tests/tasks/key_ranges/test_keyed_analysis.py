@@ -367,11 +367,12 @@ def test_rows_of_joined_tables_share_no_batch_if_their_keys_are_equal() -> None:
     [
         pytest.param(
             lambda s, o, t: s.join(o, joined, within=JoinWindows(5)).join(t, joined).to("out"),
-            id="time",
+            id="joined streams",
         ),
         pytest.param(
             lambda s, o, t: (
-                s.join(t, joined).group_by_key().windowed_by(TimeWindows(5)).count().to_stream()
+                s.join(t, joined).to("out"),
+                s.group_by_key().windowed_by(TimeWindows(5)).count(),
             ),
             id="windows",
         ),
