@@ -159,7 +159,6 @@ class Computation:
         self._run = BatchRun(driver.session, work, driver.on_progress)
         self._journal = Journal(
             question=question.text(topology, config),
-            began_ms=now_ms(),
             ranges=dict(plan.ranges),
         )
         self._is_again = False
@@ -167,6 +166,8 @@ class Computation:
     def open(self, admin: KafkaResetAdmin, *, restart: bool, pending: str | None) -> None:
         """Go on from the journal of a killed run, or begin a new one."""
         earlier = None if restart else read_journal(self._storage)
+        if earlier is not None and earlier.published_ms is not None and pending is None:
+            earlier = None  # It was published to the end, and the application was reset since.
         if earlier is None:
             if pending is not None:
                 raise BackfillRefused(
@@ -182,8 +183,8 @@ class Computation:
                 f"({earlier.question}); run it with the same arguments and topology, or begin anew with restart (--restart)"
             )
         else:
-            if pending is not None:
-                check_numbers_are_kept(earlier.began_ms, now_ms(), admin.offsets_retention_ms())
+            if earlier.published_ms is not None:
+                check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
             self._journal = earlier
             self._is_again = True
             self._report(
@@ -278,6 +279,9 @@ class Computation:
                     yield described, min(times) - store.retention_ms
 
     def results(self, admin: KafkaResetAdmin) -> Results:
+        """Return what is to be published, and note that it begins."""
+        self._journal = self._journal.published_since(now_ms())
+        write_journal(self._storage, self._journal)
         last = self._run.last_results()
         names = sorted(result.file.name for result in last)
         return Results(

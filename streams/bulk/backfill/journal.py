@@ -37,20 +37,20 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         question: What the command was asked; a run with another question does not go on from it.
-        began_ms: Time when the first run began, since the epoch.
         ranges: Offsets of each partition of the source topics and global topics.
         history: Stored rows before these offsets, of topics in `read`.
         read: Topics whose history is read.
         passes: Results of the passes that are done.
+        published_ms: Time (since the epoch) when the first run began to publish; None before.
     """
 
     version: int = _VERSION
     question: str
-    began_ms: int
     ranges: dict[TopicPartition, OffsetRange]
     history: dict[TopicPartition, StoredRows] = {}
     read: list[str] = []
     passes: list[list[StageResult]] = []
+    published_ms: int | None = None
 
     def with_history(self, topic: str, history: History) -> "Journal":
         return msgspec.structs.replace(
@@ -66,6 +66,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_pass(self, results: list[StageResult]) -> "Journal":
         return msgspec.structs.replace(self, passes=[*self.passes, results])
+
+    def published_since(self, now_ms: int) -> "Journal":
+        """Return the journal of a run that publishes; an earlier time stays."""
+        if self.published_ms is not None:
+            return self
+        return msgspec.structs.replace(self, published_ms=now_ms)
 
 
 def write_journal(storage: Storage, journal: Journal) -> None:

@@ -8,6 +8,8 @@ import pytest
 from tests.bulk.backfill.shops import MakeTopology, Shop, lines, windows, words
 from tidewheel.bulk import BackfillRefused, FrameSource, backfill, check_backfill
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
+from tidewheel.streams.bulk.backfill import computation
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.errors import ConfigError
 
 
@@ -91,3 +93,17 @@ def test_records_that_kafka_has_deleted_come_from_a_dump(
     )
     assert shop.stores(shop.app, topology) == shop.stores(whole, topology)
     assert cluster.committed(shop.app) == cluster.committed(whole)
+
+
+def test_files_of_a_finished_run_do_not_count_after_a_reset(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = words(shop.source, shop.sink)
+    shop.send(lines(100, 5, late_share=0))
+    with monkeypatch.context() as patch:
+        patch.setattr(computation, "delete_all", lambda _: None)  # as if killed before it
+        backfill(topology, shop.config, outputs="discard", spark=spark)
+    servers = ("--bootstrap-servers", shop.cluster.bootstrap_servers)
+    assert main(["reset", shop.app, *servers, "--execute"]) == 0
+    shop.send(lines(100, 6, late_share=0))
+    assert backfill(topology, shop.config, outputs="discard", spark=spark).records == 200

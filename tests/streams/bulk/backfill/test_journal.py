@@ -25,7 +25,6 @@ AT, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 FILE = StageFile(name="0-1-abc", index_at=900, size=70_000)
 BEGUN = Journal(
     question='{"until": "latest"}',
-    began_ms=1_700_000_000_000,
     ranges={AT: OffsetRange(first=2, end=1 << 40), OTHER: OffsetRange(first=0, end=0)},
 )
 HISTORY = History(
