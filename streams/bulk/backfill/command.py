@@ -229,8 +229,8 @@ def _planned(
         until=parse_input_offsets(question.until)
         if question.until_of is None
         else cut_of_application(
-            config, question.until_of, admin, cuts_at_end=CUT_AT_END in question.accept
-        ),
+            config, question.until_of, admin, takes_ends=CUT_AT_END in question.accept
+        ).ends,
         history=history,
     )
 

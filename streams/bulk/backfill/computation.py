@@ -13,6 +13,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.producer_ids import backfill_id
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.state_stores.bulk_restore.storage import Storage, open_storage
+from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillRefused,
     BackfillStep,
@@ -114,12 +115,15 @@ class Question:
     accept: frozenset[str]
     history: Mapping[str, HistoryFrame] = field(default_factory=dict[str, HistoryFrame])
 
-    def text(self, topology: Topology, config: StreamsConfig) -> str:
+    def text(
+        self, topology: Topology, config: StreamsConfig, topic_ids: Mapping[str, bytes]
+    ) -> str:
         """Return the question as text; runs with equal texts go on from each other."""
         return json.dumps(
             {
                 "application_id": config.application_id,
                 "topology": topology.hash(),
+                "topic_ids": {topic: key.hex() for topic, key in sorted(topic_ids.items())},
                 "outputs": self.outputs,
                 "from": dict(sorted(self.begins.items())),
                 "until": self.until,
@@ -143,6 +147,8 @@ class Computation:
         url: str,
         on_step: Callable[[BackfillStep], None],
     ) -> None:
+        topics = driver.admin.describe_topics(sorted({at.topic for at in plan.ranges}))
+        topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         self._topology = topology
         self._config = config
         self._plan = plan
@@ -158,7 +164,7 @@ class Computation:
         )
         self._run = BatchRun(driver.session, work, driver.on_progress)
         self._journal = Journal(
-            question=question.text(topology, config),
+            question=question.text(topology, config, topic_ids),
             ranges=dict(plan.ranges),
         )
         self._is_again = False
@@ -187,6 +193,7 @@ class Computation:
                 check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
             self._journal = earlier
             self._is_again = True
+            self._check_cut(admin)
             self._report(
                 "again",
                 f"going on from a killed run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
@@ -230,8 +237,19 @@ class Computation:
         )
         return history
 
+    def _check_cut(self, admin: KafkaResetAdmin) -> None:
+        """Raise `BackfillRefused` if the application of `until_of` has gone on meanwhile."""
+        old = self._question.until_of
+        if old is not None:
+            cut = cut_of_application(self._config, old, admin, takes_ends=False)
+            cut.check(self._journal.ranges)
+
     def check_results(self, admin: KafkaResetAdmin) -> None:
-        """Raise `StreamsError` if an output topic is missing, or brokers would delete results at once."""
+        """Raise `StreamsError` if the results can't be published.
+
+        That is, an output topic is missing, brokers would delete results at once, or the cut has moved.
+        """
+        self._check_cut(admin)
         now = now_ms()
         short: dict[str, int] = {}
         if self._question.outputs == TOPICS:

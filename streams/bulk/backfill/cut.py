@@ -1,11 +1,12 @@
 """Cut between an old application and a new one: what the old one has committed at rest."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.backfill.driver import BackfillRefused
+from tidewheel.streams.bulk.batch.source_segments import OffsetRange
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.group_log_writer import group_log_writer
 from tidewheel.streams.group.rest import RestCluster, gather_rest_facts
@@ -16,16 +17,62 @@ from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.tasks.kafka.ports import TopicDescription
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
-#: Returns the end of each of the partitions that a new application reads.
-Cut = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Committed offsets of an application at rest.
+
+    Attributes:
+        takes_ends: Topics that it does not read end at their last stable record.
+    """
+
+    facts: RestFacts
+    admin: KafkaResetAdmin
+    takes_ends: bool
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each partition that the new application reads.
+
+        Raises:
+            BackfillRefused: The application reads other topics than these.
+        """
+        old, cut = self.facts.application_id, cut_of(self.facts)
+        topics = self.admin.describe_topics(sorted({at.topic for at in partitions}))
+        renewed = sorted(
+            {at.topic for at in partitions if _is_another(self.facts, topics[at.topic], at)}
+        )
+        if renewed:
+            raise BackfillRefused(
+                f"until_of: {', '.join(renewed)} was deleted and created again since {old} has read it, so its committed "
+                "offsets are those of other records"
+            )
+        others = sorted({at.topic for at in partitions if at not in cut})
+        if others and not self.takes_ends:
+            raise BackfillRefused(
+                f"until_of: {old} has not committed offsets of all partitions of {', '.join(others)}; if these topics are new to "
+                "the topology, accept that they end at their last record with accept=['cut-at-end'] (--accept cut-at-end)"
+            )
+        stable = self.admin.stable_offsets([at for at in partitions if at not in cut])
+        return {at: cut[at] if at in cut else stable[at] for at in partitions}
+
+    def check(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Raise `BackfillRefused` if the application has gone on since these ranges were fixed."""
+        moved = [
+            f"{at} from {ranges[at].end} to {offset}"
+            for at, offset in sorted(cut_of(self.facts).items())
+            if at in ranges and ranges[at].end != offset
+        ]
+        if moved:
+            raise BackfillRefused(
+                f"until_of: {self.facts.application_id} has gone on since this backfill began ({', '.join(moved)}); begin anew "
+                "with restart (--restart)"
+            )
 
 
 def cut_of_application(
-    config: StreamsConfig, old: str, admin: KafkaResetAdmin, *, cuts_at_end: bool
+    config: StreamsConfig, old: str, admin: KafkaResetAdmin, *, takes_ends: bool
 ) -> Cut:
     """Return the cut at the committed offsets of an application.
-
-    `cuts_at_end`: topics that it does not read end at their last stable record.
 
     Raises:
         BackfillRefused: The application is not at rest.
@@ -43,31 +90,7 @@ def cut_of_application(
     reasons = reasons_against_rest(facts)
     if reasons:
         raise BackfillRefused(f"until_of: {old} is not at rest: {'; '.join(reasons)}")
-    return partial(_ends, facts, admin, cuts_at_end)
-
-
-def _ends(
-    facts: RestFacts,
-    admin: KafkaResetAdmin,
-    cuts_at_end: bool,
-    partitions: Sequence[TopicPartition],
-) -> Mapping[TopicPartition, int]:
-    cut = cut_of(facts)
-    topics = admin.describe_topics(sorted({at.topic for at in partitions}))
-    renewed = sorted({at.topic for at in partitions if _is_another(facts, topics[at.topic], at)})
-    if renewed:
-        raise BackfillRefused(
-            f"until_of: {', '.join(renewed)} was deleted and created again since {facts.application_id} has read it, so its "
-            "committed offsets are those of other records"
-        )
-    others = sorted({at.topic for at in partitions if at not in cut})
-    if others and not cuts_at_end:
-        raise BackfillRefused(
-            f"until_of: {facts.application_id} has not committed offsets of all partitions of {', '.join(others)}; if these topics "
-            "are new to the topology, accept that they end at their last record with accept=['cut-at-end'] (--accept cut-at-end)"
-        )
-    stable = admin.stable_offsets([at for at in partitions if at not in cut])
-    return {at: cut[at] if at in cut else stable[at] for at in partitions}
+    return Cut(facts=facts, admin=admin, takes_ends=takes_ends)
 
 
 def _is_another(facts: RestFacts, topic: TopicDescription, at: TopicPartition) -> bool:
