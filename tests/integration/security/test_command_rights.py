@@ -66,7 +66,8 @@ _COMMANDS: Final[dict[str, list[str]]] = {
 _BY_SPARK: Final = {"snapshot", "restore", "state verify", "bootstrap"}
 _OF_RUNNING: Final = {"state delete", "group rest", "group resume", "drain"}
 #: `run` has a table of its own; the others ask no broker, or only one that they start.
-_WITHOUT_ROWS: Final = {"run", "demo", "new", "broker", "config show"}
+#: `backfill` needs a new application; its guide says which rights.
+_WITHOUT_ROWS: Final = {"run", "demo", "new", "broker", "config show", "backfill"}
 #: Partitions of internal topics.
 _INTERNAL: Final = {
     "counts-changelog": 2,
