@@ -101,15 +101,18 @@ def kill_in_call(number: int, marker: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def drawn(folder: Path) -> Topology:
-    """Draws a key for each record and counts it; executors are killed in both steps."""
+def drawn(folder: Path, prefix: str = "") -> Topology:
+    """Draws a key for each record and counts it; executors are killed in both steps.
+
+    `prefix` of its topics.
+    """
     builder = StreamsBuilder()
-    numbers = builder.stream("numbers", key_serde=str, value_serde=int)
+    numbers = builder.stream(f"{prefix}numbers", key_serde=str, value_serde=int)
     keyed = numbers.select_key(partial(_drawn, str(folder / "drawing")))
-    keyed.to("drawn", key_serde=str, value_serde=int)
+    keyed.to(f"{prefix}drawn", key_serde=str, value_serde=int)
     counts = keyed.group_by_key(key_serde=str, value_serde=int).count(store="counts")
     counts.to_stream().map_values(partial(_seen, str(folder / "counting"))).to(
-        "counted", key_serde=str, value_serde=int
+        f"{prefix}counted", key_serde=str, value_serde=int
     )
     return builder.build()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from tests.bulk.changelogs import stores_of
+from tests.bulk.programs.dying import die_in_call
 from tests.streams.bulk.inline import inline_driver
 from tidewheel import StreamsConfig
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
@@ -49,7 +50,8 @@ def main() -> None:
     config = StreamsConfig(**order["config"])
     stores = stores_of(config.application_id, order["kinds"])
     if order["stage"] in STAGES:
-        die_at(order["stage"])
+        owner, name, number, before = STAGES[order["stage"]]
+        die_in_call(owner, name, number, before=before)
     if order["master"] is None:
         with inline_driver(config) as driver:
             restore_stores(driver, stores)
@@ -77,24 +79,6 @@ def main() -> None:
                 die_once, order["marker"], waits=order["stage"] == "executors"
             )
         restore_stores(hindered, stores)
-
-
-def die_at(stage: str) -> None:
-    owner, name, number, before = STAGES[stage]
-    real = getattr(owner, name)
-    calls = 0
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = real(*args, **kwargs)
-        if calls == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, counted)
 
 
 def die_once(
