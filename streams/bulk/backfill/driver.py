@@ -33,6 +33,7 @@ from tidewheel.streams.group.reset import ResetAdmin
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, outputs_group
 from tidewheel.tasks.kafka.ports import CommittedOffset, TransactionalProducer
 from tidewheel.tasks.kafka.shard_inputs import all_committed, by_group
+from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress
 
 
 class BackfillRefused(StreamsError):  # noqa: N818 - says what it is
@@ -102,8 +103,18 @@ def refusals(
         reasons.append(
             f"consumer group {application_id} has {len(members)} subscribed members: {', '.join(members)}; stop them first"
         )
-    committed = all_committed(admin, application_id)
+    committed = [
+        at
+        for at, offset in all_committed(admin, application_id).items()
+        if not _is_of_reset(offset)
+    ]
     return [*reasons, *objections_to_cluster(application_id, committed, _filled(live, admin))]
+
+
+def _is_of_reset(committed: CommittedOffset) -> bool:
+    """Return true for an offset that `tidewheel reset` has committed: no worker has run since."""
+    progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
+    return progress is not None and progress.topology_hash == bytes(TOPOLOGY_HASH_BYTES)
 
 
 def refusal_text(application_id: str, reasons: Iterable[str]) -> str:
