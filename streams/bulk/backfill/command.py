@@ -81,8 +81,8 @@ def backfill(
 
     Args:
         outputs: What becomes of the records for output topics: "discard", "topics" (they are
-            written there, exactly once), or a folder or URL for Parquet files. Needed if the
-            topology writes to topics.
+            written there, exactly once), or a new or empty folder or URL for Parquet files. Needed
+            if the topology writes to topics.
         history: By topic, a frame with older records than Kafka has. Columns as in `run_batch`.
             With `partition` and `offset`, rows are used up to the first offset of Kafka; a
             `HistoryFrame` says what divides other frames from Kafka's records.
@@ -148,7 +148,6 @@ def backfill(
             ),
             create_topics=lambda: _create_topics(topology, config, admin),
             write=run.write,
-            save_outputs=run.save_outputs,
             snapshot=run.snapshot,
             workers_here=lambda: workers_here(config),
         )
@@ -163,6 +162,7 @@ def backfill(
         run.open(admin, restart=restart, pending=publication.pending_job())
         run.compute(admin)
         run.check_results(admin)
+        run.save_outputs()
         publication.publish(run.results(admin))
         return run.finish()
 

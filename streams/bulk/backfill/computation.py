@@ -13,6 +13,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.producer_ids import backfill_id
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.state_stores.bulk_restore.storage import Storage, open_storage
+from tidewheel.state_stores.bulk_restore.urls import redacted_url
 from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillRefused,
@@ -181,6 +182,7 @@ class Computation:
                     f"{'restart forgets them' if restart else f'its files are not in {self._storage.shown}'}; run `tidewheel "
                     f"reset {self._config.application_id}`, and then this again"
                 )
+            self._check_output_folder()
             delete_all(self._storage)
             write_journal(self._storage, self._journal)
         elif earlier.question != self._journal.question:
@@ -297,9 +299,7 @@ class Computation:
                     yield described, min(times) - store.retention_ms
 
     def results(self, admin: KafkaResetAdmin) -> Results:
-        """Return what is to be published, and note that it begins."""
-        self._journal = self._journal.published_since(now_ms())
-        write_journal(self._storage, self._journal)
+        """Return what is to be published."""
         last = self._run.last_results()
         names = sorted(result.file.name for result in last)
         return Results(
@@ -366,8 +366,11 @@ class Computation:
         return {topic: count for topic, count in records.items() if topic not in written}
 
     def write(self, order: OutputOrder) -> Sequence[OutputReport]:
+        """Write changelogs and output topics; the group is held by now."""
         from tidewheel.state_stores.bulk_restore.spark.job import run_on_executors  # noqa: PLC0415 - see bulk_session
 
+        self._journal = self._journal.published_since(now_ms())
+        write_journal(self._storage, self._journal)
         return run_on_executors(
             self._driver.session,
             partial(write_outputs, self._run.work, self._driver.executor_settings, order),
@@ -378,17 +381,37 @@ class Computation:
             ),
         )
 
+    def _output_folder(self) -> str | None:
+        """Return the folder or URL of output files; None for other choices of outputs."""
+        outputs = self._question.outputs
+        if output_choice(outputs, spec_has_sinks=False) != "url":
+            return None
+        return str(outputs).rstrip("/")
+
+    def _check_output_folder(self) -> None:
+        from tidewheel.state_stores.bulk_restore.spark.parquet import check_empty_folder  # noqa: PLC0415 - see bulk_session
+
+        folder = self._output_folder()
+        if folder is not None:
+            check_empty_folder(self._driver.session, folder)
+
     def save_outputs(self) -> None:
-        """Write the output topics' records as Parquet files."""
-        if output_choice(self._question.outputs, spec_has_sinks=False) != "url":
-            return
-        url = str(self._question.outputs).rstrip("/")
-        self._report("outputs", f"writing the records of output topics to {url}")
+        """Write the output topics' records as Parquet files, before anything is published.
+
+        The first run found the folder empty, so a run that continues it replaces its own files.
+        """
+        from tidewheel.state_stores.bulk_restore.spark.parquet import write_parquet  # noqa: PLC0415 - see bulk_session
+
+        folder = self._output_folder()
+        if folder is None or self._journal.published_ms is not None:
+            return  # An earlier run has saved them before it began to publish.
+        self._report("outputs", f"writing the records of output topics to {redacted_url(folder)}")
+        counts = self._outputs()
         with BatchResult(
             self._driver.session, self._run.work, self._run.last_results(), contextlib.ExitStack()
         ) as result:
             for topic, frame in result.outputs.items():
-                frame.write.mode("overwrite").parquet(f"{url}/{topic}")
+                write_parquet(frame, f"{folder}/{topic}", counts.get(topic, 0))
 
     def snapshot(self) -> None:
         if self._config.snapshot_location is None:

@@ -73,7 +73,6 @@ class Ports:
         producer: Opens the producer that commits the offsets; a later run fences it.
         create_topics: Creates missing changelog and repartition topics.
         write: Writes all records of changelogs and output topics that are not written yet.
-        save_outputs: Writes files of outputs, if these are wanted.
         snapshot: Makes snapshots of the stores, if there is a place for them.
     """
 
@@ -82,7 +81,6 @@ class Ports:
     producer: Callable[[], TransactionalProducer]
     create_topics: Callable[[], None]
     write: Callable[[OutputOrder], Sequence[OutputReport]]
-    save_outputs: Callable[[], None]
     snapshot: Callable[[], None]
     workers_here: Callable[[], Sequence[str]] = field(default=lambda: ())
 
@@ -221,7 +219,6 @@ class BackfillDriver:
                 f"{self._app}: the records written to {', '.join(wrong)} are not those that were computed; run the command "
                 "again, and report it if it happens twice"
             )
-        self._ports.save_outputs()
 
     def _end(self, producer: TransactionalProducer, results: Results) -> None:
         self._ports.snapshot()

@@ -4,8 +4,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from confluent_kafka import Producer
+from pyspark.sql import Row
 
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tidewheel import (
@@ -20,6 +22,7 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 PARTITIONS = 3
@@ -135,6 +138,12 @@ class Shop:
             assert progress is not None
             found[at] = progress
         return found
+
+
+def output_files(spark: SparkSession, folder: Path, topic: str) -> list[Row]:
+    """Return the rows of a topic's Parquet files by partition and offset."""
+    frame = spark.read.parquet(str(folder / topic))
+    return frame.orderBy("partition", "offset").collect()
 
 
 #: Makes a topology of a source and a sink topic.

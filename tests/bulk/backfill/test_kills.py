@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.bulk.backfill.shops import Shop, lines, words
+from tests.bulk.backfill.shops import Shop, lines, output_files, words
 from tests.bulk.conftest import MakeConfig
-from tests.bulk.programs.backfilling import STAGES, WRITING
+from tests.bulk.programs.backfilling import FILE_STAGES, STAGES, WRITING, WRITING_FILES
 from tests.integration.cluster import Cluster
 from tidewheel import Serdes, StreamsConfig
 from tidewheel.bulk import BackfillRefused, backfill
@@ -68,11 +68,12 @@ def _given(config: StreamsConfig) -> dict[str, Any]:
     }
 
 
-def _kill(start: Start, shop: Shop, stage: str) -> None:
+def _kill(start: Start, shop: Shop, stage: str, outputs: str = "topics") -> None:
     order = {
         "config": _given(shop.config),
         "source": shop.source,
         "sink": shop.sink,
+        "outputs": outputs,
         "master": "local[2]",
         "stage": stage,
     }
@@ -174,6 +175,29 @@ def test_a_driver_killed_again_and_again_while_it_writes(
         compared.check_nothing_is_committed()
     assert compared.run()
     compared.check_results()
+
+
+def test_output_files_of_drivers_killed_at_each_step_in_turn(
+    shop: Shop, spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    topology, folder = words(shop.source, shop.sink), tmp_path / "outputs"
+    shop.send(lines(2_000, 8, late_share=0.1))
+    whole = f"{shop.app}-whole"
+    backfill(topology, shop.named(whole), outputs=str(tmp_path / "whole"), spark=spark)
+    wanted = output_files(spark, tmp_path / "whole", shop.sink)
+    assert len(wanted) > 5_000
+    for stage in FILE_STAGES:
+        _kill(start, shop, stage, outputs=folder.as_uri())
+        assert shop.cluster.committed(shop.app) == {}
+        if stage == WRITING_FILES:
+            assert list(folder.rglob("_temporary/**/part-*")), "it was killed within the files"
+            assert not list((folder / shop.sink).glob("part-*")), "no reader sees a part of them"
+        else:
+            assert output_files(spark, folder, shop.sink) == wanted
+    assert backfill(topology, shop.config, outputs=folder.as_uri(), spark=spark).again
+    assert output_files(spark, folder, shop.sink) == wanted
+    assert shop.stores(shop.app, topology) == shop.stores(whole, topology)
+    assert not shop.cluster.read(shop.sink)
 
 
 def test_executors_killed_in_each_pass_and_while_writing(

@@ -1,6 +1,6 @@
 """Process that runs a backfill by an order on stdin, and is killed by it or its executors.
 
-    {"config": {...}, "source": "...", "sink": "...", "master": "local[2]", "stage": "held" | null}
+    {"config": {...}, "source": "...", "sink": "...", "outputs": "topics", "master": "local[2]", "stage": "held"}
     {"config": {...}, "folder": "/path", "prefix": "...", "master": "local-cluster[2,1,1024]"}
 
 The first order is of `shops.words`, the second of `batch_topologies.drawn`, whose functions kill
@@ -17,6 +17,7 @@ from tests.bulk.batch_topologies import drawn
 from tests.bulk.programs.dying import (
     die_in_call,
     die_while_writing,
+    die_while_writing_files,
     kill_executor_while_writing,
 )
 from tidewheel import StreamsConfig
@@ -34,6 +35,12 @@ STAGES: Final[dict[str, tuple[type, str, int, bool] | None]] = {
     "committed, still held": (GroupLogWriter, "step", 3, True),
     "over, files not deleted": (GroupLogWriter, "step", 3, False),
 }
+WRITING_FILES: Final = "while output files are written"
+#: Likewise, of a run that writes its outputs to files.
+FILE_STAGES: Final[dict[str, tuple[type, str, int, bool] | None]] = {
+    WRITING_FILES: None,
+    "closed, nothing committed": (GroupLogWriter, "step", 2, False),
+}
 
 
 def main() -> None:
@@ -50,13 +57,15 @@ def main() -> None:
             master=order["master"],
         )
         return
-    match STAGES[order["stage"]]:
+    match (STAGES | FILE_STAGES)[order["stage"]]:
+        case None if order["stage"] == WRITING_FILES:
+            die_while_writing_files(partition=2)
         case None:
             die_while_writing()
         case owner, name, number, before:
             die_in_call(owner, name, number, before=before)
     topology = words(order["source"], order["sink"])
-    backfill(topology, config, outputs="topics", master=order["master"])
+    backfill(topology, config, outputs=order["outputs"], master=order["master"])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -11,9 +12,13 @@ from tests.bulk.batch_topologies import kill_in_call
 from tidewheel.streams.bulk import bounded_transactions
 from tidewheel.streams.bulk.backfill import computation
 from tidewheel.streams.bulk.backfill.output_writer import OutputReport, write_outputs
+from tidewheel.streams.bulk.batch import result
+from tidewheel.streams.bulk.batch.executors import OutputRows
+from tidewheel.streams.bulk.batch.stage_files import StageFile
 
 #: Few, so that a kill leaves some records committed and others not.
 _TRANSACTION_RECORDS: Final = 100
+_ROWS_BEFORE_KILL: Final = 100
 
 
 def die_in_call(owner: type, name: str, number: int, *, before: bool) -> None:
@@ -44,6 +49,26 @@ def kill_executor_while_writing(marker: Path) -> None:
     """Let one executor of this driver kill itself after its first transaction of results."""
     kill = partial(kill_in_call, 1, str(marker))
     _replace_writer(partial(_write, kill))
+
+
+def die_while_writing_files(partition: int) -> None:
+    """Let executors kill this driver within that partition of an output topic's files."""
+    dying = partial(_DyingRows, partition=partition, driver=os.getpid())
+    setattr(result, OutputRows.__name__, dying)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DyingRows(OutputRows):
+    """Rows of an output topic; `driver` is killed after some of the partition's rows."""
+
+    partition: int
+    driver: int
+
+    def rows(self, item: tuple[int, tuple[StageFile, ...]]) -> Iterator[tuple[Any, ...]]:
+        for number, row in enumerate(OutputRows.rows(self, item)):
+            if item[0] == self.partition and number == _ROWS_BEFORE_KILL:
+                os.kill(self.driver, signal.SIGKILL)
+            yield row
 
 
 def _replace_writer(write: Callable[..., OutputReport]) -> None:

@@ -90,7 +90,7 @@ def run_backfill(
     Args:
         app: MODULE:TOPOLOGY, such as app.py:topology.
         outputs: What becomes of the records for output topics: discard; topics, which writes them
-            there exactly once; or a folder or URL for Parquet files.
+            there exactly once; or a new or empty folder or URL for Parquet files.
         older: Records that are older than Kafka's.
         begins: Where a topic begins in Kafka: TOPIC=timestamp:MS or TOPIC=file:PATH; repeatable. Default:
             earliest.

@@ -90,7 +90,7 @@ class Shop:
         self.attempts = 0
         self.steps: list[str] = []
         self.workers_here: list[str] = []
-        #: Texts of the hold while files and snapshots are written.
+        #: Texts of the hold while snapshots are written.
         self.holds: list[str] = []
 
     def driver(
@@ -107,7 +107,6 @@ class Shop:
             producer=lambda: KilledProducer(self.broker, backfill_id(APP), kill),
             create_topics=lambda: self._create_topics(kill),
             write=write or (lambda order: self.write(order, kill)),
-            save_outputs=lambda: self._see_hold("save outputs", kill),
             snapshot=lambda: self._see_hold("snapshot", kill),
             workers_here=lambda: self.workers_here,
         )
@@ -198,7 +197,7 @@ def test_results_are_written_and_the_group_continues_from_the_offsets() -> None:
     shop.check_published()
     assert [step.partition(":")[0] for step in shop.steps] == ["begin", "write", "commit"]
     assert all(hold.startswith(BOOTSTRAP_HOLD) for hold in shop.holds)
-    assert len(shop.holds) == 2
+    assert len(shop.holds) == 1
     numbers = FakeAdmin(shop.broker).committed(outputs_group(APP), None, stable=True)
     assert numbers == {}
 
