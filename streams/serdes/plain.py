@@ -16,7 +16,17 @@ from tidewheel.streams.serdes.strict_json import dumps, dumps_batch, loads, load
 T = TypeVar("T")
 
 
-class _Bytes(Serde[bytes]):
+class _OfModule(Serde[T]):
+    """Serde of which each process has one object: a global of this module, in capitals.
+
+    Unpickling returns that object, because operators choose their fast paths by identity.
+    """
+
+    def __reduce__(self) -> str:
+        return self.name.upper()
+
+
+class _Bytes(_OfModule[bytes]):
     name = "bytes"
     canonical = True
 
@@ -44,7 +54,7 @@ class _Bytes(Serde[bytes]):
         return list(data)
 
 
-class _String(Serde[str]):
+class _String(_OfModule[str]):
     name = "string"
     canonical = True
 
@@ -88,7 +98,7 @@ class _String(Serde[str]):
 _BLOCK_ITEMS: Final = 256
 
 
-class _Number(Serde[T]):
+class _Number(_OfModule[T]):
     def __init__(self, name: str, code: str, python_type: type[T], *, canonical: bool) -> None:
         super().__init__(name=name, canonical=canonical)
         self._code = code
@@ -99,9 +109,6 @@ class _Number(Serde[T]):
         limit = 1 << (8 * self._item.size - 1)
         self._lowest: float = -math.inf if python_type is float else -limit
         self._highest: float = math.inf if python_type is float else limit - 1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _number, (self.name, self._code, self._python_type, self.canonical)
 
     def surely_serializes(self, value: Any, /) -> bool:
         exact = cast("object", type(value))  # bools and other subclasses may differ
@@ -158,11 +165,7 @@ def _is_same_number(value: Any, back: Any) -> bool:
     return bool(value == back) or (bool(value != value) and back != back)  # noqa: PLR0124 - NaN
 
 
-def _number(name: str, code: str, python_type: type[Any], canonical: bool) -> Serde[Any]:
-    return _Number(name, code, python_type, canonical=canonical)
-
-
-class _Boolean(Serde[bool]):
+class _Boolean(_OfModule[bool]):
     name = "boolean"
     canonical = True
 
@@ -184,7 +187,7 @@ class _Boolean(Serde[bool]):
         raise self.unreadable(topic, data, f"{len(data)} bytes, expected one that is 0 or 1")
 
 
-class _Uuid(Serde[uuid.UUID]):
+class _Uuid(_OfModule[uuid.UUID]):
     """A UUID as text of 36 characters, as in Kafka's UUIDSerializer.
 
     Not canonical: upper-case text is read, too, and written in lower case.
@@ -214,7 +217,7 @@ class _Uuid(Serde[uuid.UUID]):
         raise self.unreadable(topic, data, reason)
 
 
-class _Json(Serde[Any]):
+class _Json(_OfModule[Any]):
     name = "json"
 
     def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:
@@ -225,8 +228,10 @@ class _Json(Serde[Any]):
         self.sorts_keys = self._sort
         self._key: Serde[Any] | None = None if sort_keys and not is_key else self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _json, (self._sort, self._key is self and not self._sort)
+    def __reduce__(self) -> str:
+        if self._key is not self:
+            return "JSON"
+        return "_JSON_KEY" if self._sort else "JSON_AS_GIVEN"
 
     def for_keys(self) -> Serde[Any]:
         if self._key is None:
@@ -260,12 +265,6 @@ class _Json(Serde[Any]):
             return loads_batch(data)
         except Exception:  # noqa: BLE001 - the loop raises with the reason
             return super().deserialize_batch(topic, data)
-
-
-def _json(sorts: bool, as_given: bool) -> Serde[Any]:
-    if as_given:
-        return JSON_AS_GIVEN
-    return _JSON_KEY if sorts else JSON
 
 
 BYTES: Final[Serde[bytes]] = _Bytes()

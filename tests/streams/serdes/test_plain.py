@@ -1,5 +1,6 @@
 """Plain serdes: round trips, Kafka's bytes, strictness, and equal batch forms."""
 
+import copy
 import math
 import struct
 import uuid
@@ -28,6 +29,12 @@ VALUES: list[tuple[Serde[Any], st.SearchStrategy[Any]]] = [
     (Serdes.uuid(), st.uuids()),
     (Serdes.json(), JSON),
     (Serdes.msgpack(), JSON),
+]
+#: Serdes of which each process has one object.
+SINGLE: list[Serde[Any]] = [
+    *(serde for serde, _ in VALUES if serde.name != "msgpack"),
+    Serdes.json().for_keys(),
+    Serdes.json(sort_keys=False),
 ]
 NAMES = [serde.name for serde, _ in VALUES]
 SERDES = [serde for serde, _ in VALUES]
@@ -285,3 +292,9 @@ def test_json_changes_no_value_silently(value: Any) -> None:
         assert any(word in repr(value) for word in ("nan", "inf"))
     else:
         assert Serdes.json().deserialize("topic", data or b"") == value
+
+
+@pytest.mark.parametrize("serde", SINGLE, ids=lambda serde: serde.name)
+def test_unpickling_returns_the_same_object(serde: Serde[Any]) -> None:
+    """Operators choose fast paths by identity, so executors must have the objects of `Serdes`."""
+    assert copy.deepcopy(serde) is serde  # by the protocol of pickle
