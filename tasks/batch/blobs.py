@@ -1,8 +1,8 @@
 """Blobs: a task's output records as columns, for one partition of a topic, with their order."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
-from typing import Any, Final, Self
+from itertools import accumulate, repeat
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -127,25 +127,32 @@ class Outbox:
     def _dealt(self, columns: OutputColumns) -> dict[int, list[int] | None]:
         """Return the rows for each partition; None for all rows."""
         count = self._partition_count(columns.topic)
-        partitions = columns.partitions
+        chosen = columns.partitions
         if count == 1:
             return {0: None}
-        if isinstance(partitions, int):
-            if partitions != ANY_PARTITION:
-                return {partitions: None}
-            partitions = [ANY_PARTITION] * len(columns)
-        dealt: dict[int, list[int]] = {}
-        for row, chosen in enumerate(partitions):
-            partition = self._choose(columns, row, count) if chosen == ANY_PARTITION else chosen
-            dealt.setdefault(partition, []).append(row)
-        return dict(dealt)
+        if isinstance(chosen, int) and chosen != ANY_PARTITION:
+            return {chosen: None}
+        dealt: list[list[int]] = [[] for _ in range(count)]
+        for row, partition in enumerate(self._partitions(columns, count)):
+            dealt[partition].append(row)
+        return {partition: rows for partition, rows in enumerate(dealt) if rows}
 
-    def _choose(self, columns: OutputColumns, row: int, count: int) -> int:
-        key = columns.keys[row]
+    def _partitions(self, columns: OutputColumns, count: int) -> Sequence[int]:
+        keys, chosen = columns.keys, columns.partitions
+        if isinstance(chosen, int):
+            if None not in keys:
+                return list(map(self._partition_of, cast("Sequence[bytes]", keys), repeat(count)))
+            chosen = [ANY_PARTITION] * len(keys)
+        return [
+            self._choose(columns.topic, key, count) if partition == ANY_PARTITION else partition
+            for key, partition in zip(keys, chosen, strict=True)
+        ]
+
+    def _choose(self, topic: str, key: bytes | None, count: int) -> int:
         if key is not None:
             return self._partition_of(key, count)
-        turn = self._turns.get(columns.topic, 0)
-        self._turns[columns.topic] = turn + 1
+        turn = self._turns.get(topic, 0)
+        self._turns[topic] = turn + 1
         return turn % count
 
 
