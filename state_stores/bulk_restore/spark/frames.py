@@ -285,6 +285,11 @@ def _on_place(
     rows: Iterator[PlacedRow],
 ) -> Iterator[Result | ExecutorError]:
     try:
-        yield function(partition, rows, count)
+        result = function(partition, rows, count)
     except StreamsError as error:
         yield ExecutorError(str(error))
+        return
+    # Spark ends a Python process that has not seen its input's end, and starts one for the next task.
+    for _ in rows:
+        pass
+    yield result
