@@ -57,6 +57,15 @@ def of_window(key: bytes, start_ms: int) -> bytes:
     return key + start_ms.to_bytes(8, "big")
 
 
+def start_of(at: bytes) -> int:
+    """Return the start (ms) of a window of `of_window`.
+
+    >>> start_of(of_window(b"key", 60_000))
+    60000
+    """
+    return int.from_bytes(at[-8:])
+
+
 def of_session(count: int, start_ms: int, end_ms: int) -> int:
     """Return the number of a session: from its count and length."""
     return (count << FINGERPRINT_BITS) + end_ms - start_ms

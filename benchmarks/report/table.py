@@ -61,12 +61,17 @@ NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
 NEVER_CUT = frozenset({"system", "what happens"})
 #: Headings, text columns, and the maker of a table's lines.
 _Table = tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple[str, ...]]]]
-#: Further tables of the suite `throughput` in documents, by marker.
-_PLAIN: Mapping[str, _Table] = {
-    goals.MARK: (goals.HEADINGS, goals.LEFT, goals.goal_lines),
-    costs.LIMIT_MARK: (costs.LIMIT_HEADINGS, costs.LEFT, costs.limit_lines),
-    costs.WORKERS_MARK: (costs.WORKERS_HEADINGS, costs.LEFT, costs.workers_lines),
-    costs.PROCESSOR_MARK: (costs.PROCESSOR_HEADINGS, costs.LEFT, costs.processor_lines),
+#: Further tables in documents, by suite and marker.
+_PLAIN: Mapping[str, Mapping[str, _Table]] = {
+    "throughput": {
+        goals.MARK: (goals.HEADINGS, goals.LEFT, goals.goal_lines),
+        costs.LIMIT_MARK: (costs.LIMIT_HEADINGS, costs.LEFT, costs.limit_lines),
+        costs.WORKERS_MARK: (costs.WORKERS_HEADINGS, costs.LEFT, costs.workers_lines),
+        costs.PROCESSOR_MARK: (costs.PROCESSOR_HEADINGS, costs.LEFT, costs.processor_lines),
+    },
+    "backfill": {
+        backfill.COSTS_MARK: (backfill.COSTS_HEADINGS, backfill.COSTS_LEFT, backfill.cost_lines),
+    },
 }
 #: Suites with a table of their own.
 _OWN: Mapping[str, _Table] = {
@@ -228,10 +233,13 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
         if f"<!-- benchmarks:{result.suite} -->" in text:
             text = marked(text, result.suite, _with_picture(result, document))
             written.append(result.suite)
-        for mark in _throughput_marks(result, text):
-            made = _summary(result, document) if mark == summary.MARK else _plain(result, mark)
-            text = marked(text, mark, made)
-            written.append(mark)
+        if result.suite == "throughput" and f"<!-- benchmarks:{summary.MARK} -->" in text:
+            text = marked(text, summary.MARK, _summary(result, document))
+            written.append(summary.MARK)
+        for mark, (headings, left, lines) in _PLAIN.get(result.suite, {}).items():
+            if f"<!-- benchmarks:{mark} -->" in text:
+                text = marked(text, mark, _rows(headings, left, lines(result)))
+                written.append(mark)
         picture = plot.growth_svg(result)
         if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
             _write_picture(document, PICTURE, picture)
@@ -246,16 +254,6 @@ def _write_picture(document: Path, name: str, svg: str) -> None:
     path = document.parent / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(svg, encoding="utf-8")
-
-
-def _throughput_marks(result: SuiteResult, text: str) -> list[str]:
-    marks = (summary.MARK, *_PLAIN) if result.suite == "throughput" else ()
-    return [mark for mark in marks if f"<!-- benchmarks:{mark} -->" in text]
-
-
-def _plain(result: SuiteResult, mark: str) -> str:
-    headings, left, lines = _PLAIN[mark]
-    return _rows(headings, left, lines(result))
 
 
 def _summary(result: SuiteResult, document: Path) -> str:

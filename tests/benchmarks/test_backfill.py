@@ -1,5 +1,7 @@
 """The suite `backfill`: its plan, phases and tables, and one small run of each job."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,13 @@ from benchmarks.backfill.plan import (
     WORKERS,
     Size,
     Variant,
+    inputs_of,
+    rows_of,
 )
 from benchmarks.backfill.suite import BackfillSuite
-from benchmarks.peers.tidewheel.backfill import Phases, processor_s
+from benchmarks.jobs.contents import FIRST_MS
+from benchmarks.jobs.expected import start_of
+from benchmarks.peers.tidewheel.backfill import Phases, Usage
 from benchmarks.report.results import Row, SuiteResult, make_rows
 from benchmarks.report.table import markdown_table, rich_tables
 from tidewheel.streams.bulk.backfill.driver import BackfillStep
@@ -112,11 +118,24 @@ def test_phases_add_up_to_the_whole_time() -> None:
     assert all(seconds >= 0 for seconds in phases.seconds.values())
 
 
-def test_processor_time_grows_with_work() -> None:
-    before_s = processor_s()
-    while processor_s() == before_s:
-        sum(range(100_000))
-    assert processor_s() > before_s
+def test_processor_time_of_an_ended_process_still_counts() -> None:
+    usage = Usage()
+    usage.sample()
+    before_s = usage.processor_s
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        while usage.processor_s < before_s + 0.2:
+            usage.sample()
+        used_s = usage.processor_s
+        process.kill()
+    usage.sample()
+    assert usage.processor_s >= used_s
+
+
+def test_the_store_of_windows_has_the_last_two() -> None:
+    inputs = inputs_of("tumbling_count", 150_000)
+    found = rows_of("tumbling_count", inputs)
+    assert sorted({start_of(at) - FIRST_MS for at in found}) == [60_000, 120_000]
+    assert sum(found.values()) == 90_000
 
 
 @pytest.mark.broker

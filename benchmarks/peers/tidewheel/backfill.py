@@ -46,15 +46,42 @@ class Phases:
         self._since_s = now_s
 
 
-class ExecutorMemory(Thread):
-    """Samples the resident memory of the Python processes of Spark's executors."""
+class Usage(Thread):
+    """Samples the processor time and the memory of this process and its descendants.
+
+    Spark's daemon does not collect the times of Python processes that have ended, so the last
+    sample of each counts.
+
+    Attributes:
+        bytes_max: Resident memory of the executors' Python processes, of all at one moment.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bytes_max = 0
+        self._processor_s: dict[tuple[int, float], float] = {}
         self._ending = Event()
 
+    @property
+    def processor_s(self) -> float:
+        return sum(self._processor_s.values())
+
+    def sample(self) -> None:
+        here, used = psutil.Process(), 0
+        for process in (here, *here.children(recursive=True)):
+            try:
+                with process.oneshot():
+                    at = process.pid, process.create_time()
+                    times = process.cpu_times()
+                    self._processor_s[at] = times.user + times.system
+                    if process != here and process.name().startswith("python"):
+                        used += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue  # ended since the listing
+        self.bytes_max = max(self.bytes_max, used)
+
     def __enter__(self) -> Self:
+        self.sample()
         self.start()
         return self
 
@@ -66,28 +93,11 @@ class ExecutorMemory(Thread):
     ) -> None:
         self._ending.set()
         self.join()
+        self.sample()
 
     def run(self) -> None:
         while not self._ending.wait(LOOK_S):
-            used = 0
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if process.name().startswith("python"):
-                        used += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue  # ended since the listing
-            self.bytes_max = max(self.bytes_max, used)
-
-
-def processor_s() -> float:
-    """Return the processor time of this process and its descendants, also of ended ones."""
-    used = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        try:
-            used += sum(process.cpu_times()[:4])
-        except psutil.NoSuchProcess:
-            continue  # ended since the listing: its parent has its time
-    return used
+            self.sample()
 
 
 def main(parameters: dict[str, str]) -> None:
@@ -100,9 +110,9 @@ def main(parameters: dict[str, str]) -> None:
     )
     begin_s = time.monotonic()
     with bulk_session(None, what="benchmark", master=parameters["master"]) as spark:
-        up_s, used_s = time.monotonic(), processor_s()
-        phases = Phases()
-        with ExecutorMemory() as memory:
+        up_s, phases = time.monotonic(), Phases()
+        with Usage() as usage:
+            used_s = usage.processor_s
             report = backfill(
                 job,
                 config,
@@ -116,8 +126,8 @@ def main(parameters: dict[str, str]) -> None:
         result: dict[str, Any] = {
             "seconds": time.monotonic() - up_s,
             "spark_start_s": up_s - begin_s,
-            "processor_s": processor_s() - used_s,
-            "rss_mib_max": memory.bytes_max / 2**20,
+            "processor_s": usage.processor_s - used_s,
+            "rss_mib_max": usage.bytes_max / 2**20,
             "phases_s": {name: round(each, 3) for name, each in phases.seconds.items()},
             "stores": dict(report.stores),
         }
