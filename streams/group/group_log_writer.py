@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Final, Protocol
 
 from tidewheel.rebalance.inspect.describe import LogFold
+from tidewheel.rebalance.leader.log_steps import Claimant
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import LeaderBeat, encode_message
@@ -137,6 +138,23 @@ class GroupLogWriter:
             f"the cluster refused: {problem}; "
             "nothing is half done, run the command again"
         )
+
+    def claim_step(
+        self, leader: str, make: Callable[[Group, Claimant], Sequence[AnyRecord]]
+    ) -> None:
+        """Append the records that `make` derives from the group for the claimant `leader`.
+
+        A `ValueError` of `make` becomes a `StreamsError`. See `step`.
+        """
+        claimant = Claimant(leader=leader, topic_ids=self.topic_ids())
+
+        def records(group: Group) -> Sequence[AnyRecord]:
+            try:
+                return make(group, claimant)
+            except ValueError as error:
+                raise StreamsError(str(error)) from error
+
+        self.step(records)
 
     def close(self) -> None:
         self._topics.close()

@@ -181,7 +181,7 @@ class RestDriver:
         return hold_at_rest(group, self._app, by)
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        _claim_step(self._cluster, f"rest-{self._run_id}", make)
+        self._cluster.group_log.claim_step(f"rest-{self._run_id}", make)
 
     def _checked_cut(self) -> dict[TopicPartition, int]:
         facts = self._facts()
@@ -200,21 +200,7 @@ def resume(cluster: RestCluster, run_id: str) -> None:
     Raises:
         StreamsError: It is not at rest, or held for another reason.
     """
-    _claim_step(cluster, f"resume-{run_id}", end_rest)
-
-
-def _claim_step(
-    cluster: RestCluster, leader: str, make: Callable[[Group, Claimant], Sequence[AnyRecord]]
-) -> None:
-    by = Claimant(leader=leader, topic_ids=cluster.group_log.topic_ids())
-
-    def made(group: Group) -> Sequence[AnyRecord]:
-        try:
-            return make(group, by)
-        except ValueError as error:
-            raise StreamsError(str(error)) from error
-
-    cluster.group_log.step(made)
+    cluster.group_log.claim_step(f"resume-{run_id}", end_rest)
 
 
 def _late(application_id: str, reasons: Sequence[str]) -> str:

@@ -261,17 +261,7 @@ class BackfillDriver:
         return self._stays_held
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        by = Claimant(
-            leader=f"backfill-{self._attempt}", topic_ids=self._ports.group_log.topic_ids()
-        )
-
-        def made(group: Group) -> list[AnyRecord]:
-            try:
-                return make(group, by)
-            except ValueError as error:
-                raise StreamsError(str(error)) from error
-
-        self._ports.group_log.step(made)
+        self._ports.group_log.claim_step(f"backfill-{self._attempt}", make)
 
     def _report(self, phase: str, text: str) -> None:
         self._on_step(BackfillStep(phase=phase, text=text))

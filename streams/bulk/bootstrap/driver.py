@@ -495,15 +495,7 @@ class BootstrapDriver:
         return progress.encode()
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._group_log.topic_ids())
-
-        def made(group: Group) -> list[AnyRecord]:
-            try:
-                return make(group, by)
-            except ValueError as error:
-                raise StreamsError(str(error)) from error
-
-        self._group_log.step(made)
+        self._group_log.claim_step(f"bootstrap-{self._attempt}", make)
 
     def _report(self, phase: str, text: str) -> None:
         self._on_step(BootstrapStep(phase=phase, text=text))

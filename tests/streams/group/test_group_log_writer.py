@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.streams.group.fake_group import APP, FakeGroup, FakeLeader
 from tidewheel import StreamsError
+from tidewheel.rebalance.leader.log_steps import Claimant, log_step
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group, snapshot
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
@@ -94,6 +95,26 @@ def test_a_refused_step_writes_nothing() -> None:
 
     with pytest.raises(StreamsError, match="no"):
         books.step(refuse)
+    assert group.broker.topics[state_topic(APP)].logs[0].end == 0
+
+
+def test_a_claimed_step_names_the_leader_and_the_topics() -> None:
+    books = books_of(FakeGroup(), [])
+    books.claim_step("rest-1", log_step)
+    after = books.group()
+    assert (after.leader, after.leader_epoch) == ("rest-1", 1)
+    assert after.topic_ids == books.topic_ids()
+    assert after.topic_ids.keys() == {state_topic(APP), inbox_topic(APP)}
+
+
+def test_a_claimed_step_refuses_with_an_error_of_streams() -> None:
+    group = FakeGroup()
+
+    def refuse(_: Group, __: Claimant) -> list[AnyRecord]:
+        raise ValueError("the group is not at rest")
+
+    with pytest.raises(StreamsError, match="the group is not at rest"):
+        books_of(group, []).claim_step("rest-1", refuse)
     assert group.broker.topics[state_topic(APP)].logs[0].end == 0
 
 
