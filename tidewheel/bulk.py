@@ -7,7 +7,7 @@ Commands: `tidewheel snapshot`, `restore`, `bootstrap`, `backfill`, `state`.
 from tidewheel.state_stores.bulk_restore.manifest import Manifest
 from tidewheel.streams.bulk.backfill.command import backfill, check_backfill
 from tidewheel.streams.bulk.backfill.computation import BackfillReport, HistoryFrame
-from tidewheel.streams.bulk.backfill.driver import BackfillRefused, BackfillStep
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.bulk.backfill.plan import BackfillPlan
 from tidewheel.streams.bulk.batch.command import run_batch
 from tidewheel.streams.bulk.batch.result import BatchResult
@@ -19,6 +19,7 @@ from tidewheel.streams.bulk.bootstrap.command import (
 )
 from tidewheel.streams.bulk.driver import BulkProgress
 from tidewheel.streams.bulk.frames import state_dataframe
+from tidewheel.streams.bulk.loading import BulkStep
 from tidewheel.streams.bulk.restore import RestoredStore, RestoreReport, restore
 from tidewheel.streams.bulk.snapshots import snapshot
 from tidewheel.streams.bulk.verify import VerifiedCopy, VerifyReport, verify
@@ -27,11 +28,11 @@ __all__ = [
     "BackfillPlan",
     "BackfillRefused",
     "BackfillReport",
-    "BackfillStep",
     "BatchResult",
     "BootstrapRefused",
     "BootstrapReport",
     "BulkProgress",
+    "BulkStep",
     "FrameSource",
     "HistoryFrame",
     "Manifest",

@@ -29,8 +29,8 @@ from benchmarks.jobs.expected import start_of
 from benchmarks.peers.tidewheel.backfill import Phases, Usage
 from benchmarks.report.results import Row, SuiteResult, make_rows
 from benchmarks.report.table import markdown_table, rich_tables
-from tidewheel.streams.bulk.backfill.driver import BackfillStep
 from tidewheel.streams.bulk.driver import BulkProgress
+from tidewheel.streams.bulk.loading import BulkStep
 
 if TYPE_CHECKING:
     from tidewheel.streams.broker import RunningBroker
@@ -112,7 +112,7 @@ def test_phases_add_up_to_the_whole_time() -> None:
     progress = BulkProgress(step="pass 1 of 2 (sub-topology 0)", done=1, total=2, elapsed_s=1.0)
     phases.on_progress(progress)
     phases.on_progress(replace(progress, step="pass 2 of 2 (sub-topology 1)"))
-    phases.on_step(BackfillStep(phase="write", text=""))
+    phases.on_step(BulkStep(phase="write", text=""))
     phases.end()
     assert list(phases.seconds) == ["pass 1", "pass 2", "plan", "write"]
     assert all(seconds >= 0 for seconds in phases.seconds.values())

@@ -8,8 +8,7 @@ import sys
 from tests.bulk.programs.holding import hold_writers
 from tests.bulk.sums import STORE, sums
 from tidewheel import StreamsConfig
-from tidewheel.bulk import FrameSource, bootstrap
-from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
+from tidewheel.bulk import BulkStep, FrameSource, bootstrap
 
 
 def main() -> None:
@@ -18,7 +17,7 @@ def main() -> None:
         hold_writers(given["hold_in"])
     config = StreamsConfig(**given["config"])
 
-    def on_step(told: BootstrapStep) -> None:
+    def on_step(told: BulkStep) -> None:
         print(told.phase, flush=True)  # noqa: T201 - read by the test
         if told.phase == given["kill_at"]:
             os.killpg(os.getpgid(0), signal.SIGKILL)

@@ -18,9 +18,8 @@ from tests.bulk.programs.holding import ROWS_BEFORE
 from tests.bulk.sums import STORE, sums
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tidewheel import KafkaStreams, StreamsConfig, StreamsError, Topology
-from tidewheel.bulk import FrameSource, bootstrap
+from tidewheel.bulk import BulkStep, FrameSource, bootstrap
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
-from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 
 PARTITIONS = 3
 
@@ -95,7 +94,7 @@ def test_a_store_loaded_as_of_a_time_and_fed_the_rest_equals_the_full_store(
     source = parquet_of(spark, tmp_path / "totals.parquet", totals(before))
     steps: list[str] = []
 
-    def on_step(told: BootstrapStep) -> None:
+    def on_step(told: BulkStep) -> None:
         steps.append(told.phase)
         if told.phase == "check":
             app = KafkaStreams(shop.topology(), shop.config)

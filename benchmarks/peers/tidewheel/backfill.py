@@ -16,8 +16,8 @@ import psutil
 from benchmarks.peers.tidewheel.throughput import topology
 from tidewheel import StreamsConfig
 from tidewheel.bulk import backfill
-from tidewheel.streams.bulk.backfill.driver import BackfillStep
 from tidewheel.streams.bulk.driver import BulkProgress, bulk_session
+from tidewheel.streams.bulk.loading import BulkStep
 
 LOOK_S = 0.1
 
@@ -33,7 +33,7 @@ class Phases:
     def on_progress(self, progress: BulkProgress) -> None:
         self._add(progress.step.split(" of ")[0])
 
-    def on_step(self, step: BackfillStep) -> None:
+    def on_step(self, step: BulkStep) -> None:
         self.end()
         self._step = step.phase
 

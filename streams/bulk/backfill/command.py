@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,6 @@ from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillDriver,
     BackfillRefused,
-    BackfillStep,
     Ports,
     refusal_text,
     refusals,
@@ -38,6 +37,7 @@ from tidewheel.streams.bulk.driver import (
     OnProgress,
     bulk_driver,
 )
+from tidewheel.streams.bulk.loading import OnStep
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError
@@ -70,7 +70,7 @@ def backfill(
     spark: "SparkSession | None" = None,
     master: str | None = None,
     on_progress: OnProgress | None = None,
-    on_step: Callable[[BackfillStep], None] = lambda _: None,
+    on_step: OnStep = lambda _: None,
 ) -> BackfillReport:
     """Compute the state of a new application over history, from which its workers go on.
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from tidewheel.state_stores.bulk_restore.urls import redacted_url
 from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillRefused,
-    BackfillStep,
     Results,
 )
 from tidewheel.streams.bulk.backfill.history import History, read_history
@@ -55,6 +54,7 @@ from tidewheel.streams.bulk.driver import (
     now_ms,
     stores_by_name,
 )
+from tidewheel.streams.bulk.loading import BulkStep, OnStep
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError, StreamsError
@@ -146,7 +146,7 @@ class Computation:
         question: Question,
         driver: BulkDriver,
         url: str,
-        on_step: Callable[[BackfillStep], None],
+        on_step: OnStep,
     ) -> None:
         topics = driver.admin.describe_topics(sorted({at.topic for at in plan.ranges}))
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -437,7 +437,7 @@ class Computation:
         return report
 
     def _report(self, phase: str, text: str) -> None:
-        self._on_step(BackfillStep(phase=phase, text=text))
+        self._on_step(BulkStep(phase=phase, text=text))
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:

@@ -8,8 +8,8 @@ group. After a kill the hold remains, and the next run writes what is missing.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from tidewheel.rebalance.leader.bootstrapping import (
@@ -26,6 +26,7 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 from tidewheel.streams.bulk.backfill.objections import objections_to_cluster
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
@@ -42,12 +43,6 @@ class BackfillRefused(StreamsError):  # noqa: N818 - says what it is
     Next step:
         See the message: stop the group's members, or reset the application.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillStep:
-    phase: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +134,7 @@ class BackfillDriver:
         ports: Ports,
         *,
         attempt: str,
-        on_step: Callable[[BackfillStep], None] = lambda _: None,
+        on_step: OnStep = lambda _: None,
     ) -> None:
         self._live = live
         self._app = application_id
@@ -160,7 +155,14 @@ class BackfillDriver:
         with closing(self._ports.producer()) as producer:
             producer.init()
             self._begin(results)
-            with self._report_hold():
+            with hold_reported(
+                self._ports.group_log,
+                EVERY_STORE,
+                self._attempt,
+                held=f"The group {self._app} stays held until a run of `tidewheel backfill` has finished",
+                taken_over="Another run of `tidewheel backfill` has taken over; check that one",
+                on_step=self._on_step,
+            ):
                 self._write(results)
                 self._end(producer, results)
 
@@ -239,29 +241,8 @@ class BackfillDriver:
         self._step(lambda group, by: finish_load(group, done, by))
         self._ports.admin.delete_group(outputs_group(self._app))
 
-    @contextmanager
-    def _report_hold(self) -> Generator[None]:
-        try:
-            yield
-        except StreamsError as error:
-            raise StreamsError(f"{error}. {self._holder_message()}") from error
-        except KeyboardInterrupt:
-            self._report("held", self._stays_held)
-            raise
-
-    @property
-    def _stays_held(self) -> str:
-        return f"The group {self._app} stays held until a run of `tidewheel backfill` has finished"
-
-    def _holder_message(self) -> str:
-        with suppress(StreamsError):  # The cluster itself may have failed.
-            last = self._ports.group_log.group(decided=True).bootstraps.get(EVERY_STORE)
-            if last is not None and last.attempt != self._attempt:
-                return "Another run of `tidewheel backfill` has taken over; check that one"
-        return self._stays_held
-
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
         self._ports.group_log.claim_step(f"backfill-{self._attempt}", make)
 
     def _report(self, phase: str, text: str) -> None:
-        self._on_step(BackfillStep(phase=phase, text=text))
+        self._on_step(BulkStep(phase=phase, text=text))

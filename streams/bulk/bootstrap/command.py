@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,6 @@ from tidewheel.streams.bulk.bootstrap.driver import (
     BootstrapDriver,
     BootstrapRefused,
     BootstrapReport,
-    BootstrapStep,
 )
 from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
@@ -26,6 +25,7 @@ from tidewheel.streams.bulk.driver import (
     now_ms,
     stores_by_name,
 )
+from tidewheel.streams.bulk.loading import BulkStep, OnStep
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.group_log_writer import group_log_writer
@@ -40,7 +40,7 @@ from tidewheel.streams.worker.topic_setup import plan_with_topics
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark.job import DataFrame, SparkSession
 
-__all__ = ["BootstrapRefused", "BootstrapReport", "BootstrapStep", "FrameSource", "bootstrap"]
+__all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "bootstrap"]
 
 _UTC: Final = "UTC"
 
@@ -57,7 +57,7 @@ def bootstrap(
     spark: "SparkSession | None" = None,
     master: str | None = None,
     on_progress: OnProgress | None = None,
-    on_step: Callable[[BootstrapStep], None] = lambda _: None,
+    on_step: OnStep = lambda _: None,
 ) -> BootstrapReport:
     """Load a store from a frame and commit the input offsets at which the application resumes.
 
@@ -115,7 +115,7 @@ def bootstrap(
         if isinstance(frame, FrameSource):
             zone = session_time_zone(driver.session)
             on_step(
-                BootstrapStep(
+                BulkStep(
                     phase="reading", text=f"reads {frame.source}; times without a zone are {zone}"
                 )
             )

@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,6 +47,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
     refusal_of_changelog,
 )
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported
 from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
@@ -107,12 +108,6 @@ class BootstrapReport:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapStep:
-    phase: str
-    text: str
-
-
 class BootstrapDriver:
     """One run of `tidewheel bootstrap`.
 
@@ -132,7 +127,7 @@ class BootstrapDriver:
         attempt: str,
         topology_hash: bytes,
         now_ms: Callable[[], int],
-        on_step: Callable[[BootstrapStep], None] = lambda _: None,
+        on_step: OnStep = lambda _: None,
         workers_here: Callable[[], Sequence[str]] = lambda: (),
         other_stores: Sequence[OtherStore],
         has_records: HasRecords,
@@ -157,13 +152,21 @@ class BootstrapDriver:
         self._check_refusals(group, replace=replace)
         if not self._is_pinned(group, requested):
             self._check_other_stores(self._resolved(requested), stable=False)
+        command = f"tidewheel bootstrap {self._name}"
         with closing(self._producer(self._target.driver_id)) as producer:
             producer.init()
             record, again = self._begin(requested, replace=replace)
             with self._release_on_failure(may_withdraw=not again):
                 order, checked = self._check()
             inputs = {parse_position_key(key): offset for key, offset in record.input.items()}
-            with self._report_hold():
+            with hold_reported(
+                self._group_log,
+                self._name,
+                self._attempt,
+                held=f"The group {self._target.application_id} stays held until a run of `{command}` has finished",
+                taken_over=f"Another run of `{command}` has taken over, and nothing that this one has written counts; check that one",
+                on_step=self._on_step,
+            ):
                 reports, ends = self._write(order, checked)
                 self._end(producer, inputs, rows=sum(report.rows for report in reports))
         return BootstrapReport(
@@ -358,33 +361,6 @@ class BootstrapDriver:
         self._check_counts(checked, reports, ends)
         return reports, ends
 
-    @contextmanager
-    def _report_hold(self) -> Generator[None]:
-        try:
-            yield
-        except StreamsError as error:
-            raise StreamsError(f"{error}. {self._holder_message()}") from error
-        except KeyboardInterrupt:
-            self._report("held", self._stays_held)
-            raise
-
-    @property
-    def _stays_held(self) -> str:
-        return (
-            f"The group {self._target.application_id} stays held until a run of `tidewheel bootstrap {self._name}` has "
-            "finished"
-        )
-
-    def _holder_message(self) -> str:
-        with suppress(StreamsError):  # The cluster itself may have failed.
-            last = self._group_log.group(decided=True).bootstraps.get(self._name)
-            if last is not None and last.attempt != self._attempt:
-                return (
-                    f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "
-                    "counts; check that one"
-                )
-        return self._stays_held
-
     def _fenced_ends(self) -> dict[TopicPartition, int]:
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(partition.partition) for partition in partitions])
@@ -498,4 +474,4 @@ class BootstrapDriver:
         self._group_log.claim_step(f"bootstrap-{self._attempt}", make)
 
     def _report(self, phase: str, text: str) -> None:
-        self._on_step(BootstrapStep(phase=phase, text=text))
+        self._on_step(BulkStep(phase=phase, text=text))

@@ -11,7 +11,7 @@ from tests.bulk.backfill.shops import MakeTopology, Shop, lines, output_files, w
 from tests.bulk.batch_topologies import Payment
 from tests.integration.cluster import until
 from tidewheel import Serdes, StreamsBuilder, StreamsError, Topology
-from tidewheel.bulk import BackfillRefused, BackfillStep, backfill, run_batch
+from tidewheel.bulk import BackfillRefused, BulkStep, backfill, run_batch
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.state_stores.bulk_restore.spark.parquet import write_parquet
 from tidewheel.streams.cli.app import main
@@ -180,7 +180,7 @@ def test_a_place_that_is_lost_on_the_way_leaves_the_group_free_and_the_work_done
     topology, folder = words(shop.source, shop.sink), tmp_path / "outputs"
     shop.send(lines(100, 15, late_share=0))
 
-    def lose(step: BackfillStep) -> None:
+    def lose(step: BulkStep) -> None:
         assert step.phase == "outputs"
         folder.rmdir()
         folder.write_text("no folder")
@@ -201,7 +201,7 @@ def test_a_refused_publication_keeps_the_work_done(
     shop.send(lines(100, 16, late_share=0))
     member = Consumer({"bootstrap.servers": shop.cluster.bootstrap_servers, "group.id": shop.app})
 
-    def join(step: BackfillStep) -> None:
+    def join(step: BulkStep) -> None:
         if step.phase == "outputs":
             member.subscribe([shop.source])
             until(lambda: member.poll(0.1) or member.assignment(), "a member of the group")

@@ -8,11 +8,17 @@ from cyclopts import Parameter
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.streams.bulk.backfill.command import backfill, check_backfill
 from tidewheel.streams.bulk.backfill.computation import BackfillReport, HistoryFrame
-from tidewheel.streams.bulk.backfill.driver import BackfillRefused, BackfillStep
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.bulk.backfill.plan import BackfillPlan
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk.shared import Flag, names_of, program_of, shown_progress
-from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
+from tidewheel.streams.cli.commands.bulk.shared import (
+    Flag,
+    names_of,
+    program_of,
+    shown_progress,
+    step_printer,
+)
+from tidewheel.streams.cli.output import print_error, print_json, print_table
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -144,7 +150,7 @@ def run_backfill(
                 restart=restart,
                 master=master,
                 on_progress=on_progress,
-                on_step=_lines if as_json else _print_step,
+                on_step=step_printer(as_json=as_json),
             )
     except BackfillRefused as error:
         print_error(str(error))
@@ -176,14 +182,6 @@ def _milliseconds(text: str) -> int:
     if not text.isdecimal():
         raise ConfigError(f"--history-until {text!r}: write milliseconds since the epoch")
     return int(text)
-
-
-def _lines(step: BackfillStep) -> None:
-    print_json({"step": step.phase, "text": step.text})
-
-
-def _print_step(step: BackfillStep) -> None:
-    text_console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
 
 
 def _print_plan(plan: BackfillPlan, accepted: frozenset[str], *, as_json: bool) -> None:

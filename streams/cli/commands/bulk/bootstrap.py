@@ -11,10 +11,14 @@ from tidewheel.streams.bulk.bootstrap.command import (
     FrameSource,
 )
 from tidewheel.streams.bulk.bootstrap.command import bootstrap as load
-from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 from tidewheel.streams.cli.arguments import SettingsOptions
-from tidewheel.streams.cli.commands.bulk.shared import Flag, program_of, shown_progress
-from tidewheel.streams.cli.output import print_error, print_json, print_table, text_console
+from tidewheel.streams.cli.commands.bulk.shared import (
+    Flag,
+    program_of,
+    shown_progress,
+    step_printer,
+)
+from tidewheel.streams.cli.output import print_error, print_json, print_table
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -102,21 +106,13 @@ def bootstrap(
                 order_by=order_by,
                 master=master,
                 on_progress=on_progress,
-                on_step=_lines if as_json else _print_step,
+                on_step=step_printer(as_json=as_json),
             )
     except BootstrapRefused as error:
         print_error(str(error))
         return ExitCode.REFUSED
     _print(report, as_json=as_json)
     return ExitCode.OK
-
-
-def _lines(step: BootstrapStep) -> None:
-    print_json({"step": step.phase, "text": step.text})
-
-
-def _print_step(step: BootstrapStep) -> None:
-    text_console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
 
 
 def _print(report: BootstrapReport, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidewheel.streams.bulk.driver import BulkProgress, OnProgress
+from tidewheel.streams.bulk.loading import BulkStep, OnStep
 from tidewheel.streams.cli.application import application_of
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.output import print_json, text_console
@@ -82,6 +83,18 @@ def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
     """Yield a progress callback for the job in the block; stop signals end the job as Ctrl-C."""
     with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
         yield on_progress
+
+
+def step_printer(*, as_json: bool) -> OnStep:
+    """Return a callback that prints steps: JSON lines, or text on stderr."""
+
+    def print_step(step: BulkStep) -> None:
+        if as_json:
+            print_json({"step": step.phase, "text": step.text})
+        else:
+            text_console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
+
+    return print_step
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature

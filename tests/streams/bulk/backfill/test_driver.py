@@ -32,12 +32,12 @@ from tidewheel.rebalance.protocol.records import BootstrappedRecord
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillDriver,
     BackfillRefused,
-    BackfillStep,
     Ports,
     Results,
 )
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport, write_output
 from tidewheel.streams.bulk.backfill.positions import positions_of
+from tidewheel.streams.bulk.loading import BulkStep
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.kafka.admin.group_log import state_topic
 from tidewheel.tasks.batch.batch_task import TaskEnd
@@ -136,7 +136,7 @@ class Shop:
         kill(effect)
         self.holds.append(self.state().about.held)
 
-    def _on_step(self, step: BackfillStep) -> None:
+    def _on_step(self, step: BulkStep) -> None:
         self.steps.append(f"{step.phase}: {step.text}")
 
     def _commits(self) -> Mapping[TopicPartition, CommittedOffset]:

@@ -11,10 +11,10 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 from tests.streams.group.fake_group import APP, GroupAdmin
-from tidewheel.bulk import BulkProgress, FrameSource
+from tidewheel.bulk import BulkProgress, BulkStep, FrameSource
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.backfill.computation import BackfillReport, HistoryFrame
-from tidewheel.streams.bulk.backfill.driver import BackfillRefused, BackfillStep
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -213,7 +213,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def backfill(_topology: object, _config: object, **given: Any) -> BackfillReport:
         options.update(given)
-        given["on_step"](BackfillStep(phase="begin", text="pausing [the group]"))
+        given["on_step"](BulkStep(phase="begin", text="pausing [the group]"))
         given["on_progress"](BulkProgress(step="pass 1", done=5, total=5, elapsed_s=1.0))
         return _REPORT
 
