@@ -42,6 +42,11 @@ def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
     )
 
 
+def without_clients(config: StreamsConfig) -> StreamsConfig:
+    """Return a config without client properties and HTTP token: their secrets must not travel."""
+    return config.replace(kafka={}, consumer={}, producer={}, admin={}, http_token=None)
+
+
 class Keeper:
     """Store of secrets in files, which `close` deletes; returns references to them.
 

@@ -20,6 +20,7 @@ from tidewheel.streams.bulk.batch.source_segments import OffsetRange
 from tidewheel.streams.bulk.bootstrap.plan import InputOffsets
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.kafka.portable_settings import without_clients
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.topic_setup import spec_of
@@ -30,6 +31,8 @@ TOPICS: Final = "topics"
 
 #: Microseconds of processor time a record and pass, of the cheapest and the dearest common jobs.
 _RECORD_US: Final = (2, 20)
+
+_LATEST: Final = InputOffsets(text="latest", kind="latest")
 
 
 class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +142,7 @@ def plan_backfill(
         if topic not in inside
     }
     job = msgspec.structs.replace(
-        BatchJob.of(topology, _without_clients(config), topics),
+        BatchJob.of(topology, without_clients(config), topics),
         known_partitions=dict(topics),
         discards_outputs=choice == DISCARD,
     )
@@ -168,14 +171,6 @@ def plan_backfill(
             )
         ),
     )
-
-
-_LATEST: Final = InputOffsets(text="latest", kind="latest")
-
-
-def _without_clients(config: StreamsConfig) -> StreamsConfig:
-    """Return the settings without those of clients, whose secrets must not travel."""
-    return config.replace(kafka={}, consumer={}, producer={}, admin={}, http_token=None)
 
 
 def _has_schedule(job: BatchJob, task_id: TaskId) -> bool:

@@ -19,7 +19,7 @@ from tidewheel.streams.bulk.driver import OnProgress, bulk_session
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.kafka.portable_settings import Keeper
+from tidewheel.streams.kafka.portable_settings import Keeper, without_clients
 from tidewheel.streams.topology.topology import Topology, checked_topology
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec, TopologySpec
@@ -113,11 +113,9 @@ def _check_partitions(partitions: object) -> None:
 
 
 def _config(config: StreamsConfig | None) -> StreamsConfig:
-    """Return the settings without those of clients, whose secrets must not travel."""
     if config is None:
         config = StreamsConfig(application_id=_APPLICATION_ID)
-    checked = checked_config(config, "run_batch")
-    return checked.replace(kafka={}, consumer={}, producer={}, admin={}, http_token=None)
+    return without_clients(checked_config(config, "run_batch"))
 
 
 def _check_frames(spec: TopologySpec, frames: Mapping[str, Any]) -> None:
