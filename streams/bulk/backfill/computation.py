@@ -62,7 +62,7 @@ from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.kafka.internal_topics import changelog_topic
-from tidewheel.tasks.kafka.ports import CommittedOffset, TopicDescription
+from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
 
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark.job import DataFrame
@@ -265,8 +265,8 @@ class Computation:
                 )
             for topic in found.values():
                 short |= short_retentions([topic], oldest[topic.name], now)
-        for topic, oldest_ms in self._oldest_rows():
-            short |= short_retentions([topic], oldest_ms, now)
+        for changelog, oldest_ms in self._oldest_rows():
+            short |= short_retentions([changelog], oldest_ms, now)
         check_retentions(short, accepted=RETENTION in self._question.accept)
 
     def _oldest_outputs(self) -> dict[str, int]:
@@ -276,7 +276,7 @@ class Computation:
                 oldest[topic] = min(oldest.get(topic, oldest_ms), oldest_ms)
         return oldest
 
-    def _oldest_rows(self) -> Iterator[tuple[TopicDescription, int]]:
+    def _oldest_rows(self) -> Iterator[tuple[NewTopic, int]]:
         """Yield the changelogs of windows and sessions, each with the time of its oldest live row."""
         topics = {topic.name: topic for topic in self._plan.live.changelog_topics}
         for planned in self._plan.live.subtopologies.values():
@@ -289,14 +289,7 @@ class Computation:
             ]
             for store in planned.spec.stores:
                 if store.retention_ms and store.logging and times:
-                    topic = topics[self._changelog(store.name)]
-                    described = TopicDescription(
-                        name=topic.name,
-                        topic_id=bytes(16),
-                        partitions=topic.partitions,
-                        config=topic.config,
-                    )
-                    yield described, min(times) - store.retention_ms
+                    yield topics[self._changelog(store.name)], min(times) - store.retention_ms
 
     def results(self, admin: KafkaResetAdmin) -> Results:
         """Return what is to be published."""

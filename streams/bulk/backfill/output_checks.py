@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidewheel.streams.errors import StreamsError
-from tidewheel.tasks.kafka.ports import TopicDescription
+from tidewheel.tasks.kafka.ports import NewTopic, TopicDescription
 
 _POLICY: Final = "cleanup.policy"
 _RETENTION: Final = "retention.ms"
@@ -28,17 +28,17 @@ def check_retentions(short: Mapping[str, int], *, accepted: bool) -> None:
 
 
 def short_retentions(
-    topics: Iterable[TopicDescription], oldest_ms: int, now_ms: int
+    topics: Iterable[TopicDescription | NewTopic], oldest_ms: int, now_ms: int
 ) -> dict[str, int]:
     """Return the retention (ms) of topics that may delete records of a time immediately.
 
     Args:
-        topics: Sink topics or changelogs with `RETENTION_SETTINGS`.
+        topics: Sink topics, described with `RETENTION_SETTINGS`, or changelogs.
         oldest_ms: Time of the oldest record that may be written.
 
-    >>> def topic(**config: str) -> TopicDescription:
+    >>> def topic(**config: str) -> NewTopic:
     ...     named = {name.replace("_", "."): value for name, value in config.items()}
-    ...     return TopicDescription(name="out", topic_id=bytes(16), partitions=1, config=named)
+    ...     return NewTopic(name="out", partitions=1, config=named)
     >>> day = 86_400_000
     >>> short_retentions([topic(cleanup_policy="delete", retention_ms=f"{day}")], 0, 2 * day)
     {'out': 86400000}

@@ -7,15 +7,15 @@ from tidewheel.streams.bulk.backfill.output_checks import (
     check_numbers_are_kept,
     short_retentions,
 )
-from tidewheel.tasks.kafka.ports import TopicDescription
+from tidewheel.tasks.kafka.ports import NewTopic
 
 DAY_MS = 86_400_000
 NOW_MS = 1_795_000_000_000
 
 
-def _topic(name: str, **config: str) -> TopicDescription:
+def _topic(name: str, **config: str) -> NewTopic:
     named = {key.replace("_", "."): value for key, value in config.items()}
-    return TopicDescription(name=name, topic_id=bytes(16), partitions=1, config=named)
+    return NewTopic(name=name, partitions=1, config=named)
 
 
 def test_topics_that_would_delete_old_records_are_found() -> None:
