@@ -425,8 +425,10 @@ class TaskManager:
 
     def _rest_of(self, task: Task) -> int:
         """Return the epoch of the rest that a task has reached, else 0."""
-        rest, committed = self._assigned.rest, self._commits.offsets_of(task)
-        caches = task.caches
+        rest = self._assigned.rest
+        if rest is None:
+            return 0
+        committed, caches = self._commits.offsets_of(task), task.caches
         is_reached = (
             task.task_id in self.running
             and not task.busy
@@ -434,7 +436,7 @@ class TaskManager:
             and committed == task.next_offsets
             and all(self._work.has_reached(at, offset) for at, offset in committed.items())
         )
-        return rest.epoch if rest is not None and is_reached else 0
+        return rest.epoch if is_reached else 0
 
     def end_erasures(self) -> None:
         self._erasures.end()
