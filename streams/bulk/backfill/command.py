@@ -72,12 +72,12 @@ def backfill(
     on_progress: OnProgress | None = None,
     on_step: OnStep = lambda _: None,
 ) -> BackfillReport:
-    """Compute the state of a new application over history, from which its workers go on.
+    """Compute the state of a new application over history; its workers continue from there.
 
     Spark runs the topology over the records of its source topics. Then it writes all stores to
     their changelogs and commits the input offsets and stream times, so that workers continue with
     exactly the next record. The application must not have run yet. Members that start meanwhile
-    wait. After a kill, run it again: it goes on with the step that is not done.
+    wait. After a kill, run it again: it continues with the step that is not done.
 
     Args:
         outputs: What becomes of the records for output topics: "discard", "topics" (they are
@@ -85,7 +85,7 @@ def backfill(
             if the topology writes to topics.
         history: By topic, a frame with older records than Kafka has. Columns as in `run_batch`.
             With `partition` and `offset`, rows are used up to the first offset of Kafka; a
-            `HistoryFrame` says what divides other frames from Kafka's records.
+            `HistoryFrame` gives the time that divides other frames from Kafka's records.
         begins: By topic, where to begin in Kafka: "earliest" (the default), "timestamp:MS" or "file:PATH".
         until: Where to end: "latest", "timestamp:MS" or "file:PATH" of JSON {topic: {partition:
             offset}}. It is fixed when the first run begins.
@@ -93,12 +93,12 @@ def backfill(
             committed offsets are the end. Its workers have made all outputs of earlier records, and
             this application's make all later ones.
         accept: What to accept: differences from live workers ("wall-clock", "cache", "order"); that
-            brokers may delete old results at once ("retention"); of a history that records may be
-            missing before Kafka's ("gap"), that rows may be among Kafka's ("overlap"), that rows of
-            one key and time are ordered by value ("ties"); that topics which the application
+            brokers may delete old results immediately ("retention"); of a history that records may
+            be missing before Kafka's ("gap"), that rows may be among Kafka's ("overlap"), that rows
+            of one key and time are ordered by value ("ties"); that topics which the application
             `until_of` does not read end at their last record ("cut-at-end").
         work: Folder or URL for intermediate files, which the driver and all executors can use.
-            None: beside the snapshots, or in `state_dir` if all of Spark runs on this machine.
+            None: next to the snapshots, or in `state_dir` if all of Spark runs on this machine.
         restart: Forget an earlier run that was killed.
         spark: Session; None for a temporary one at `master`.
 

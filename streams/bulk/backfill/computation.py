@@ -76,8 +76,8 @@ class BackfillReport:
         records: Records read, at most: offsets of transaction markers count.
         stores: Number of rows of each store with a changelog.
         outputs: Number of records of each output topic; empty if they were discarded.
-        input_offsets: Where workers go on.
-        again: True if this run went on from a killed one.
+        input_offsets: Offsets at which workers continue.
+        again: True if this run continued a killed one.
     """
 
     records: int
@@ -107,7 +107,7 @@ class HistoryFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a backfill was asked."""
+    """Arguments of a backfill that determine its results."""
 
     outputs: str | None
     begins: Mapping[str, str]
@@ -119,7 +119,7 @@ class Question:
     def text(
         self, topology: Topology, config: StreamsConfig, topic_ids: Mapping[str, bytes]
     ) -> str:
-        """Return the question as text; runs with equal texts go on from each other."""
+        """Return the question as text; a run continues an earlier one with an equal text."""
         return json.dumps(
             {
                 "application_id": config.application_id,
@@ -171,7 +171,7 @@ class Computation:
         self._is_again = False
 
     def open(self, admin: KafkaResetAdmin, *, restart: bool, pending: str | None) -> None:
-        """Go on from the journal of a killed run, or begin a new one."""
+        """Continue from the journal of a killed run, or create a new one."""
         earlier = None if restart else read_journal(self._storage)
         if earlier is not None and earlier.published_ms is not None and pending is None:
             earlier = None  # It was published to the end, and the application was reset since.
@@ -187,8 +187,8 @@ class Computation:
             write_journal(self._storage, self._journal)
         elif earlier.question != self._journal.question:
             raise ConfigError(
-                f"backfill: {self._storage.shown} has the files of a killed run that was asked something else "
-                f"({earlier.question}); run it with the same arguments and topology, or begin anew with restart (--restart)"
+                f"backfill: {self._storage.shown} has the files of a killed run with other arguments or another topology "
+                f"({earlier.question}); run it with the same, or start over with restart (--restart)"
             )
         else:
             if earlier.published_ms is not None:
@@ -198,7 +198,7 @@ class Computation:
             self._check_cut(admin)
             self._report(
                 "again",
-                f"going on from a killed run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
+                f"continuing a killed run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
             )
 
     def compute(self, admin: KafkaResetAdmin) -> None:
@@ -240,7 +240,7 @@ class Computation:
         return history
 
     def _check_cut(self, admin: KafkaResetAdmin) -> None:
-        """Raise `BackfillRefused` if the application of `until_of` has gone on meanwhile."""
+        """Raise `BackfillRefused` if the application of `until_of` has continued meanwhile."""
         old = self._question.until_of
         if old is not None:
             cut = cut_of_application(self._config, old, admin, takes_ends=False)
@@ -249,7 +249,7 @@ class Computation:
     def check_results(self, admin: KafkaResetAdmin) -> None:
         """Raise `StreamsError` if the results can't be published.
 
-        That is, an output topic is missing, brokers would delete results at once, or the cut has moved.
+        An output topic is missing, brokers would delete results immediately, or the cut has moved.
         """
         self._check_cut(admin)
         now = now_ms()
@@ -261,7 +261,7 @@ class Computation:
             if missing:
                 raise StreamsError(
                     f"output topic {', '.join(missing)} does not exist; create it (tidewheel topics create {missing[0]} "
-                    "--partitions N) and run the command again: it goes on here"
+                    "--partitions N) and run the command again: it continues here"
                 )
             for topic in found.values():
                 short |= short_retentions([topic], oldest[topic.name], now)
@@ -292,7 +292,7 @@ class Computation:
                     yield topics[self._changelog(store.name)], min(times) - store.retention_ms
 
     def results(self, admin: KafkaResetAdmin) -> Results:
-        """Return what is to be published."""
+        """Return the results to publish."""
         last = self._run.last_results()
         names = sorted(result.file.name for result in last)
         return Results(

@@ -1,4 +1,4 @@
-"""Cut between an old application and a new one: what the old one has committed at rest."""
+"""Cut between an old application and a new one: the offsets that the old one has committed."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -56,7 +56,7 @@ class Cut:
         return {at: cut[at] if at in cut else stable[at] for at in partitions}
 
     def check(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Raise `BackfillRefused` if the application has gone on since these ranges were fixed."""
+        """Raise `BackfillRefused` if the application has continued since these ranges were fixed."""
         moved = [
             f"{at} from {ranges[at].end} to {offset}"
             for at, offset in sorted(cut_of(self.facts).items())
@@ -64,7 +64,7 @@ class Cut:
         ]
         if moved:
             raise BackfillRefused(
-                f"until_of: {self.facts.application_id} has gone on since this backfill began ({', '.join(moved)}); begin anew "
+                f"until_of: {self.facts.application_id} has continued since this backfill began ({', '.join(moved)}); start over "
                 "with restart (--restart)"
             )
 

@@ -47,12 +47,13 @@ class BackfillRefused(StreamsError):  # noqa: N818 - says what it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What a backfill has computed.
+    """Computed results of a backfill, to publish.
 
     Attributes:
         job: Id of these results; other results of the same question have another.
         written: Number of records of each changelog and output topic that is written.
-        commits: Returns what to commit for each input, and for each shard of it. Its topics exist by then.
+        commits: Returns the offset and metadata to commit for each input, and for each shard of it. Called
+            when all topics exist.
     """
 
     job: str

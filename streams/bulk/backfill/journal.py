@@ -1,6 +1,6 @@
-"""Journal of a backfill: what it was asked, the offsets it reads, and the steps that are done.
+"""Journal of a backfill: its question, the offsets that it reads, and the steps that are done.
 
-It lies beside the stage files. A command that was killed goes on from it.
+It is next to the stage files. The next run continues from it after a kill.
 """
 
 import zlib
@@ -36,7 +36,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backfill.
 
     Attributes:
-        question: What the command was asked; a run with another question does not go on from it.
+        question: `Question.text`; a run with another one does not continue this one.
         ranges: Offsets of each partition of the source topics and global topics.
         history: Stored rows before these offsets, of topics in `read`.
         read: Topics whose history is read.
@@ -109,7 +109,7 @@ def read_journal(storage: Storage) -> Journal | None:
         except msgspec.MsgspecError as error:
             problem = str(error)
     raise StreamsError(
-        f"{storage.shown}: the journal of an earlier backfill can't be used: {problem}; begin anew with restart "
+        f"{storage.shown}: the journal of an earlier backfill can't be used: {problem}; start over with restart "
         "(--restart)"
     )
 

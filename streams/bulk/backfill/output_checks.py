@@ -21,9 +21,9 @@ def check_retentions(short: Mapping[str, int], *, accepted: bool) -> None:
     if short and not accepted:
         topics = ", ".join(f"{name} ({retention} ms)" for name, retention in sorted(short.items()))
         raise StreamsError(
-            f"the results are so old that brokers may delete some at once, by the retention.ms of {topics}: raise it "
+            f"the results are so old that brokers may delete some immediately, by the retention.ms of {topics}: raise it "
             "(tidewheel topics configure; for a changelog by changelog_config of its store), or accept the loss with "
-            "accept=['retention'] (--accept retention). Nothing is written yet; the next run goes on here"
+            "accept=['retention'] (--accept retention). Nothing is written yet; the next run continues here"
         )
 
 

@@ -36,7 +36,7 @@ _LATEST: Final = InputOffsets(text="latest", kind="latest")
 
 
 class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backfill will do.
+    """Plan of a backfill.
 
     Attributes:
         live: The plan of the application's workers.
@@ -87,7 +87,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def output_choice(outputs: str | None, spec_has_sinks: bool) -> Literal["discard", "topics", "url"]:
-    """Return the kind of `outputs`; raise `ConfigError` if nobody said what becomes of them."""
+    """Return the kind of `outputs`; raise `ConfigError` for others, and for None with sinks."""
     if outputs is None and not spec_has_sinks:
         return DISCARD
     if outputs == DISCARD:

@@ -1,4 +1,4 @@
-"""Positions at which live workers go on after a backfill. Pure."""
+"""Positions at which live workers continue after a backfill. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -56,7 +56,7 @@ class KafkaInputReader(AssignedConsumer):
     """Reads source topics: read_committed, big fetches, with headers."""
 
     noun = "source topic"
-    next_step = "its retention deleted records before they were read; begin anew with restart"
+    next_step = "its retention deleted records before they were read; start over with restart"
 
 
 def source_records(

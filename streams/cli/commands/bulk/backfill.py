@@ -103,13 +103,13 @@ def run_backfill(
         until: Where to end: latest, timestamp:MS (since the epoch), or file:PATH of JSON {topic:
             {partition: offset}}.
         until_of: Instead of --until: the id of an application, stopped or at rest (tidewheel group
-            rest), whose committed offsets are the end. This application goes on where it ended.
+            rest), whose committed offsets are the end. This application continues there.
         accept: What to accept, separated by commas: differences from live workers (wall-clock,
-            cache, order); that brokers may delete old results at once (retention); of a history
+            cache, order); that brokers may delete old results immediately (retention); of a history
             that records may be missing before Kafka's (gap), that rows may be among Kafka's
             (overlap), that rows of one key and time are ordered by value (ties); that topics which
             the application of --until-of does not read end at their last record (cut-at-end).
-        work: Folder or URL for intermediate files. Default: beside the snapshots, or in the state
+        work: Folder or URL for intermediate files. Default: next to the snapshots, or in the state
             directory with a Spark on this machine.
         restart: Forget an earlier run that was killed.
         dry_run: Show the plan, what is not exact, and the cost; read no record.

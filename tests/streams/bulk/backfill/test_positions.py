@@ -1,4 +1,4 @@
-"""Positions at which workers go on: offsets, times, and floors of shards."""
+"""Positions at which workers continue: offsets, times, and floors of shards."""
 
 from dataclasses import dataclass
 
