@@ -87,7 +87,7 @@ class Metering:
             return []
         try:
             family = self._fresh().get(name)
-        except Exception as error:  # noqa: BLE001 - logged; the others go on
+        except Exception as error:  # noqa: BLE001 - logged; the others continue
             self._guard.failed(error)
             return []
         if family is None:

@@ -532,7 +532,7 @@ class TaskManager:
             self._release([*self._assigned.releasing.values()])
 
     def _has_ended(self, task_id: TaskId) -> bool:
-        """Return True if a task can be released now; else its sink flushes, and others go on."""
+        """Return True if a task can be released now; else its sink flushes, and others continue."""
         now_s = time.monotonic()
         flush_s = _FLUSH_PART * self._settings.drain_timeout_ms / 1000
         until_s = self.ending.setdefault(task_id, now_s + flush_s)
