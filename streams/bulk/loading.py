@@ -1,11 +1,13 @@
-"""Loads that hold a group: their steps, and the report of a hold that a failure leaves."""
+"""Loads that hold a group: reasons against them, their steps, and reports of a hold that stays."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
+from tidewheel.streams.group.reset import ResetAdmin, local_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,22 @@ class BulkStep:
 
 #: Callback for steps.
 OnStep = Callable[[BulkStep], None]
+
+
+def objections_to_members(admin: ResetAdmin, application_id: str) -> list[str]:
+    """Return a reason against a load if the application's consumer group has members."""
+    members = admin.group_members(application_id)
+    if not members:
+        return []
+    return [
+        f"consumer group {application_id} has {len(members)} subscribed members: {', '.join(members)}; stop them first"
+    ]
+
+
+def workers_here(config: StreamsConfig) -> list[str]:
+    """Return a problem text per local state folder in use, also by workers outside the group."""
+    slots = local_slots(config.state_dir, config.application_id)
+    return [slot.problem for slot in slots if slot.problem]
 
 
 @contextmanager

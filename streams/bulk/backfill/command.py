@@ -29,7 +29,6 @@ from tidewheel.streams.bulk.backfill.plan import (
     check_differences,
     plan_backfill,
 )
-from tidewheel.streams.bulk.bootstrap.command import workers_here
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets
 from tidewheel.streams.bulk.bounded_transactions import TRANSACTION_TIMEOUT_MS
 from tidewheel.streams.bulk.driver import (
@@ -37,7 +36,7 @@ from tidewheel.streams.bulk.driver import (
     OnProgress,
     bulk_driver,
 )
-from tidewheel.streams.bulk.loading import OnStep
+from tidewheel.streams.bulk.loading import OnStep, workers_here
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError

@@ -26,7 +26,7 @@ from tidewheel.rebalance.protocol.group import Group
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 from tidewheel.streams.bulk.backfill.objections import objections_to_cluster
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport
-from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported, objections_to_members
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
@@ -92,11 +92,7 @@ def refusals(
     reasons = objections(group, EVERY_STORE, live_members)
     if pending_in(group, EVERY_STORE) is not None:
         return reasons
-    members = admin.group_members(application_id)
-    if members:
-        reasons.append(
-            f"consumer group {application_id} has {len(members)} subscribed members: {', '.join(members)}; stop them first"
-        )
+    reasons += objections_to_members(admin, application_id)
     committed = [
         at
         for at, offset in all_committed(admin, application_id).items()

@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +25,10 @@ from tidewheel.streams.bulk.driver import (
     now_ms,
     stores_by_name,
 )
-from tidewheel.streams.bulk.loading import BulkStep, OnStep
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, workers_here
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.group_log_writer import group_log_writer
-from tidewheel.streams.group.reset import local_slots
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.changelog import read_range
@@ -159,9 +158,3 @@ def _has_records(settings: ClientSettings, partition: TopicPartition, start: int
 def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
     url = str(driver.config.snapshot_location)
     make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
-
-
-def workers_here(config: StreamsConfig) -> Sequence[str]:
-    """Return a problem text per local state folder in use, also by workers outside the group."""
-    slots = local_slots(config.state_dir, config.application_id)
-    return [slot.problem for slot in slots if slot.problem]

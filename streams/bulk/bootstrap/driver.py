@@ -47,7 +47,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
     refusal_of_changelog,
 )
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
-from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported, objections_to_members
 from tidewheel.streams.bulk.stable_ends import stable_ends
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
@@ -253,11 +253,7 @@ class BootstrapDriver:
                 partitions
             )
             reasons += self._workers_here()
-            members = self._admin.group_members(self._target.application_id)
-            if members:
-                reasons.append(
-                    f"consumer group {self._target.application_id} has {len(members)} subscribed members: {', '.join(members)}; stop them first"
-                )
+            reasons += objections_to_members(self._admin, self._target.application_id)
         last = group.bootstraps.get(self._name)
         refused = refusal_of_changelog(
             self._target,
