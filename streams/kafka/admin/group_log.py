@@ -36,7 +36,7 @@ from tidewheel.state_stores.failpoints import failpoint, reach
 from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.advice import missing_right
-from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
+from tidewheel.streams.kafka.client.client_log import ClientLog, LeaderLog, error_of
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.client.waits import OnWait, reported_wait
@@ -330,7 +330,7 @@ class LeaderProducer:
         config = settings.leader(
             leader_transactional_id(app), min(int(timeout_s * 1000), _TRANSACTION_MS_MAX)
         )
-        self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
+        self._log = LeaderLog(config["client.id"], with_debug="debug" in settings.producer)
         self._producer = ProducerClient(config, self._log, stall_timeout_s=timeout_s)
 
     def init(self) -> None:

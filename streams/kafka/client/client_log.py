@@ -16,7 +16,13 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tidewheel.streams.console_log import UNREACHABLE_LOGGER, unreachable
 from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, LOGIN_ADVICE
-from tidewheel.streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
+from tidewheel.streams.kafka.client.codes import (
+    ALL_BROKERS_DOWN,
+    AWAY,
+    FENCED,
+    LOGIN_FAILED,
+    is_transient,
+)
 from tidewheel.streams.kafka.client.settings import ClientKind, Config, construction_error
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
@@ -40,6 +46,9 @@ _TRANSACTION: Final = frozenset({"ADDOFFSETS", "ADDPARTS", "ENDTXN", "TXNERR", "
 
 #: The first four bytes of an answer that is not Kafka's, read as its size.
 _FOREIGN_SIZE: Final = re.compile(r"Invalid response size (-?\d+)")
+
+#: Texts of errors that a fenced producer reports.
+_FENCED: Final = tuple(KafkaError(code).str() for code in sorted(FENCED))
 
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
 _ENDED_BY_US: Final = "_DESTROY"
@@ -217,6 +226,18 @@ class TransactionLog(ClientLog):
             elif facility == "ADDPARTS" and "authorization" in text:
                 self.forbidden = text.split('"')[1]
         super().log(level, template, *parts)
+
+
+class LeaderLog(TransactionLog):
+    """The log of a leader's producer. A newer leader fences it: the caller sees that and handles it."""
+
+    __slots__ = ()
+
+    def forward(self, level: int, kind: str, text: str) -> None:
+        if any(fenced in text for fenced in _FENCED):
+            _LOGGER.debug("%s: %s", self._name, text)
+        else:
+            super().forward(level, kind, text)
 
 
 def error_of(exception: KafkaException) -> KafkaError:

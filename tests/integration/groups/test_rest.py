@@ -64,6 +64,7 @@ class Application:
         with self.command("rest") as command:
             code = command.wait()
         assert code == ExitCode.OK, command.said
+        assert "fenced" not in command.said, "claims of the leadership are repeated in silence"
         return cut_in(command.said)
 
     def resume(self) -> None:

@@ -6,6 +6,7 @@ from confluent_kafka import KafkaError
 
 from tidewheel.streams.kafka.client.client_log import (
     ClientLog,
+    LeaderLog,
     TransactionLog,
     away,
     raises_doubt,
@@ -60,6 +61,25 @@ def test_lines_of_a_transaction_are_no_errors(level: int, caplog: pytest.LogCapt
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     _write(TransactionLog("t"), level, "ADDOFFSETS", "Failed to add offsets: Local: Timed out")
     assert [each.levelno for each in caplog.records] == [min(level, logging.WARNING)]
+
+
+@pytest.mark.parametrize(
+    ("facility", "text"),
+    [
+        ("ADDPARTS", 'TxnCoordinator/1: Failed to add partition "shop-group-state" [0] to transaction: Broker: Producer attempted an operation with an old epoch'),
+        ("TXNERR", "Fatal transaction error: Failed to add partitions to transaction: Local: This instance has been fenced by a newer instance (_FENCED)"),
+        ("FATAL", "Fatal error: Local: This instance has been fenced by a newer instance: Failed to add partitions to transaction: Local: This instance has been fenced by a newer instance"),
+    ],
+)  # fmt: skip
+def test_a_leader_that_another_one_fences_is_no_news(
+    facility: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
+    log = LeaderLog("leader")
+    _write(log, logging.CRITICAL, facility, text)
+    assert [each.levelno for each in caplog.records] == [logging.DEBUG]
+    _write(log, logging.CRITICAL, facility, "Broker: Not enough in-sync replicas")
+    assert caplog.records[-1].levelno >= logging.WARNING
 
 
 @pytest.mark.parametrize(
