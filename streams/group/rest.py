@@ -32,8 +32,10 @@ from tidewheel.streams.group.rest_plan import (
     plan_rest,
     unprocessed,
 )
-from tidewheel.tasks.kafka.internal_topics import is_internal, offsets_group
+from tidewheel.tasks.kafka.internal_topics import is_internal, is_repartition, offsets_group
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
+from tidewheel.tasks.kafka.shard_inputs import committed_by_shards
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 _POLL_S: Final = 0.2
 
@@ -75,6 +77,33 @@ def gather_rest_facts(cluster: RestCluster, group: Group, *, stable: bool = Fals
         statuses=_statuses(inbox),
         committed=committed,
         ends=cluster.admin.end_offsets(internal),
+    )
+
+
+def gather_facts_without_group(application_id: str, admin: Admin) -> RestFacts:
+    """Read the facts about a stopped application whose workers had a fixed assignment.
+
+    No log lists its inputs: committed offsets, and topics with names of repartition topics, do.
+    """
+    committed = admin.committed(application_id, None, stable=True)
+    shards = {
+        shard
+        for offset in committed.values()
+        if (progress := Progress.decode(offset.metadata, committed_offset=offset.offset))
+        for shard in Shard.all_of(progress.shards)
+    }
+    internal = [
+        TopicPartition(topic, number)
+        for topic, count in sorted(admin.list_topics().items())
+        if is_repartition(topic, application_id)
+        for number in range(count)
+    ]
+    ends = admin.end_offsets(internal)
+    return RestFacts(
+        application_id=application_id,
+        group=Group(),
+        committed={**committed, **committed_by_shards(admin, application_id, None, shards)},
+        ends={at: end for at, end in ends.items() if end or at in committed},
     )
 
 
@@ -207,6 +236,6 @@ def _late(application_id: str, reasons: Sequence[str]) -> str:
     return (
         f"application {application_id} has not come to rest in time: {'; '.join(reasons)}. Its members still take no external input: "
         f"run the command again, or `tidewheel group resume {application_id}`. A task does not come to rest while its member is "
-        "of a version without rest, its program pauses it (KafkaStreams.pause), or a call does not return; `tidewheel status` "
-        "shows the members"
+        "of a version without rest, its program pauses it (KafkaStreams.pause), a call does not return, or it waits "
+        "max_task_idle_ms for records of an empty input; `tidewheel status` shows the members"
     )

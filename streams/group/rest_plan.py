@@ -26,7 +26,8 @@ class RestFacts:
         live_members: Members heard recently, or workers with a fixed assignment.
         statuses: Last status of each task at each incarnation.
         committed: Offsets of all its groups: those of whole partitions, and of all shards.
-        ends: End of each internal input (log end, not the last stable offset).
+        ends: End of each internal input (log end, not the last stable offset). Without a group log
+            of topics whose names show that they are internal inputs.
     """
 
     application_id: str
@@ -187,7 +188,7 @@ def _external(facts: RestFacts) -> dict[TopicPartition, InputProgress]:
 def _unfinished(facts: RestFacts) -> list[str]:
     """Return inputs without a committed offset, and internal topics with unprocessed records."""
     reasons: list[str] = []
-    for at in inputs_of(facts.group, facts.committed):
+    for at in inputs_of(facts.group, (*facts.committed, *facts.ends)):
         try:
             progress = _progress(facts, at)
         except ValueError as problem:

@@ -4,7 +4,7 @@ Names and settings are Kafka Streams' (InternalTopicManager), so its tools can r
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -32,6 +32,8 @@ _INTERNAL: Final = re.compile(
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
 )
 
+#: Suffixes of internal topics that are no input of a task.
+_NO_INPUT: Final = ("-changelog", "-group-state", "-group-inbox")
 
 #: Extra retention (ms) of changelogs whose rows expire, for clock skew and late records (Kafka
 #: Streams' windowstore.changelog.additional.retention.ms).
@@ -279,6 +281,25 @@ def is_internal(topic: str, application_id: str) -> bool:
     (True, False)
     """
     return topic.startswith(internal_prefix(application_id)) and bool(_INTERNAL.search(topic))
+
+
+def absence(noun: str, topics: Collection[str]) -> str:
+    """Return the text that one or several topics do not exist.
+
+    >>> absence("topic", ["b"]), absence("output topic", ["b", "a"])
+    ('topic b does not exist', 'output topics a, b do not exist')
+    """
+    names = ", ".join(sorted(topics))
+    return f"{noun} {names} does not exist" if len(topics) == 1 else f"{noun}s {names} do not exist"
+
+
+def is_repartition(topic: str, application_id: str) -> bool:
+    """Return True if the name is that of an internal topic that tasks read as input.
+
+    >>> is_repartition("app-counts-changelog", "app"), is_repartition("app-by-user-repartition", "app")
+    (False, True)
+    """
+    return is_internal(topic, application_id) and not topic.endswith(_NO_INPUT)
 
 
 def _matching(

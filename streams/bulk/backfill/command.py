@@ -88,9 +88,10 @@ def backfill(
         begins: By topic, where to begin in Kafka: "earliest" (the default), "timestamp:MS" or "file:PATH".
         until: Where to end: "latest", "timestamp:MS" or "file:PATH" of JSON {topic: {partition:
             offset}}. It is fixed when the first run begins.
-        until_of: Instead of `until`: an application, stopped or at rest (`tidewheel group rest`), whose
+        until_of: Instead of `until`: an application, at rest (`tidewheel group rest`) or stopped, whose
             committed offsets are the end. Its workers have made all outputs of earlier records, and
-            this application's make all later ones.
+            this application's make all later ones. At rest, workers that start again wait; a stopped
+            application must stay stopped, else both process the same records.
         accept: What to accept: differences from live workers ("wall-clock", "cache", "order"); that
             brokers may delete old results immediately ("retention"); of a history that records may
             be missing before Kafka's ("gap"), that rows may be among Kafka's ("overlap"), that rows

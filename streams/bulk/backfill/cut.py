@@ -1,21 +1,33 @@
 """Cut between an old application and a new one: the offsets that the old one has committed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.bulk.batch.source_segments import OffsetRange
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.group_log_writer import group_log_writer
-from tidewheel.streams.group.rest import RestCluster, gather_rest_facts
+from tidewheel.streams.group.inbox import with_hosts
+from tidewheel.streams.group.rest import (
+    RestCluster,
+    gather_facts_without_group,
+    gather_rest_facts,
+)
 from tidewheel.streams.group.rest_plan import RestFacts, cut_of, reasons_against_rest
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.portable_settings import settings_of
-from tidewheel.tasks.kafka.ports import TopicDescription
+from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS, absence
+from tidewheel.tasks.kafka.ports import CommittedOffset, TopicDescription
 from tidewheel.tasks.key_ranges.progress_vector import Progress
+
+_WITHOUT_GROUP: Final = (
+    "; workers with a fixed assignment take no orders to rest: let them run without new input until these are processed, then stop "
+    "them, or give the offsets yourself with until='file:PATH' (--until file:PATH), where outputs may be missing or doubled"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +58,23 @@ class Cut:
                 f"until_of: {', '.join(renewed)} was deleted and created again since {old} has read it, so its committed "
                 "offsets are those of other records"
             )
-        others = sorted({at.topic for at in partitions if at not in cut})
+        read = {at.topic for at in cut}
+        others = sorted(at for at in partitions if at not in cut)
+        grown = [at for at in others if at.topic in read]
+        if grown:
+            raise BackfillRefused(
+                f"until_of: {old} has not committed offsets of {', '.join(map(str, grown))}, although it has of other partitions "
+                f"of {_topics(grown)}: it does not know that the topic has grown; resume and restart it so that "
+                "it reads them, then bring it to rest again, or give an offset for each partition with until='file:PATH' "
+                "(--until file:PATH)"
+            )
         if others and not self.takes_ends:
             raise BackfillRefused(
-                f"until_of: {old} has not committed offsets of all partitions of {', '.join(others)}; if these topics are new to "
-                "the topology, accept that they end at their last record with accept=['cut-at-end'] (--accept cut-at-end)"
+                f"until_of: {old} has not committed offsets of {_topics(others)}; if its topology does not read "
+                "them, by name or by pattern, accept that they end at their last record with accept=['cut-at-end'] "
+                "(--accept cut-at-end); else resume and restart it so that it reads them, then bring it to rest again"
             )
-        stable = self.admin.stable_offsets([at for at in partitions if at not in cut])
+        stable = self.admin.stable_offsets(others)
         return {at: cut[at] if at in cut else stable[at] for at in partitions}
 
     def check(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
@@ -77,20 +99,46 @@ def cut_of_application(
     Raises:
         BackfillRefused: The application is not at rest.
     """
-    missing = {state_topic(old), inbox_topic(old)} - admin.list_topics().keys()
-    if missing:
+    fixed = admin.fixed_workers(old)
+    workers = ([with_hosts(fixed)] if fixed else []) + list(admin.group_members(old))
+    if workers:
         raise BackfillRefused(
-            f"until_of: there is no group of an application {old} ({', '.join(sorted(missing))} does not exist); give the "
-            "application_id of the one whose work this one takes over"
+            f"until_of: workers of {old} outside a group are alive: {', '.join(workers)}; they take no orders to rest, so stop them"
         )
-    settings = settings_of(config.replace(application_id=old))
-    with closing(group_log_writer(settings, admin)) as group_log:
-        cluster = RestCluster(application_id=old, group_log=group_log, admin=admin)
-        facts = gather_rest_facts(cluster, group_log.group(decided=True), stable=True)
+    facts, advice = _facts(config, old, admin)
     reasons = reasons_against_rest(facts)
     if reasons:
-        raise BackfillRefused(f"until_of: {old} is not at rest: {'; '.join(reasons)}")
+        raise BackfillRefused(f"until_of: {old} is not at rest: {'; '.join(reasons)}{advice}")
     return Cut(facts=facts, admin=admin, takes_ends=takes_ends)
+
+
+def _facts(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> tuple[RestFacts, str]:
+    """Return the facts about an application, and advice if it is not at rest."""
+    control_topics = sorted((state_topic(old), inbox_topic(old)))
+    missing = [topic for topic in control_topics if topic not in admin.list_topics()]
+    if not missing:
+        settings = settings_of(config.replace(application_id=old))
+        with closing(group_log_writer(settings, admin)) as group_log:
+            cluster = RestCluster(application_id=old, group_log=group_log, admin=admin)
+            return gather_rest_facts(cluster, group_log.group(decided=True), stable=True), ""
+    facts = gather_facts_without_group(old, admin)
+    if len(missing) < len(control_topics) or any(map(_is_of_group, facts.committed.values())):
+        raise BackfillRefused(
+            f"until_of: {old} has a group, but {absence('topic', missing)}; if they were deleted, run `tidewheel group recover` for "
+            f"{old} first; {HIDDEN_TOPICS}"
+        )
+    if not facts.committed:
+        raise BackfillRefused(
+            f"until_of: there is no application {old}: it has committed no offsets; give the application_id of the one whose work "
+            "this one takes over"
+        )
+    return facts, _WITHOUT_GROUP
+
+
+def _is_of_group(committed: CommittedOffset) -> bool:
+    """Return True if a member of a group has committed this; a fixed assignment has no epochs."""
+    progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
+    return progress is not None and progress.task_epoch > 0
 
 
 def _is_another(facts: RestFacts, topic: TopicDescription, at: TopicPartition) -> bool:
@@ -99,3 +147,7 @@ def _is_another(facts: RestFacts, topic: TopicDescription, at: TopicPartition) -
         return False
     progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
     return progress is not None and progress.topic_id != topic.topic_id
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(sorted({at.topic for at in partitions}))

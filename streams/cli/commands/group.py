@@ -218,7 +218,7 @@ def _rest_cluster(target: str | None, settings: SettingsOptions | None) -> Gener
         if fixed:
             raise StreamsError(
                 f"the workers of {access.application_id} have fixed assignment (--tasks, --fixed-assignment) and take no orders: "
-                f"{with_hosts(fixed)}; stop them: without a group, a stopped application is at rest if it has no repartition topics"
+                f"{with_hosts(fixed)}; stop them: without a group, a stopped application is at rest if nothing is left in its repartition topics"
             )
         access.check_exists()
         with closing(access.connection.group_log()) as group_log:

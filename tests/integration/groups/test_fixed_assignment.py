@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +15,14 @@ import pytest
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
-from tidewheel import ConfigError, IncompatibleMemberError
-from tidewheel.rebalance.model import TaskId
+from tidewheel import ConfigError, IncompatibleMemberError, StreamsConfig
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.bulk.backfill.cut import cut_of_application
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.incarnation import WorkerLife
 
@@ -364,6 +369,26 @@ def test_a_member_is_refused_while_fixed_workers_live_and_joins_after_they_left(
     cluster.wait_until_consumed(app, source)
     assert late.stop() == 0, late.log[-3000:]
     assert cluster.values_by_key(sink) == _updates(records)
+
+
+def test_another_application_may_continue_where_stopped_workers_have_committed(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    source, sink = topics
+    app, partitions = config["application_id"], [TopicPartition(source, n) for n in range(4)]
+    fixed = start_worker("fixed")
+    fixed.go("count_by_key", source, sink, config)
+    fixed.wait_until_running()
+    until(lambda: cluster.admin.fixed_workers(app), "it shows that it lives")
+    cluster.send(source, [(b"one-key", b"x")] * 10)  # the other partitions stay empty
+    cluster.wait_until_consumed(app, source)
+    new = StreamsConfig(application_id=f"{app}-v2", bootstrap_servers=cluster.bootstrap_servers)
+    with closing(KafkaResetAdmin(settings_of(new)).found()) as admin:
+        with pytest.raises(BackfillRefused, match=f"are alive: {app}-fixed-0 at "):
+            cut_of_application(new, app, admin, takes_ends=False)
+        assert fixed.stop() == 0, fixed.log[-3000:]
+        ends = cut_of_application(new, app, admin, takes_ends=False).ends(partitions)
+        assert ends == {at: cluster.committed(app)[at] for at in partitions}
 
 
 @pytest.mark.parametrize("late", ["fixed", "member"])

@@ -202,6 +202,7 @@ def test_no_rest_is_reported_without_a_confirmation() -> None:
     with pytest.raises(NotAtRestError, match=r"task 0_0 of h-a \(a\) has not come to rest") as late:
         shop.rest(timeout_s=0, pause=ignore)
     assert "version without rest" in str(late.value)
+    assert "max_task_idle_ms" in str(late.value)
     assert not shop.is_at_rest
     assert not shop.fenced
     assert shop.group.state().about.rest is not None

@@ -102,8 +102,9 @@ def run_backfill(
             earliest.
         until: Where to end: latest, timestamp:MS (since the epoch), or file:PATH of JSON {topic:
             {partition: offset}}.
-        until_of: Instead of --until: the id of an application, stopped or at rest (tidewheel group
-            rest), whose committed offsets are the end. This application continues there.
+        until_of: Instead of --until: the id of an application, at rest (tidewheel group rest) or
+            stopped, whose committed offsets are the end. This application continues there. A
+            stopped one must stay stopped; at rest, workers that start again wait.
         accept: What to accept, separated by commas: differences from live workers (wall-clock,
             cache, order); that brokers may delete old results immediately (retention); of a history
             that records may be missing before Kafka's (gap), that rows may be among Kafka's
