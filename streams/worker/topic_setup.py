@@ -16,6 +16,7 @@ from tidewheel.tasks.kafka.internal_topics import (
     LIMITS,
     MESSAGE_BYTES,
     ApplicationPlan,
+    absence,
     changelog_topic,
     configure_command,
     internal_prefix,
@@ -231,8 +232,8 @@ def _check_deleted(
         changelogs = missing.get(partition.topic)
         if changelogs and progress is not None and progress.topology_hash == topology_hash:
             raise StreamsError(
-                f"changelog {', '.join(sorted(changelogs))} does not exist any more, but this topology has committed offset "
-                f"{committed.offset} of {partition}: its state would be lost. Bring the topic back, or "
+                f"{absence('changelog', changelogs)} any more, but this topology has committed offset "
+                f"{committed.offset} of {partition}: its state would be lost. Bring back what is missing, or "
                 "run `tidewheel reset` to process the input again"
             )
 

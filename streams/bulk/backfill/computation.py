@@ -42,6 +42,7 @@ from tidewheel.streams.bulk.backfill.output_writer import (
 from tidewheel.streams.bulk.backfill.plan import (
     TOPICS,
     BackfillPlan,
+    missing_outputs_text,
     output_choice,
 )
 from tidewheel.streams.bulk.backfill.positions import positions_of
@@ -260,8 +261,7 @@ class Computation:
             missing = sorted(oldest.keys() - found.keys())
             if missing:
                 raise StreamsError(
-                    f"output topic {', '.join(missing)} does not exist; create it (tidewheel topics create {missing[0]} "
-                    "--partitions N) and run the command again: it continues here"
+                    f"{missing_outputs_text(missing)}; then run the command again: it continues here"
                 )
             for topic in found.values():
                 short |= short_retentions([topic], oldest[topic.name], now)

@@ -24,7 +24,11 @@ from tidewheel.streams.kafka.portable_settings import without_clients
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.application.configured_plan import configured_plan
 from tidewheel.streams.worker.topic_setup import spec_of
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, missing_output_topics
+from tidewheel.tasks.kafka.internal_topics import (
+    ApplicationPlan,
+    absence,
+    missing_output_topics,
+)
 
 DISCARD: Final = "discard"
 TOPICS: Final = "topics"
@@ -103,6 +107,20 @@ def output_choice(outputs: str | None, spec_has_sinks: bool) -> Literal["discard
     )
 
 
+def missing_outputs_text(topics: Sequence[str]) -> str:
+    """Return the error for output topics that do not exist, with a command.
+
+    >>> missing_outputs_text(["out"])
+    'output topic out does not exist; create it: tidewheel topics create out --partitions N'
+    >>> missing_outputs_text(["a", "b"])
+    'output topics a, b do not exist; create each: tidewheel topics create a --partitions N'
+    """
+    return (
+        f"{absence('output topic', topics)}; create {'it' if len(topics) == 1 else 'each'}: tidewheel topics create {topics[0]} "
+        "--partitions N"
+    )
+
+
 def plan_backfill(
     topology: Topology,
     config: StreamsConfig,
@@ -127,10 +145,7 @@ def plan_backfill(
     reasons = [*objections_to_topology(live), *objections_to_history(live, history)]
     missing = sorted(missing_output_topics(spec, topics)) if choice == TOPICS else []
     if missing:
-        reasons.append(
-            f"output topic {', '.join(missing)} does not exist; create it: tidewheel topics create {missing[0]} "
-            "--partitions N"
-        )
+        reasons.append(missing_outputs_text(missing))
     if reasons:
         raise ConfigError(f"backfill: {'; '.join(reasons)}")
     globals_ = {store.topic for store in live.global_stores}
