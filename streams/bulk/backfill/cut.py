@@ -64,15 +64,15 @@ class Cut:
         if grown:
             raise BackfillRefused(
                 f"until_of: {old} has not committed offsets of {', '.join(map(str, grown))}, although it has of other partitions "
-                f"of {_topics(grown)}: it does not know that the topic has grown; resume and restart it so that "
-                "it reads them, then bring it to rest again, or give an offset for each partition with until='file:PATH' "
-                "(--until file:PATH)"
+                f"of {_topics(grown)}: it does not know that the topic has grown; let it continue (`tidewheel "
+                f"group resume {old}`, or start it) until it reads them, then bring it to rest again; one whose state does not permit "
+                "that needs an offset of each partition in a file: until='file:PATH' (--until file:PATH)"
             )
         if others and not self.takes_ends:
             raise BackfillRefused(
                 f"until_of: {old} has not committed offsets of {_topics(others)}; if its topology does not read "
                 "them, by name or by pattern, accept that they end at their last record with accept=['cut-at-end'] "
-                "(--accept cut-at-end); else resume and restart it so that it reads them, then bring it to rest again"
+                "(--accept cut-at-end); else let it continue until it reads them, then bring it to rest again"
             )
         stable = self.admin.stable_offsets(others)
         return {at: cut[at] if at in cut else stable[at] for at in partitions}

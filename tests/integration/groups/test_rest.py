@@ -4,6 +4,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,16 @@ from tests.integration.earlier_version import unpack_version_before_shards
 from tests.integration.outcome import number_of
 from tests.integration.processes import WorkerProcess, owned
 from tests.streams.cli.command_runs import Command
+from tidewheel import StreamsConfig
 from tidewheel.rebalance.model import Shard, TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.records import decode_record
+from tidewheel.streams.bulk.backfill.cut import cut_of_application
+from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.portable_settings import settings_of
 from tidewheel.tasks.kafka.internal_topics import offsets_group
 
 PARTITIONS: Final = 4
@@ -102,6 +108,28 @@ def cut_in(said: str) -> dict[TopicPartition, int]:
     answer = json.loads(said.splitlines()[-1])
     assert answer["at_rest"] is True
     return {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in answer["cut"]}
+
+
+def test_partitions_that_grow_at_rest_are_part_of_no_cut_until_the_application_reads_them(
+    cluster: Cluster, config: dict[str, Any], unique: str, start_worker: StartWorker
+) -> None:
+    application = Application(cluster, config, unique, start_worker, job="copy")
+    application.start("first").wait_until_running()
+    application.rest()
+    count = PARTITIONS + 2
+    cluster.add_partitions(application.source, count)
+    partitions = [TopicPartition(application.source, number) for number in range(count)]
+    servers = cluster.bootstrap_servers
+    new = StreamsConfig(application_id=f"{application.id}-v2", bootstrap_servers=servers)
+    with closing(KafkaResetAdmin(settings_of(new)).found()) as admin:
+        grown = cut_of_application(new, application.id, admin, takes_ends=True)
+        with pytest.raises(BackfillRefused, match=f"{partitions[-1]}, although"):
+            grown.ends(partitions)
+        application.resume()
+        until(lambda: set(cluster.committed(application.id)) == set(partitions), "it reads all")
+        application.rest()
+        cut = cut_of_application(new, application.id, admin, takes_ends=False)
+        assert cut.ends(partitions) == dict.fromkeys(partitions, 0)
 
 
 @pytest.mark.parametrize("factor", [1, 4])
