@@ -34,6 +34,7 @@ from tidewheel.streams.bulk.batch.stage_files import (
 )
 from tidewheel.streams.bulk.columns import RowDecoder, converter, type_of
 from tidewheel.streams.errors import SchemaRegistryError, SerializationError
+from tidewheel.streams.gc_tuning import collect_by_batches
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.portable_settings import opened_url
 from tidewheel.tasks.batch.batch_task import TaskEnd
@@ -211,6 +212,7 @@ def run_task(
     count: Counted,
 ) -> StageResult:
     """Run the task of one partition in one pass."""
+    collect_by_batches()
     work, job = order.work, order.work.job
     storage = work.storage()
     task_id = TaskId(order.run.subtopology, partition)
