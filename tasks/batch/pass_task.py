@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Final
 
 from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.unfold import ChangelogColumns
 from tidewheel.tasks.batch.batch_task import BatchTask, Inputs, TaskEnd
 from tidewheel.tasks.batch.blobs import Blob, Outbox
@@ -41,7 +42,11 @@ class PassTask:
         task.task.group.rank_topics(batch.levels)
 
     def process(self, inputs: Inputs) -> Iterator[Blob]:
-        """Process all records of the pass's topics; each input has its records in their order."""
+        """Process all records of the pass's topics; each input has its records in their order.
+
+        Raises:
+            StreamsError: Also if a record is for a topic of the input.
+        """
         is_circular = bool(self._run.keeps & self._batch.circular)
         active = self._task.task
         assert isinstance(active, ActiveTask), "sinks outside Kafka are refused"
@@ -53,6 +58,11 @@ class PassTask:
             limit=self._batch_records if causes is None else causes.limit(self._batch_records),
             run=None if causes is None else causes.process,
         ):
+            if self._batch.levels.get(columns.topic) == 0:
+                raise StreamsError(
+                    f"a function chose topic {columns.topic} for a record, which the topology also reads: a batch run reads only "
+                    "what was there before; use repartition() in between, or another topic"
+                )
             if self._is_kept(columns.topic):
                 orders = None
                 if causes is not None and columns.topic in self._batch.circular:

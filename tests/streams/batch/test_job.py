@@ -36,6 +36,14 @@ def test_another_process_runs_a_job_from_its_bytes() -> None:
     assert sum(map(len, result.outputs.values())) > 0
 
 
+def test_a_record_for_a_topic_of_the_input_is_an_error() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to(lambda _key, value, _context: "in" if value else "out")
+    job = BatchJob.of(builder.build(CONFIG), CONFIG, {"in": 3})
+    with pytest.raises(StreamsError, match="chose topic in for a record"):
+        run_inline(job, columns_of(rows_of(7, ["in"], 3, 1), 1_000))
+
+
 def pair(left: str, right: str) -> str:
     return f"{left}/{right}"
 
