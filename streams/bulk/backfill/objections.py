@@ -1,6 +1,7 @@
 """Reasons against a backfill, and differences from live workers that the user must accept. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from tidewheel.streams.operators.tables.table import TableSource
 from tidewheel.streams.operators.tables.table_groups import TableAggregate
 from tidewheel.streams.operators.windows.windowed import WindowedOperator
 from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, SubtopologyPlan
-from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 
 WALL_CLOCK: Final = "wall-clock"
@@ -28,6 +29,9 @@ REASONS: Final = (WALL_CLOCK, CACHE, ORDER, RETENTION, GAP, OVERLAP, TIES, CUT_A
 
 #: Their results may depend on the order of a key's records.
 _IN_ORDER: Final = (StreamAggregate, StreamReduce, TableAggregate, TableSource, WindowedOperator)
+
+#: They fold each record that they get, also if it only replaces an earlier one.
+_FOLDS: Final = (StreamAggregate, StreamReduce, CountsInPlace, WindowedOperator)
 
 #: Most topics named in a message.
 _NAMED: Final = 8
@@ -115,6 +119,7 @@ def differences_of(
 
     `has_schedule`: tells for the first task of a sub-topology if it has wall-clock schedules.
     """
+    cached = _below_caches(plan) if has_cache else {}
     for number, planned in sorted(plan.subtopologies.items()):
         users = [node for node in _processors(planned) if _is_users(node)]
         if planned.partitions and users and has_schedule(TaskId(number, 0)):
@@ -123,8 +128,7 @@ def differences_of(
                 node=_shown(*users),
                 text="punctuates by wall clock; here the clock is the stream time",
             )
-        if has_cache:
-            yield from _of_caches(planned)
+        yield from _of_caches(planned, cached.get(number, frozenset()))
         yield from _of_order(plan, planned)
 
 
@@ -147,26 +151,60 @@ def _shown(*nodes: ProcessorSpec) -> str:
     )
 
 
-def _of_caches(planned: SubtopologyPlan) -> Iterator[Difference]:
-    """Yield nodes with state that see each change of a cached table, where workers forward some."""
-    cached = {store.name for store in planned.spec.stores if store.caching}
-    below: set[str] = set()
+def _of_caches(planned: SubtopologyPlan, below: frozenset[str]) -> Iterator[Difference]:
+    """Yield nodes with state that see each change of a cached table, where workers forward some.
+
+    `below`: the nodes that get such changes.
+    """
     for node in _processors(planned):
-        is_below = not below.isdisjoint(node.parents)
-        if is_below and node.stores and _minds_changes(node):
+        if node.name in below and node.stores and _counts_changes(node):
             yield Difference(
                 reason=CACHE,
                 node=_shown(node),
                 text="sees every change of a table above it; live, the cache forwards only the last of each commit "
                 "(statestore_cache_max_bytes)",
             )
-        if is_below or not cached.isdisjoint(node.stores):
+
+
+def _below_caches(plan: ApplicationPlan) -> dict[int, frozenset[str]]:
+    """Return the nodes below cached tables in each sub-topology, also behind repartition topics."""
+    topics: set[str] = set()
+    while True:
+        below = {number: _below(planned, topics) for number, planned in plan.subtopologies.items()}
+        written = {
+            sink.topic
+            for number, planned in plan.subtopologies.items()
+            for sink in planned.spec.sinks
+            if sink.internal and isinstance(sink.topic, str) and sink.name in below[number]
+        }
+        if written <= topics:
+            return below
+        topics |= written
+
+
+def _below(planned: SubtopologyPlan, topics: AbstractSet[str]) -> frozenset[str]:
+    cached = {store.name for store in planned.spec.stores if store.caching}
+    senders = {
+        source.name
+        for source in planned.spec.sources
+        if source.internal and not topics.isdisjoint(source.topics)
+    }
+    below: set[str] = set()
+    for node in planned.spec.nodes:
+        if isinstance(node, SourceSpec):
+            continue
+        if not senders.isdisjoint(node.parents):
             below.add(node.name)
+        is_below = node.name in below
+        if is_below or (isinstance(node, ProcessorSpec) and not cached.isdisjoint(node.stores)):
+            senders.add(node.name)
+    return frozenset(below)
 
 
-def _minds_changes(node: ProcessorSpec) -> bool:
+def _counts_changes(node: ProcessorSpec) -> bool:
+    """Return true for state that each change alters, not only the last one of a key."""
     operator = _operator(node)
-    return operator is None or isinstance(operator, CountsInPlace) or _minds_order(node)
+    return operator is None or operator.runs_users_object or isinstance(operator, _FOLDS)
 
 
 def _of_order(plan: ApplicationPlan, planned: SubtopologyPlan) -> Iterator[Difference]:

@@ -188,6 +188,19 @@ def _changes_counted(lines: KStream[str, str], *, caching: bool = True) -> None:
     table.to_stream().group_by_key().count(store="second")
 
 
+def _changes_counted_behind(lines: KStream[str, str]) -> None:
+    table = lines.group_by_key().count(store="first")
+    by_count = table.to_stream().select_key(lambda _, count: str(count))
+    by_count.group_by_key(key_serde=str, value_serde=int).count(store="second")
+
+
+def _tables_of_a_table(lines: KStream[str, str]) -> None:
+    table = lines.group_by_key().count(store="first")
+    grouped = table.group_by(lambda key, count: (str(count), key), key_serde=str, value_serde=str)
+    grouped.count(store="keys")
+    table.to_stream().to_table(store="copy")
+
+
 def _changes_processed(lines: KStream[str, str]) -> None:
     table = lines.group_by_key().count(store="first")
     table.to_stream().map_values(str).process(_Numbered, name="numbered")
@@ -210,6 +223,14 @@ def test_nodes_that_see_each_change_of_a_cached_table_are_named() -> None:
     assert counted.node.startswith("KSTREAM-AGGREGATE-")
     (numbered,) = _differences(lambda _, lines: _changes_processed(lines))
     assert (numbered.reason, numbered.node.split(" (")[0]) == ("cache", "numbered")
+    (behind,) = _differences(lambda _, lines: _changes_counted_behind(lines))
+    assert behind.reason == "cache"
+
+
+def test_tables_below_a_cached_table_are_not_named() -> None:
+    """Each change takes back the one before it, so only the last one counts."""
+    found = _differences(lambda _, lines: _tables_of_a_table(lines), partitions=1)
+    assert [each.reason for each in found] == []
 
 
 def test_without_a_cache_or_state_below_it_no_node_is_named() -> None:
