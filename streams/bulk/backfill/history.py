@@ -80,12 +80,42 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenHistory:
-    """A partition's rows in a file; `last_offset` is the frame's, None without rows or offsets."""
+    """A partition's rows in a file.
+
+    Attributes:
+        left_out: Number of rows that Kafka's records replace.
+        last_offset: The frame's last offset; None without rows or offsets.
+        missing: Number of offsets that are missing between the rows, and the first of them.
+    """
 
     file: StageFile
     records: int
     left_out: int
     last_offset: int | None
+    missing: int = 0
+    first_missing: int | None = None
+
+
+def objections_to_begins(plan: ApplicationPlan, topics: Iterable[str]) -> Iterator[str]:
+    """Yield the reasons why topics can't begin after their first record."""
+    restored = _restored_stores(plan)
+    for topic in sorted(topics):
+        if topic in restored:
+            yield (
+                f"from of {topic}: workers restore store {restored[topic]} from this topic, so they would also have its earlier "
+                "records; leave it out, or give the table a changelog of its own (topology_optimization without "
+                "reuse_ktable_source_topics)"
+            )
+
+
+def _restored_stores(plan: ApplicationPlan) -> dict[str, str]:
+    """Return the tables that workers restore from their source topic, by topic."""
+    return {
+        store.source_topic: store.name
+        for planned in plan.subtopologies.values()
+        for store in planned.spec.stores
+        if store.source_topic is not None
+    }
 
 
 def objections_to_history(plan: ApplicationPlan, topics: Iterable[str]) -> Iterator[str]:
@@ -98,12 +128,7 @@ def objections_to_history(plan: ApplicationPlan, topics: Iterable[str]) -> Itera
         if not source.internal
         for topic in planned.source_topics[source.name]
     }
-    restored = {
-        store.source_topic: store.name
-        for planned in subtopologies
-        for store in planned.spec.stores
-        if store.source_topic is not None
-    }
+    restored = _restored_stores(plan)
     of_all = {each.topic: each.store.name for each in plan.global_stores}
     for topic in sorted(topics):
         if topic in of_all:
@@ -158,7 +183,8 @@ def objections_to_frame(
     ):
         yield (
             f"{what}: rows without columns partition and offset may be records that Kafka still has; give these columns, or "
-            f"the time until which rows count (until_ms), or accept {OVERLAP}: all rows and all records of Kafka count"
+            f"the time until which rows count (--history-until {topic}=MS, HistoryFrame(until_ms=...)), or accept {OVERLAP}: "
+            "all rows and all records of Kafka count"
         )
 
 
@@ -191,9 +217,9 @@ def split_by_time(
 def offset_gaps(
     ranges: Mapping[TopicPartition, OffsetRange], results: Iterable[WrittenHistory]
 ) -> list[str]:
-    """Return a text for each partition of a dump where records may be missing before its range.
+    """Return a text for each place of a dump where records may be missing: in it, or before a range.
 
-    Both are in the order of partitions.
+    Ranges and results are in the order of partitions.
 
     >>> file = StageFile(name="f", index_at=0, size=0)
     >>> written = WrittenHistory(file=file, records=7, left_out=0, last_offset=41)
@@ -202,6 +228,10 @@ def offset_gaps(
     """
     gaps: list[str] = []
     for (at, offsets), written in zip(ranges.items(), results, strict=True):
+        if written.missing:
+            gaps.append(
+                f"{at}: {written.missing} offsets are missing between the rows, the first is {written.first_missing}"
+            )
         last = written.last_offset
         if (-1 if last is None else last) + 1 < offsets.first:
             end = "there is no row" if last is None else f"the last row has offset {last}"
@@ -319,7 +349,7 @@ def _check_gaps(topic: str, gaps: Sequence[str], accept: frozenset[str], next_st
     if gaps and GAP not in accept:
         more = f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else ""
         raise StreamsError(
-            f"history of {topic}: records may be missing between the frame and Kafka's log: {'; '.join(gaps[:_NAMED])}{more}; "
+            f"history of {topic}: records may be missing: {'; '.join(gaps[:_NAMED])}{more}; "
             f"{next_step}"
         )
 
@@ -364,6 +394,8 @@ def write_history(
         records=result.records[topic],
         left_out=reader.left_out,
         last_offset=reader.last[0] if has_offsets and reader.last else None,
+        missing=reader.missing,
+        first_missing=reader.first_missing,
     )
 
 
@@ -373,15 +405,21 @@ class _HistoryReader:
 
     topic: str
     left_out: int = 0
+    missing: int = 0
+    first_missing: int | None = None
     last: tuple[Any, ...] = field(default=())
 
     def records(
         self, rows: Iterator[HistoryRow], *, has_offsets: bool, accepts_ties: bool
     ) -> Iterator[Record]:
-        placed = self._placed(rows, checks_ties=not (has_offsets or accepts_ties))
+        placed = self._placed(
+            rows, has_offsets=has_offsets, checks_ties=not (has_offsets or accepts_ties)
+        )
         return records_of(self.topic, placed, has_offsets=has_offsets)
 
-    def _placed(self, rows: Iterator[HistoryRow], *, checks_ties: bool) -> Iterator[PlacedRecord]:
+    def _placed(
+        self, rows: Iterator[HistoryRow], *, has_offsets: bool, checks_ties: bool
+    ) -> Iterator[PlacedRecord]:
         for place, payload in rows:
             if isinstance(payload, int):
                 self.left_out += payload
@@ -389,8 +427,15 @@ class _HistoryReader:
             order = place[1]
             if checks_ties and not isinstance(payload, str):
                 self._check_tie(order, payload[1])
+            if has_offsets and self.last and order != BEFORE_ALL:
+                self._count_missing(self.last[0] + 1, order[0])
             self.last = order
             yield place, payload
+
+    def _count_missing(self, expected: int, offset: int) -> None:
+        if offset > expected:
+            self.missing += offset - expected
+            self.first_missing = expected if self.first_missing is None else self.first_missing
 
     def _check_tie(self, order: tuple[Any, ...], key: bytes | None) -> None:
         """Raise `StreamsError` for unequal rows of a key and time that no column orders."""
