@@ -102,7 +102,9 @@ def spark_session(
         yield session
     finally:
         if is_new:
-            session.stop()
+            # Its process may have ended first, such as by the same Ctrl-C.
+            with contextlib.suppress(Py4JError, OSError):
+                session.stop()
 
 
 def start_session(
@@ -240,7 +242,7 @@ def next_step(text: str) -> str:
             f"executors start another Python than this one: set {_PYTHON} to one that has Tidewheel, such as {sys.executable}, "
             "before the session begins"
         )
-    return "run it again; finished work is reused"
+    return "run it again"
 
 
 def _result(result: Result | ExecutorError) -> Result:

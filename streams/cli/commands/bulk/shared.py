@@ -1,6 +1,7 @@
 """Shared parts of the bulk commands: their program and their progress display."""
 
 import contextlib
+import logging
 import signal
 import time
 from collections.abc import Generator, Sequence
@@ -25,6 +26,9 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 #: These signals end a job as Ctrl-C does: its Spark session stops, and its temporary files with
 #: secrets are deleted.
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+#: Part of py4j's messages about calls to a Spark that a signal has ended.
+_INTERRUPTION: Final = "while sending command"
 
 #: Minimum time between two JSON lines of progress.
 _LINE_S: Final = 2.0
@@ -81,8 +85,21 @@ def names_of(text: str | None, option: str = "--stores") -> list[str] | None:
 @contextlib.contextmanager
 def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
     """Yield a progress callback for the job in the block; stop signals end the job as Ctrl-C."""
-    with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
-        yield on_progress
+    root = logging.getLogger()
+    root.addFilter(_is_no_interruption)
+    try:
+        with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
+            yield on_progress
+    except KeyboardInterrupt:
+        text_console(stderr=True).print("run the same command again to continue")
+        raise
+    finally:
+        root.removeFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Return false for py4j's tracebacks of calls that a signal has ended."""
+    return _INTERRUPTION not in record.getMessage()
 
 
 def step_printer(*, as_json: bool) -> OnStep:
