@@ -96,6 +96,23 @@ def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
     return operators
 
 
+def program_fingerprint(spec: TopologySpec, *others: object) -> int:
+    """Return a fingerprint of a topology's functions and settings, and of other functions.
+
+    It is equal in every process for the same program, and covers functions that those call.
+    """
+    details, describe = _Identities(spec, _details(spec)), _details(spec)
+    nodes = [node for subtopology in spec.subtopologies for node in subtopology.nodes]
+    sources = [
+        (node.key_serde, node.value_serde, node.timestamp_extractor)
+        for node in nodes
+        if isinstance(node, SourceSpec)
+    ]
+    stores = [store for subtopology in spec.subtopologies for store in subtopology.stores]
+    parts = [describe().of(part, _DEPTH) for part in (*sources, *stores, *others)]
+    return zlib.crc32(repr(([details.of(node) for node in nodes], parts)).encode())
+
+
 def _writes(node: NodeSpec, store: str) -> bool:
     return isinstance(node, ProcessorSpec) and store in node.stores and store not in node.reads
 

@@ -193,7 +193,7 @@ def plan_application(
     if missing:
         raise MissingSourceTopicError(
             f"source topic{'s' if len(missing) > 1 else ''} {', '.join(missing)} not found; create "
-            f"{'them' if len(missing) > 1 else 'it'}, or start with --wait-for-topics or --create-topics; "
+            f"{'them' if len(missing) > 1 else 'it'}, or let `tidewheel run` wait for or create topics: --wait-for-topics, --create-topics; "
             + HIDDEN_TOPICS
         )
     repartition = _repartition_counts(spec, topics, matchable)

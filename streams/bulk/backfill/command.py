@@ -219,6 +219,10 @@ def _planned(
     question: Question,
     history: Iterable[str],
 ) -> BackfillPlan:
+    if question.until_of is not None and question.until != "latest":
+        raise ConfigError(
+            f"backfill: until {question.until!r} and until_of {question.until_of!r} both say where to end; leave one out"
+        )
     return plan_backfill(
         topology,
         config,

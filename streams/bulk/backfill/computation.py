@@ -14,12 +14,12 @@ from tidewheel.rebalance.producer_ids import backfill_id
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.state_stores.bulk_restore.storage import Storage, open_storage
 from tidewheel.state_stores.bulk_restore.urls import redacted_url
-from tidewheel.streams.bulk.backfill.cut import cut_of_application
+from tidewheel.streams.bulk.backfill.cut import Cut, cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillRefused,
     Results,
 )
-from tidewheel.streams.bulk.backfill.history import History, read_history
+from tidewheel.streams.bulk.backfill.history import History, objections_to_frame, read_history
 from tidewheel.streams.bulk.backfill.journal import (
     Journal,
     delete_all,
@@ -59,11 +59,13 @@ from tidewheel.streams.bulk.loading import BulkStep, OnStep
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.graph.store_identity import program_fingerprint
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.kafka.internal_topics import changelog_topic
 from tidewheel.tasks.kafka.ports import CommittedOffset, NewTopic
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark.job import DataFrame
@@ -74,11 +76,12 @@ class BackfillReport:
     """Result of a backfill.
 
     Attributes:
-        records: Records read, at most: offsets of transaction markers count.
+        records: Records read from Kafka, at most (offsets of transaction markers count), and rows
+            of histories.
         stores: Number of rows of each store with a changelog.
         outputs: Number of records of each output topic; empty if they were discarded.
         input_offsets: Offsets at which workers continue.
-        again: True if this run continued a killed one.
+        again: True if this run continued an unfinished one.
     """
 
     records: int
@@ -102,8 +105,9 @@ class HistoryFrame:
     order_by: Sequence[str] = ()
 
     def __str__(self) -> str:
-        frame = self.frame if isinstance(self.frame, FrameSource) else "a data frame"
-        return f"{frame} until {self.until_ms} by {', '.join(self.order_by)}"
+        frame = self.frame
+        name = frame if isinstance(frame, FrameSource) else frame.schema.simpleString()
+        return f"{name} until {self.until_ms} by {', '.join(self.order_by)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,23 +121,33 @@ class Question:
     accept: frozenset[str]
     history: Mapping[str, HistoryFrame] = field(default_factory=dict[str, HistoryFrame])
 
-    def text(
+    def digests(
         self, topology: Topology, config: StreamsConfig, topic_ids: Mapping[str, bytes]
-    ) -> str:
-        """Return the question as text; a run continues an earlier one with an equal text."""
-        return json.dumps(
-            {
-                "application_id": config.application_id,
-                "topology": topology.hash(),
-                "topic_ids": {topic: key.hex() for topic, key in sorted(topic_ids.items())},
-                "outputs": self.outputs,
-                "from": dict(sorted(self.begins.items())),
-                "until": self.until,
-                "until_of": self.until_of,
-                "history": {topic: str(each) for topic, each in sorted(self.history.items())},
-            },
-            sort_keys=True,
+    ) -> dict[str, str]:
+        """Return a digest of each part of the question, by the name that messages give it.
+
+        A run continues an earlier one with equal digests. They tell no secret of a URL.
+        """
+        handlers = (
+            config.deserialization_exception_handler,
+            config.processing_exception_handler,
+            config.production_exception_handler,
         )
+        parts: dict[str, object] = {
+            "application_id": config.application_id,
+            "topology": topology.hash(),
+            "program": program_fingerprint(spec_of(topology, config), *handlers),
+            "topics": {topic: key.hex() for topic, key in sorted(topic_ids.items())},
+            "outputs": self.outputs,
+            "from": dict(sorted(self.begins.items())),
+            "until": self.until,
+            "until_of": self.until_of,
+            "history": {topic: str(each) for topic, each in sorted(self.history.items())},
+        }
+        return {
+            name: hashlib.sha256(json.dumps(part).encode()).hexdigest()
+            for name, part in parts.items()
+        }
 
 
 class Computation:
@@ -166,41 +180,80 @@ class Computation:
         )
         self._run = BatchRun(driver.session, work, driver.on_progress)
         self._journal = Journal(
-            question=question.text(topology, config, topic_ids),
+            question=question.digests(topology, config, topic_ids),
             ranges=dict(plan.ranges),
         )
         self._is_again = False
+        self._frames: dict[str, DataFrame] = {}
 
     def open(self, admin: KafkaResetAdmin, *, restart: bool, pending: str | None) -> None:
-        """Continue from the journal of a killed run, or create a new one."""
+        """Continue from the journal of an unfinished run, or create a new one."""
+        self._open_frames()
         earlier = None if restart else read_journal(self._storage)
-        if earlier is not None and earlier.published_ms is not None and pending is None:
-            earlier = None  # It was published to the end, and the application was reset since.
+        if earlier is not None and pending is None and self._is_of_no_use(earlier, admin):
+            earlier = None
         if earlier is None:
             if pending is not None:
                 raise BackfillRefused(
-                    f"{self._config.application_id}: a killed backfill has begun to write its results, and "
+                    f"{self._config.application_id}: an unfinished backfill has begun to write its results, and "
                     f"{'restart forgets them' if restart else f'its files are not in {self._storage.shown}'}; run `tidewheel "
                     f"reset {self._config.application_id}`, and then this again"
                 )
             self._check_output_folder()
             delete_all(self._storage)
             write_journal(self._storage, self._journal)
-        elif earlier.question != self._journal.question:
+            return
+        question = self._journal.question
+        others = [name for name, digest in question.items() if digest != earlier.question.get(name)]
+        if others:
             raise ConfigError(
-                f"backfill: {self._storage.shown} has the files of a killed run with other arguments or another topology "
-                f"({earlier.question}); run it with the same, or start over with restart (--restart)"
+                f"backfill: {self._storage.shown} has the files of an unfinished run that differs in {', '.join(others)}; run "
+                "it as before, or start over with restart (--restart)"
             )
-        else:
-            if earlier.published_ms is not None:
-                check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
-            self._journal = earlier
-            self._is_again = True
-            self._check_cut(admin)
-            self._report(
-                "again",
-                f"continuing a killed run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
+        if earlier.published_ms is not None:
+            check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
+        self._journal = earlier
+        self._is_again = True
+        self._check_cut(admin)
+        self._report(
+            "again",
+            f"continuing an unfinished run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
+        )
+
+    def _is_of_no_use(self, earlier: Journal, admin: KafkaResetAdmin) -> bool:
+        """Return true for the journal of a run that has written no results of its application.
+
+        It has done nothing, or published all of an application that was reset since, or ended at
+        the cut of an old application that has continued.
+        """
+        if earlier.published_ms is not None or not (earlier.passes or earlier.read):
+            return True
+        if self._question.until_of is None or earlier.question != self._journal.question:
+            return False
+        moved = self._cut(admin).moved(earlier.ranges)
+        if moved:
+            self._report("again", f"starting over, because the cut has moved: {', '.join(moved)}")
+        return bool(moved)
+
+    def _open_frames(self) -> None:
+        """Open the frames of the history; raise `ConfigError` for wrong columns of any of them."""
+        objections: list[str] = []
+        for topic, given in sorted(self._question.history.items()):
+            frame = self._run.frame_of(given.frame, self._source_of(topic))
+            self._frames[topic] = frame
+            objections += objections_to_frame(
+                topic,
+                frame.dtypes,
+                {at: span for at, span in self._journal.ranges.items() if at.topic == topic},
+                until_ms=given.until_ms,
+                order_by=given.order_by,
+                accept=self._question.accept,
             )
+        if objections:
+            raise ConfigError(f"backfill: {'; '.join(objections)}")
+
+    def _source_of(self, topic: str) -> SourceSpec:
+        return source_of(spec_of(self._topology, self._config), topic)
 
     def compute(self, admin: KafkaResetAdmin) -> None:
         """Read the history and run the passes that are not done."""
@@ -221,8 +274,8 @@ class Computation:
         history = read_history(
             self._run,
             topic,
-            given.frame,
-            source_of(spec_of(self._topology, self._config), topic),
+            self._frames[topic],
+            self._source_of(topic),
             self._plan.job.partition_count(topic),
             self._journal.ranges,
             offsets_at=admin.offsets_at,
@@ -242,10 +295,12 @@ class Computation:
 
     def _check_cut(self, admin: KafkaResetAdmin) -> None:
         """Raise `BackfillRefused` if the application of `until_of` has continued meanwhile."""
-        old = self._question.until_of
-        if old is not None:
-            cut = cut_of_application(self._config, old, admin, takes_ends=False)
-            cut.check(self._journal.ranges)
+        if self._question.until_of is not None:
+            self._cut(admin).check(self._journal.ranges)
+
+    def _cut(self, admin: KafkaResetAdmin) -> Cut:
+        assert self._question.until_of is not None, "a backfill until another application's cut"
+        return cut_of_application(self._config, self._question.until_of, admin, takes_ends=False)
 
     def check_results(self, admin: KafkaResetAdmin) -> None:
         """Raise `StreamsError` if the results can't be published.
@@ -419,8 +474,9 @@ class Computation:
 
     def finish(self) -> BackfillReport:
         """Delete the files and return the report."""
+        rows = sum(stored.records for stored in self._journal.history.values())
         report = BackfillReport(
-            records=sum(span.records for span in self._journal.ranges.values()),
+            records=rows + sum(span.records for span in self._journal.ranges.values()),
             stores=self._stores(),
             outputs=self._outputs(),
             input_offsets={at: span.end for at, span in sorted(self._journal.ranges.items())},

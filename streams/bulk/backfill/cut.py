@@ -77,17 +77,20 @@ class Cut:
         stable = self.admin.stable_offsets(others)
         return {at: cut[at] if at in cut else stable[at] for at in partitions}
 
-    def check(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Raise `BackfillRefused` if the application has continued since these ranges were fixed."""
-        moved = [
-            f"{at} from {ranges[at].end} to {offset}"
+    def moved(self, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
+        """Return a text for each partition where the application has gone beyond its range."""
+        return [
+            f"{self.facts.application_id} has gone on in {at} from {ranges[at].end} to {offset}"
             for at, offset in sorted(cut_of(self.facts).items())
             if at in ranges and ranges[at].end != offset
         ]
-        if moved:
+
+    def check(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Raise `BackfillRefused` if the application has continued since these ranges were fixed."""
+        if moved := self.moved(ranges):
             raise BackfillRefused(
-                f"until_of: {self.facts.application_id} has continued since this backfill began ({', '.join(moved)}); start over "
-                "with restart (--restart)"
+                f"until_of: the cut has moved since this backfill began ({', '.join(moved)}); bring the application to rest, and "
+                "run this again: it starts over"
             )
 
 

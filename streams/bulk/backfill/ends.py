@@ -8,7 +8,9 @@ from tidewheel.streams.bulk.batch.source_segments import OffsetRange
 from tidewheel.streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets
 from tidewheel.streams.errors import ConfigError
 
-_EARLIEST: Final = parse_input_offsets("earliest")
+#: Where topics begin by default.
+EARLIEST: Final = "earliest"
+_EARLIEST: Final = parse_input_offsets(EARLIEST)
 
 
 class OffsetsAdmin(Protocol):

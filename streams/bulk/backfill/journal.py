@@ -21,7 +21,7 @@ from tidewheel.streams.bulk.batch.source_segments import (
 from tidewheel.streams.errors import StreamsError
 
 _NAME: Final = "journal"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BYTES_MAX: Final = 1 << 30
 _CHECKSUM_BYTES: Final = 4
 
@@ -36,7 +36,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backfill.
 
     Attributes:
-        question: `Question.text`; a run with another one does not continue this one.
+        question: `Question.digests`; a run with others does not continue this one.
         ranges: Offsets of each partition of the source topics and global topics.
         history: Stored rows before these offsets, of topics in `read`.
         read: Topics whose history is read.
@@ -45,7 +45,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = _VERSION
-    question: str
+    question: dict[str, str]
     ranges: dict[TopicPartition, OffsetRange]
     history: dict[TopicPartition, StoredRows] = {}
     read: list[str] = []

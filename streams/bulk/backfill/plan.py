@@ -9,8 +9,8 @@ import msgspec
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.batch.job import BatchJob, JobProcess
-from tidewheel.streams.bulk.backfill.ends import OffsetsAdmin, parse_begins, ranges_of
-from tidewheel.streams.bulk.backfill.history import objections_to_history
+from tidewheel.streams.bulk.backfill.ends import EARLIEST, OffsetsAdmin, parse_begins, ranges_of
+from tidewheel.streams.bulk.backfill.history import objections_to_begins, objections_to_history
 from tidewheel.streams.bulk.backfill.objections import (
     Difference,
     differences_of,
@@ -32,11 +32,19 @@ from tidewheel.tasks.kafka.internal_topics import (
 
 DISCARD: Final = "discard"
 TOPICS: Final = "topics"
+URL: Final = "url"
 
 #: Microseconds of processor time a record and pass, of the cheapest and the dearest common jobs.
 _RECORD_US: Final = (2, 20)
 
 _LATEST: Final = InputOffsets(text="latest", kind="latest")
+
+
+_OUTPUTS_TEXT: Final = {
+    DISCARD: "discarded",
+    TOPICS: "written to their topics",
+    URL: "written as Parquet files",
+}
 
 
 class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +53,16 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         live: The plan of the application's workers.
         ranges: Offsets to read, by partition of the source topics and the topics of global tables.
+        outputs: What becomes of the records for output topics: "discard", "topics" or "url".
+        history: Topics with a history, which is read before their ranges.
         differences: Nodes whose results may differ from those of live workers.
     """
 
     job: BatchJob
     live: ApplicationPlan
     ranges: Mapping[TopicPartition, OffsetRange]
+    outputs: str
+    history: tuple[str, ...]
     differences: tuple[Difference, ...]
 
     @property
@@ -73,7 +85,13 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
             topics.setdefault(at.topic, []).append(span)
         for topic, spans in topics.items():
             count = sum(span.records for span in spans)
-            yield f"read {topic}", f"{len(spans)} partitions, at most {count:,} records"
+            before = sum(span.first for span in spans)
+            text = f"{len(spans)} partitions, at most {count:,} records"
+            if topic in self.history:
+                text += ", after those of its history, which a plan does not look at"
+            elif before:
+                text += f"; {before:,} earlier offsets are not read: without a history, these records are missing"
+            yield f"read {topic}", text
         for number, run in enumerate(self.job.batch.passes, 1):
             tasks = len(self.job.tasks(run))
             yield (
@@ -82,6 +100,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
             )
         for topic in self.changelogs:
             yield "write", topic
+        yield "records for output topics", _OUTPUTS_TEXT[self.outputs]
         least, most = (self.records * us / 1e6 for us in _RECORD_US)
         cost = (
             f"{least:,.0f} to {most:,.0f} s of one core for the records read, as much again for each repartition of "
@@ -99,7 +118,7 @@ def output_choice(outputs: str | None, spec_has_sinks: bool) -> Literal["discard
     if outputs == TOPICS:
         return TOPICS
     if outputs is not None and ("/" in outputs or "\\" in outputs):
-        return "url"
+        return URL
     problem = f"outputs is {outputs!r}" if outputs is not None else "the topology writes to topics"
     raise ConfigError(
         f"backfill: {problem}; say what becomes of the records for its output topics, with outputs (--outputs): discard; "
@@ -142,7 +161,14 @@ def plan_backfill(
     live = configured_plan(spec, config, topics)
     sinks = [sink for sub in spec.subtopologies for sink in sub.sinks if not sink.internal]
     choice = output_choice(outputs, bool(sinks))
-    reasons = [*objections_to_topology(live), *objections_to_history(live, history)]
+    history = tuple(history)
+    reasons = [
+        *objections_to_topology(live),
+        *objections_to_history(live, history),
+        *objections_to_begins(
+            live, [at for at, text in (begins or {}).items() if text != EARLIEST]
+        ),
+    ]
     missing = sorted(missing_output_topics(spec, topics)) if choice == TOPICS else []
     if missing:
         reasons.append(missing_outputs_text(missing))
@@ -178,6 +204,8 @@ def plan_backfill(
         job=job,
         live=live,
         ranges=ranges,
+        outputs=choice,
+        history=history,
         differences=tuple(
             differences_of(
                 live,

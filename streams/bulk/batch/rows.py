@@ -158,7 +158,7 @@ class RecordEncoder:
         if partition >= self.partitions:
             raise StreamsError(
                 f"topic {self.topic}: a row is of partition {partition}, but the topic has {self.partitions} partitions; drop the "
-                f"column, or give run_batch partitions={partition + 1} or more"
+                f"column, or let the topic have more (run_batch: partitions={partition + 1})"
             )
         return partition
 

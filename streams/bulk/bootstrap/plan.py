@@ -207,7 +207,9 @@ def _explicit(table: Any, source: str) -> InputOffsets:
             for partition, offset in offsets.items():
                 where = TopicPartition(str(topic), int(partition))
                 parsed[where] = _offset(where, offset)
-    except (AttributeError, TypeError, ValueError) as error:
+    except AttributeError as error:
+        raise ConfigError(f"input offsets {source}: it is no map of maps; {_FORMS}") from error
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"input offsets {source}: {error}; {_FORMS}") from error
     text = json.dumps(
         {position_key(partition): offset for partition, offset in sorted(parsed.items())}

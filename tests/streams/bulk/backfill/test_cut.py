@@ -75,7 +75,7 @@ def test_offsets_of_another_topic_of_this_name_do_not_count() -> None:
         _cut(topic_id=b"o" * 16).ends([ORDERS])
 
 
-def test_a_cut_that_has_moved_is_refused() -> None:
+def test_a_cut_that_has_moved_is_refused_once_results_are_there() -> None:
     _cut().check({ORDERS: OffsetRange(first=0, end=7)})
     with pytest.raises(BackfillRefused, match="from 5 to 7"):
         _cut().check({ORDERS: OffsetRange(first=0, end=5)})

@@ -24,7 +24,7 @@ from tidewheel.tasks.batch.batch_task import TaskEnd
 AT, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 FILE = StageFile(name="0-1-abc", index_at=900, size=70_000)
 BEGUN = Journal(
-    question='{"until": "latest"}',
+    question={"until": "a-digest"},
     ranges={AT: OffsetRange(first=2, end=1 << 40), OTHER: OffsetRange(first=0, end=0)},
 )
 HISTORY = History(
@@ -98,9 +98,9 @@ def test_a_cut_file_is_found(tmp_path: Path, length: int) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (msgspec.structs.replace(BEGUN, version=2), "it has version 2, this release reads 1"),
-        ({"version": 2, "question": ["another form"]}, "it has version 2, this release reads 1"),
-        ({"version": 1, "question": 5}, "Expected `str`, got `int`"),
+        (msgspec.structs.replace(BEGUN, version=3), "it has version 3, this release reads 2"),
+        ({"version": 1, "question": "another form"}, "it has version 1, this release reads 2"),
+        ({"version": 2, "question": 5}, "Expected `object`, got `int`"),
         ([], "Expected `object`"),
     ],
 )
