@@ -20,6 +20,7 @@
     ├── RecordFailedError          a record's exception handler returned "fail"
     ├── SinkFailedError            a sink outside Kafka failed too often
     ├── SinkBehindError            a sink outside Kafka has lost rows that were flushed
+    ├── RefusedError               something that still runs, or has run, is in the way
     ├── ApplicationShutdownError   an uncaught exception handler ended the application
     └── IncompatibleMemberError    this program can't join the group it was started for
 
@@ -62,6 +63,7 @@ __all__ = [
     "MissingSourceTopicError",
     "QueryTimeoutError",
     "RecordFailedError",
+    "RefusedError",
     "SchemaRegistryError",
     "SerializationError",
     "SinkBehindError",
@@ -99,6 +101,19 @@ class ConfigError(StreamsError):
     Traceback (most recent call last):
     ...
     tidewheel.streams.errors.ConfigError: heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default
+    """
+
+
+class RefusedError(StreamsError):
+    """A command changed nothing, because something that still runs, or has run, is in its way.
+
+    Next step:
+        See the message: it names what to stop or to reset.
+
+    >>> raise RefusedError("shop: the group has 2 live members; stop them first")
+    Traceback (most recent call last):
+    ...
+    tidewheel.streams.errors.RefusedError: shop: the group has 2 live members; stop them first
     """
 
 

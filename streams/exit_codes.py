@@ -16,6 +16,7 @@ from tidewheel.streams.errors import (
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
+    RefusedError,
     StoredRowError,
     StoreLockedError,
     TopologyError,
@@ -107,6 +108,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (InternalTopicError, ExitCode.INTERNAL_TOPICS),
     (CopartitioningError, ExitCode.COPARTITIONING),
     (StoreLockedError, ExitCode.REFUSED),
+    (RefusedError, ExitCode.REFUSED),
     (ConnectionError, ExitCode.KAFKA_UNREACHABLE),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )

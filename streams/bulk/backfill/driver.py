@@ -27,7 +27,7 @@ from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, 
 from tidewheel.streams.bulk.backfill.objections import objections_to_cluster
 from tidewheel.streams.bulk.backfill.output_writer import OutputOrder, OutputReport
 from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported, objections_to_members
-from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.errors import RefusedError, StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
@@ -37,7 +37,7 @@ from tidewheel.tasks.kafka.shard_inputs import all_committed, by_group
 from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress
 
 
-class BackfillRefused(StreamsError):  # noqa: N818 - says what it is
+class BackfillRefused(RefusedError):  # noqa: N818 - says what it is
     """The application can't be backfilled now; nothing was changed.
 
     Next step:

@@ -49,7 +49,7 @@ from tidewheel.streams.bulk.bootstrap.plan import (
 from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 from tidewheel.streams.bulk.loading import BulkStep, OnStep, hold_reported, objections_to_members
 from tidewheel.streams.bulk.stable_ends import stable_ends
-from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.errors import RefusedError, StreamsError
 from tidewheel.streams.group.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.recovery import transactional_ids
 from tidewheel.streams.group.reset import ResetAdmin
@@ -60,7 +60,7 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.key_ranges.vector import Vector
 
 
-class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
+class BootstrapRefused(RefusedError):  # noqa: N818 - says what it is
     """The store can't be loaded now; nothing was changed.
 
     Next step:

@@ -8,7 +8,6 @@ from cyclopts import Parameter
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
 from tidewheel.streams.bulk.backfill.command import backfill, check_backfill
 from tidewheel.streams.bulk.backfill.computation import BackfillReport, HistoryFrame
-from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.bulk.backfill.plan import BackfillPlan
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk.shared import (
@@ -18,7 +17,7 @@ from tidewheel.streams.cli.commands.bulk.shared import (
     shown_progress,
     step_printer,
 )
-from tidewheel.streams.cli.output import print_error, print_json, print_table
+from tidewheel.streams.cli.output import print_json, print_table
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -34,8 +33,9 @@ class HistoryOptions:
         history: TOPIC=SOURCE: a path or URL of Parquet, CSV, JSON, ..., or the name of a table;
             repeatable. Columns: key, value (or its fields), timestamp; optional: headers,
             partition, offset.
-        history_format: parquet, csv, json, delta, ...; default: by the file name extension.
-        history_select: SQL expression of a column of the history, such as 'id AS key'; repeatable.
+        history_format: parquet, csv, json, delta, ... of every history; default: by the file name
+            extension.
+        history_select: SQL expression of a column of every history, such as 'id AS key'; repeatable.
         history_until: TOPIC=MS: the time (since the epoch) that divides a history without offsets
             from Kafka's records; repeatable.
         history_order_by: TOPIC=COLUMN,...: orders rows of equal times; repeatable.
@@ -123,39 +123,35 @@ def run_backfill(
     from_ = _by_topic(begins, "--from", "timestamp:1795219200000")
     history = (older or HistoryOptions()).frames()
     accepted = tuple(names_of(accept, "--accept") or ())
-    try:
-        if dry_run:
-            plan = check_backfill(
-                topology,
-                config,
-                outputs=outputs,
-                history=history,
-                begins=from_,
-                until=until,
-                until_of=until_of,
-                accept=accepted,
-            )
-            _print_plan(plan, frozenset(accepted), as_json=as_json)
-            return ExitCode.OK
-        with shown_progress(as_json=json) as on_progress:
-            report = backfill(
-                topology,
-                config,
-                outputs=outputs,
-                history=history,
-                begins=from_,
-                until=until,
-                until_of=until_of,
-                accept=accepted,
-                work=work,
-                restart=restart,
-                master=master,
-                on_progress=on_progress,
-                on_step=step_printer(as_json=as_json),
-            )
-    except BackfillRefused as error:
-        print_error(str(error))
-        return ExitCode.REFUSED
+    if dry_run:
+        plan = check_backfill(
+            topology,
+            config,
+            outputs=outputs,
+            history=history,
+            begins=from_,
+            until=until,
+            until_of=until_of,
+            accept=accepted,
+        )
+        _print_plan(plan, frozenset(accepted), as_json=as_json)
+        return ExitCode.OK
+    with shown_progress(as_json=json) as on_progress:
+        report = backfill(
+            topology,
+            config,
+            outputs=outputs,
+            history=history,
+            begins=from_,
+            until=until,
+            until_of=until_of,
+            accept=accepted,
+            work=work,
+            restart=restart,
+            master=master,
+            on_progress=on_progress,
+            on_step=step_printer(as_json=as_json),
+        )
     _print(report, config.application_id, as_json=as_json)
     return ExitCode.OK
 

@@ -6,7 +6,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tidewheel.streams.bulk.bootstrap.command import (
-    BootstrapRefused,
     BootstrapReport,
     FrameSource,
 )
@@ -18,7 +17,7 @@ from tidewheel.streams.cli.commands.bulk.shared import (
     shown_progress,
     step_printer,
 )
-from tidewheel.streams.cli.output import print_error, print_json, print_table
+from tidewheel.streams.cli.output import print_json, print_table
 from tidewheel.streams.exit_codes import ExitCode
 
 
@@ -89,28 +88,24 @@ def bootstrap(
     """
     topology, config = program_of(app, settings)
     as_json = json
-    try:
-        with shown_progress(as_json=json) as on_progress:
-            report = load(
-                topology,
-                config,
-                store,
-                FrameSource(
-                    source=source,
-                    file_format=file_format,
-                    select=select,
-                    **asdict(reading or ReadingOptions()),
-                ),
-                input_offsets=input_offsets,
-                replace=replace,
-                order_by=order_by,
-                master=master,
-                on_progress=on_progress,
-                on_step=step_printer(as_json=as_json),
-            )
-    except BootstrapRefused as error:
-        print_error(str(error))
-        return ExitCode.REFUSED
+    with shown_progress(as_json=json) as on_progress:
+        report = load(
+            topology,
+            config,
+            store,
+            FrameSource(
+                source=source,
+                file_format=file_format,
+                select=select,
+                **asdict(reading or ReadingOptions()),
+            ),
+            input_offsets=input_offsets,
+            replace=replace,
+            order_by=order_by,
+            master=master,
+            on_progress=on_progress,
+            on_step=step_printer(as_json=as_json),
+        )
     _print(report, as_json=as_json)
     return ExitCode.OK
 
