@@ -63,7 +63,6 @@ __all__ = [
     "MissingSourceTopicError",
     "QueryTimeoutError",
     "RecordFailedError",
-    "RefusedError",
     "SchemaRegistryError",
     "SerializationError",
     "SinkBehindError",
