@@ -1,4 +1,4 @@
-"""What a backfill was asked: an unfinished run is continued only by the same program and arguments."""
+"""The question of a backfill: only the same program and arguments continue an unfinished run."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
