@@ -3,11 +3,14 @@
 import contextlib
 import hashlib
 import json
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.producer_ids import backfill_id
@@ -22,6 +25,8 @@ from tidewheel.streams.bulk.backfill.driver import (
 from tidewheel.streams.bulk.backfill.history import History, objections_to_frame, read_history
 from tidewheel.streams.bulk.backfill.journal import (
     Journal,
+    check_owner,
+    claim_journal,
     delete_all,
     read_journal,
     write_journal,
@@ -180,6 +185,7 @@ class Computation:
         )
         self._run = BatchRun(driver.session, work, driver.on_progress)
         self._journal = Journal(
+            run=secrets.token_hex(8),
             question=question.digests(topology, config, topic_ids),
             ranges=dict(plan.ranges),
         )
@@ -188,7 +194,6 @@ class Computation:
 
     def open(self, admin: KafkaResetAdmin, *, restart: bool, pending: str | None) -> None:
         """Continue from the journal of an unfinished run, or create a new one."""
-        self._open_frames()
         earlier = None if restart else read_journal(self._storage)
         if earlier is not None and pending is None and self._is_of_no_use(earlier, admin):
             earlier = None
@@ -199,9 +204,10 @@ class Computation:
                     f"{'restart forgets them' if restart else f'its files are not in {self._storage.shown}'}; run `tidewheel "
                     f"reset {self._config.application_id}`, and then this again"
                 )
+            self._open_frames()
             self._check_output_folder()
             delete_all(self._storage)
-            write_journal(self._storage, self._journal)
+            claim_journal(self._storage, self._journal)
             return
         question = self._journal.question
         others = [name for name, digest in question.items() if digest != earlier.question.get(name)]
@@ -212,7 +218,9 @@ class Computation:
             )
         if earlier.published_ms is not None:
             check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
-        self._journal = earlier
+        self._journal = msgspec.structs.replace(earlier, run=self._journal.run)
+        self._open_frames()
+        claim_journal(self._storage, self._journal)
         self._is_again = True
         self._check_cut(admin)
         self._report(
@@ -236,9 +244,9 @@ class Computation:
         return bool(moved)
 
     def _open_frames(self) -> None:
-        """Open the frames of the history; raise `ConfigError` for wrong columns of any of them."""
+        """Open the frames that are not read yet; raise `ConfigError` for wrong columns of any."""
         objections: list[str] = []
-        for topic, given in sorted(self._question.history.items()):
+        for topic, given in self._unread():
             frame = self._run.frame_of(given.frame, self._source_of(topic))
             self._frames[topic] = frame
             objections += objections_to_frame(
@@ -252,17 +260,19 @@ class Computation:
         if objections:
             raise ConfigError(f"backfill: {'; '.join(objections)}")
 
+    def _unread(self) -> list[tuple[str, HistoryFrame]]:
+        """Return the histories that the journal has not, by topic."""
+        given = sorted(self._question.history.items())
+        return [(topic, each) for topic, each in given if topic not in self._journal.read]
+
     def _source_of(self, topic: str) -> SourceSpec:
         return source_of(spec_of(self._topology, self._config), topic)
 
     def compute(self, admin: KafkaResetAdmin) -> None:
         """Read the history and run the passes that are not done."""
-        for topic, given in sorted(self._question.history.items()):
-            if topic not in self._journal.read:
-                self._journal = self._journal.with_history(
-                    topic, self._history(topic, given, admin)
-                )
-                write_journal(self._storage, self._journal)
+        for topic, given in self._unread():
+            self._journal = self._journal.with_history(topic, self._history(topic, given, admin))
+            write_journal(self._storage, self._journal)
         self._run.sources = self._journal.segments
         self._run.passes = [list(results) for results in self._journal.passes]
         for number in range(len(self._run.passes), len(self._plan.job.batch.passes)):
@@ -450,6 +460,7 @@ class Computation:
         """
         from tidewheel.state_stores.bulk_restore.spark.parquet import write_parquet  # noqa: PLC0415 - see bulk_session
 
+        check_owner(self._storage, self._journal.run)
         folder = self._output_folder()
         if folder is None or self._journal.published_ms is not None:
             return  # An earlier run has saved them before it began to publish.

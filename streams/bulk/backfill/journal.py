@@ -36,6 +36,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backfill.
 
     Attributes:
+        run: Id of the run that writes it, drawn anew by each.
         question: `Question.digests`; a run with others does not continue this one.
         ranges: Offsets of each partition of the source topics and global topics.
         history: Stored rows before these offsets, of topics in `read`.
@@ -45,6 +46,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = _VERSION
+    run: str = ""
     question: dict[str, str]
     ranges: dict[TopicPartition, OffsetRange]
     history: dict[TopicPartition, StoredRows] = {}
@@ -74,7 +76,23 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, published_ms=now_ms)
 
 
+def check_owner(storage: Storage, run: str) -> None:
+    """Raise `StreamsError` if another run has claimed the journal since, or ended the backfill."""
+    journal = read_journal(storage)
+    if journal is None or journal.run != run:
+        raise StreamsError(
+            f"{storage.shown}: another run of this backfill has begun since, and has taken over; this one ends and publishes nothing"
+        )
+
+
 def write_journal(storage: Storage, journal: Journal) -> None:
+    """Write the journal of the run that owns it; raise `StreamsError` for any other's."""
+    check_owner(storage, journal.run)
+    claim_journal(storage, journal)
+
+
+def claim_journal(storage: Storage, journal: Journal) -> None:
+    """Write the journal: from now on the run that it names owns it."""
     body = msgspec.msgpack.encode(journal)
     try:
         storage.write(_NAME, zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body)

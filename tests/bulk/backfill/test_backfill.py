@@ -5,12 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.bulk.backfill.shops import MakeTopology, Shop, lines, windows, words
-from tidewheel.bulk import BackfillRefused, FrameSource, backfill, check_backfill
+from tests.bulk.backfill.shops import MakeTopology, Shop, lines, output_files, windows, words
+from tidewheel.bulk import (
+    BackfillRefused,
+    BackfillReport,
+    FrameSource,
+    backfill,
+    check_backfill,
+)
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.bulk.backfill import computation
+from tidewheel.streams.bulk.driver import BulkProgress
 from tidewheel.streams.cli.app import main
-from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.errors import ConfigError, StreamsError
 
 
 @pytest.mark.parametrize("make", [words, windows], ids=["words", "windows"])
@@ -107,3 +114,20 @@ def test_files_of_a_finished_run_do_not_count_after_a_reset(
     assert main(["reset", shop.app, *servers, "--execute"]) == 0
     shop.send(lines(100, 6, late_share=0))
     assert backfill(topology, shop.config, outputs="discard", spark=spark).records == 200
+
+
+def test_a_second_run_at_the_same_time_takes_over(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    topology, folder = words(shop.source, shop.sink), tmp_path / "outputs"
+    shop.send(lines(500, 18, late_share=0))
+    second: list[BackfillReport] = []
+
+    def take_over(_: BulkProgress) -> None:
+        if not second:
+            second.append(backfill(topology, shop.config, outputs=str(folder), spark=spark))
+
+    with pytest.raises(StreamsError, match="another run of this backfill has begun since"):
+        backfill(topology, shop.config, outputs=str(folder), spark=spark, on_progress=take_over)
+    assert [(report.records, report.again) for report in second] == [(500, False)]
+    assert len(output_files(spark, folder, shop.sink)) == 2_000

@@ -12,6 +12,8 @@ from tidewheel.state_stores.bulk_restore.storage import Storage, open_storage
 from tidewheel.streams.bulk.backfill.history import History
 from tidewheel.streams.bulk.backfill.journal import (
     Journal,
+    check_owner,
+    claim_journal,
     delete_all,
     read_journal,
     write_journal,
@@ -60,10 +62,25 @@ def test_there_is_none_before_the_first_run(storage: Storage) -> None:
 
 
 def test_each_state_is_read_as_written(storage: Storage) -> None:
+    claim_journal(storage, BEGUN)
     read = BEGUN.with_history("orders", HISTORY)
     for journal in (BEGUN, read, read.with_pass(RESULTS), read.with_pass(RESULTS).with_pass([])):
         write_journal(storage, journal)
         assert read_journal(storage) == journal
+
+
+def test_a_run_whose_journal_another_has_claimed_writes_no_more(storage: Storage) -> None:
+    second = msgspec.structs.replace(BEGUN, run="second")
+    claim_journal(storage, BEGUN)
+    check_owner(storage, BEGUN.run)
+    claim_journal(storage, second)
+    with pytest.raises(StreamsError, match="another run of this backfill has begun since"):
+        write_journal(storage, BEGUN)
+    assert read_journal(storage) == second
+    delete_all(storage)
+    with pytest.raises(StreamsError, match="another run of this backfill has begun since"):
+        write_journal(storage, second)
+    assert read_journal(storage) is None
 
 
 def test_history_precedes_the_records_of_its_partition() -> None:
@@ -78,7 +95,7 @@ def test_history_precedes_the_records_of_its_partition() -> None:
 @pytest.mark.parametrize("place", [0, 3, 4, 40, -1])
 def test_a_changed_byte_is_found(tmp_path: Path, place: int) -> None:
     storage = open_storage(str(tmp_path))
-    write_journal(storage, BEGUN)
+    claim_journal(storage, BEGUN)
     data = bytearray((tmp_path / "journal").read_bytes())
     data[place] ^= 1
     (tmp_path / "journal").write_bytes(data)
@@ -89,7 +106,7 @@ def test_a_changed_byte_is_found(tmp_path: Path, place: int) -> None:
 @pytest.mark.parametrize("length", [0, 3, 4, 100])
 def test_a_cut_file_is_found(tmp_path: Path, length: int) -> None:
     storage = open_storage(str(tmp_path))
-    write_journal(storage, BEGUN)
+    claim_journal(storage, BEGUN)
     (tmp_path / "journal").write_bytes((tmp_path / "journal").read_bytes()[:length])
     with pytest.raises(StreamsError, match="journal of an earlier backfill can't be used"):
         read_journal(storage)
@@ -114,7 +131,7 @@ def test_a_journal_of_another_release_is_refused(
 
 
 def test_all_files_are_deleted_the_journal_first(storage: Storage) -> None:
-    write_journal(storage, BEGUN)
+    claim_journal(storage, BEGUN)
     storage.write("stage-1", b"rows")
     deleted: list[str] = []
     delete = storage.delete
@@ -135,6 +152,6 @@ def test_a_place_that_can_not_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     storage = open_storage(str(tmp_path / "file"))
     with pytest.raises(StreamsError, match=r"file can't be written: .*work="):
-        write_journal(storage, BEGUN)
+        claim_journal(storage, BEGUN)
     with pytest.raises(StreamsError, match=r"file can't be read: .*work="):
         read_journal(storage)
