@@ -13,7 +13,7 @@ from tidewheel.rebalance.producer_ids import own_ids, own_ids_outside_groups
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.commit_facts import CommitFacts
 from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
-from tidewheel.tasks.kafka.internal_topics import ApplicationPlan
+from tidewheel.tasks.kafka.internal_topics import ApplicationPlan, absence
 from tidewheel.tasks.kafka.ports import Admin, CommittedOffset
 from tidewheel.tasks.kafka.shard_inputs import committed_by_shards, committed_inputs, of_inputs
 from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
@@ -139,7 +139,7 @@ def find_granted_starts(
     missing = sorted({partition.topic for partition in inputs}.difference(topic_ids))
     if missing:
         raise MissingSourceTopicError(
-            f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
+            f"{absence('source topic', missing)} (any more); create what is missing again and run `tidewheel reset`"
         )
     committed = committed_inputs(admin, rules.group_id, inputs, stable=True)
     fixed = own_ids_outside_groups(

@@ -50,8 +50,8 @@ def broker(
     One node in KRaft mode that listens on 127.0.0.1 only. The first start fetches Kafka's jars (45
     MB) into your cache. Its data is deleted at the end unless --data-dir or --keep is given.
 
-    On a terminal a panel shows the address; elsewhere, and with --json, each event (`ready`,
-    `stopped`, `failed`) is one line of JSON.
+    A panel shows the address; with --json each event (`ready`, `stopped`, `failed`) is one line of
+    JSON.
 
     Exit codes: 0 stopped by Ctrl-C or a signal; 1 the broker could not be fetched or started, or
     ended by itself; 2 wrong command line.

@@ -52,7 +52,7 @@ from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
 from tidewheel.streams.kafka.client.waits import OnWait, reported_wait
 from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders, own_partition
 from tidewheel.streams.kafka.producers.producer import ProducerClient
-from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS
+from tidewheel.tasks.kafka.internal_topics import HIDDEN_TOPICS, absence
 from tidewheel.tasks.kafka.open_transactions import OpenTransaction
 from tidewheel.tasks.kafka.ports import (
     CommittedOffset,
@@ -566,7 +566,7 @@ class KafkaAdmin:
         missing = sorted(set(topics) - set(self.describe_topics(topics)))
         if missing:
             raise MissingSourceTopicError(
-                f"topics {_names(missing)} do not exist on {self._settings.bootstrap_servers}; create them first; {HIDDEN_TOPICS}"
+                f"{absence('topic', missing)} on {self._settings.bootstrap_servers}; create what is missing first; {HIDDEN_TOPICS}"
             )
 
     def _wait_until_usable(self, names: Sequence[str]) -> None:

@@ -136,7 +136,7 @@ def run_backfill(
         )
         _print_plan(plan, frozenset(accepted), as_json=as_json)
         return ExitCode.OK
-    with shown_progress(as_json=json) as on_progress:
+    with shown_progress(as_json=json, continues=True) as on_progress:
         report = backfill(
             topology,
             config,

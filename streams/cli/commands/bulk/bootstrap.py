@@ -88,7 +88,7 @@ def bootstrap(
     """
     topology, config = program_of(app, settings)
     as_json = json
-    with shown_progress(as_json=json) as on_progress:
+    with shown_progress(as_json=json, continues=True) as on_progress:
         report = load(
             topology,
             config,

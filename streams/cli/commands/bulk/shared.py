@@ -83,15 +83,20 @@ def names_of(text: str | None, option: str = "--stores") -> list[str] | None:
 
 
 @contextlib.contextmanager
-def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
-    """Yield a progress callback for the job in the block; stop signals end the job as Ctrl-C."""
+def shown_progress(*, as_json: bool, continues: bool = False) -> Generator[OnProgress]:
+    """Yield a progress callback for the job in the block; stop signals end the job as Ctrl-C.
+
+    Args:
+        continues: The same command continues an interrupted job; it says so then.
+    """
     root = logging.getLogger()
     root.addFilter(_is_no_interruption)
     try:
         with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
             yield on_progress
     except KeyboardInterrupt:
-        text_console(stderr=True).print("run the same command again to continue")
+        if continues:
+            text_console(stderr=True).print("run the same command again to continue")
         raise
     finally:
         root.removeFilter(_is_no_interruption)
