@@ -18,12 +18,10 @@ from tidewheel.streams.bulk.backfill.computation import (
 from tidewheel.streams.bulk.backfill.cut import cut_of_application
 from tidewheel.streams.bulk.backfill.driver import (
     BackfillDriver,
-    BackfillRefused,
     Ports,
-    refusal_text,
-    refusals,
+    check_application,
 )
-from tidewheel.streams.bulk.backfill.objections import CUT_AT_END, check_accepted
+from tidewheel.streams.bulk.backfill.objections import check_accepted
 from tidewheel.streams.bulk.backfill.plan import (
     BackfillPlan,
     check_differences,
@@ -36,7 +34,7 @@ from tidewheel.streams.bulk.driver import (
     OnProgress,
     bulk_driver,
 )
-from tidewheel.streams.bulk.loading import OnStep, workers_here
+from tidewheel.streams.bulk.loading import BulkStep, OnStep, workers_here
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import checked_config
 from tidewheel.streams.errors import ConfigError
@@ -123,11 +121,22 @@ def backfill(
     with contextlib.ExitStack() as stack:
         admin = KafkaResetAdmin(settings_of(config)).found()
         stack.callback(admin.close)
-        plan = _planned(topology, config, admin, question, question.history)
+        plan = _planned(topology, config, admin, question, question.history, now=True)
         check_differences(plan.differences, question.accept)
         group_log = group_log_writer(settings_of(config), admin)
         stack.callback(group_log.close)
         group_log.open(config.replication_factor)
+        # Before Spark starts, which takes seconds of a cut-over's pause.
+        check_application(
+            plan.live,
+            config.application_id,
+            group_log.group(decided=True),
+            admin,
+            group_log.live_members(),
+            workers_here(config),
+        )
+        if spark is None:
+            on_step(BulkStep(phase="spark", text="starting Spark"))
         driver = stack.enter_context(
             bulk_driver(
                 config,
@@ -180,6 +189,9 @@ def check_backfill(
 ) -> BackfillPlan:
     """Return the plan of a backfill with these arguments; see `backfill`. Reads no record.
 
+    While the application of `until_of` works, the plan is that for its present offsets; its `obstacle`
+    says so.
+
     Args:
         history: Topics that have a history.
 
@@ -200,15 +212,13 @@ def check_backfill(
     with contextlib.ExitStack() as stack:
         admin = KafkaResetAdmin(settings_of(config)).found()
         stack.callback(admin.close)
-        plan = _planned(topology, config, admin, question, history)
+        plan = _planned(topology, config, admin, question, history, now=False)
         group, live_members = Group(), tuple[str, ...]()
         if {state_topic(app), inbox_topic(app)} <= admin.list_topics().keys():
             group_log = group_log_writer(settings_of(config), admin)
             stack.callback(group_log.close)
             group, live_members = group_log.group(decided=True), group_log.live_members()
-        reasons = refusals(plan.live, app, group, admin, live_members)
-        if reasons:
-            raise BackfillRefused(refusal_text(app, reasons))
+        check_application(plan.live, app, group, admin, live_members)
         return plan
 
 
@@ -218,11 +228,19 @@ def _planned(
     admin: KafkaResetAdmin,
     question: Question,
     history: Iterable[str],
+    *,
+    now: bool,
 ) -> BackfillPlan:
+    """Return the plan; `now` raises `BackfillRefused` if the application of `until_of` is not at rest."""
     if question.until_of is not None and question.until != "latest":
         raise ConfigError(
             f"backfill: until {question.until!r} and until_of {question.until_of!r} both say where to end; leave one out"
         )
+    cut = None
+    if question.until_of is not None:
+        cut = cut_of_application(config, question.until_of, admin)
+        if now:
+            cut.check_rest()
     return plan_backfill(
         topology,
         config,
@@ -230,11 +248,7 @@ def _planned(
         admin.list_topics(),
         outputs=question.outputs,
         begins=question.begins,
-        until=parse_input_offsets(question.until)
-        if question.until_of is None
-        else cut_of_application(
-            config, question.until_of, admin, takes_ends=CUT_AT_END in question.accept
-        ).ends,
+        until=cut or parse_input_offsets(question.until),
         history=history,
     )
 

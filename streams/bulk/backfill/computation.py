@@ -306,11 +306,13 @@ class Computation:
     def _check_cut(self, admin: KafkaResetAdmin) -> None:
         """Raise `BackfillRefused` if the application of `until_of` has continued meanwhile."""
         if self._question.until_of is not None:
-            self._cut(admin).check(self._journal.ranges)
+            cut = self._cut(admin)
+            cut.check_rest()
+            cut.check(self._journal.ranges)
 
     def _cut(self, admin: KafkaResetAdmin) -> Cut:
         assert self._question.until_of is not None, "a backfill until another application's cut"
-        return cut_of_application(self._config, self._question.until_of, admin, takes_ends=False)
+        return cut_of_application(self._config, self._question.until_of, admin)
 
     def check_results(self, admin: KafkaResetAdmin) -> None:
         """Raise `StreamsError` if the results can't be published.

@@ -1,12 +1,13 @@
 """Cut between an old application and a new one: the offsets that the old one has committed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.backfill.driver import BackfillRefused
+from tidewheel.streams.bulk.backfill.objections import CUT_AT_END, Difference
 from tidewheel.streams.bulk.batch.source_segments import OffsetRange
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.group.group_log_writer import group_log_writer
@@ -32,21 +33,29 @@ _WITHOUT_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Committed offsets of an application at rest.
+    """Committed offsets of an application, at which another one continues if it is at rest.
 
     Attributes:
-        takes_ends: Topics that it does not read end at their last stable record.
+        obstacle: Reason why it is not at rest; None if it is.
     """
 
     facts: RestFacts
     admin: KafkaResetAdmin
-    takes_ends: bool
+    obstacle: str | None = None
+
+    def check_rest(self) -> None:
+        """Raise `BackfillRefused` if the application is not at rest."""
+        if self.obstacle is not None:
+            raise BackfillRefused(f"until_of: {self.obstacle}")
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each partition that the new application reads.
 
+        Topics that the old one does not read end at their last stable record.
+
         Raises:
-            BackfillRefused: The application reads other topics than these.
+            BackfillRefused: The old application has not read all partitions of a topic, or an
+                earlier topic of the same name.
         """
         old, cut = self.facts.application_id, cut_of(self.facts)
         topics = self.admin.describe_topics(sorted({at.topic for at in partitions}))
@@ -68,14 +77,19 @@ class Cut:
                 f"group resume {old}`, or start it) until it reads them, then bring it to rest again; one whose state does not permit "
                 "that needs an offset of each partition in a file: until='file:PATH' (--until file:PATH)"
             )
-        if others and not self.takes_ends:
-            raise BackfillRefused(
-                f"until_of: {old} has not committed offsets of {_topics(others)}; if its topology does not read "
-                "them, by name or by pattern, accept that they end at their last record with accept=['cut-at-end'] "
-                "(--accept cut-at-end); else let it continue until it reads them, then bring it to rest again"
-            )
         stable = self.admin.stable_offsets(others)
         return {at: cut[at] if at in cut else stable[at] for at in partitions}
+
+    def differences(self, topics: Iterable[str]) -> Iterator[Difference]:
+        """Yield the topics that the old application does not read."""
+        old, read = self.facts.application_id, {at.topic for at in cut_of(self.facts)}
+        for topic in sorted(set(topics) - read):
+            yield Difference(
+                reason=CUT_AT_END,
+                node=topic,
+                text=f"{old} has no committed offsets of it, so it ends at its last record; if {old} reads it, by name or by "
+                "pattern, let it continue until it does, then bring it to rest again",
+            )
 
     def moved(self, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
         """Return a text for each partition where the application has gone beyond its range."""
@@ -94,25 +108,22 @@ class Cut:
             )
 
 
-def cut_of_application(
-    config: StreamsConfig, old: str, admin: KafkaResetAdmin, *, takes_ends: bool
-) -> Cut:
+def cut_of_application(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> Cut:
     """Return the cut at the committed offsets of an application.
 
     Raises:
-        BackfillRefused: The application is not at rest.
+        BackfillRefused: There is no such application, or its control topics are missing.
     """
     fixed = admin.fixed_workers(old)
     workers = ([with_hosts(fixed)] if fixed else []) + list(admin.group_members(old))
-    if workers:
-        raise BackfillRefused(
-            f"until_of: workers of {old} outside a group are alive: {', '.join(workers)}; they take no orders to rest, so stop them"
-        )
     facts, advice = _facts(config, old, admin)
     reasons = reasons_against_rest(facts)
-    if reasons:
-        raise BackfillRefused(f"until_of: {old} is not at rest: {'; '.join(reasons)}{advice}")
-    return Cut(facts=facts, admin=admin, takes_ends=takes_ends)
+    obstacle = None
+    if workers:
+        obstacle = f"workers of {old} outside a group are alive: {', '.join(workers)}; they take no orders to rest, so stop them"
+    elif reasons:
+        obstacle = f"{old} is not at rest: {'; '.join(reasons)}{advice}"
+    return Cut(facts=facts, admin=admin, obstacle=obstacle)
 
 
 def _facts(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> tuple[RestFacts, str]:

@@ -81,34 +81,38 @@ class Ports:
     workers_here: Callable[[], Sequence[str]] = field(default=lambda: ())
 
 
-def refusals(
+def check_application(
     live: ApplicationPlan,
     application_id: str,
     group: Group,
     admin: ResetAdmin,
     live_members: Iterable[str],
-) -> list[str]:
-    """Return the reasons on the cluster against a backfill of this application."""
+    workers_here: Iterable[str] = (),
+) -> None:
+    """Raise `BackfillRefused` if the application has begun, or has members.
+
+    `workers_here`: problems of local state folders in use.
+    """
     reasons = objections(group, EVERY_STORE, live_members)
-    if pending_in(group, EVERY_STORE) is not None:
-        return reasons
-    reasons += objections_to_members(admin, application_id)
-    committed = [
-        at
-        for at, offset in all_committed(admin, application_id).items()
-        if not _is_of_reset(offset)
-    ]
-    return [*reasons, *objections_to_cluster(application_id, committed, _filled(live, admin))]
+    if pending_in(group, EVERY_STORE) is None:
+        committed = [
+            at
+            for at, offset in all_committed(admin, application_id).items()
+            if not _is_of_reset(offset)
+        ]
+        reasons += [
+            *objections_to_members(admin, application_id),
+            *objections_to_cluster(application_id, committed, _filled(live, admin)),
+            *workers_here,
+        ]
+    if reasons:
+        raise BackfillRefused(f"{application_id} can't be backfilled now: {'; '.join(reasons)}")
 
 
 def _is_of_reset(committed: CommittedOffset) -> bool:
     """Return true for an offset that `tidewheel reset` has committed: no worker has run since."""
     progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
     return progress is not None and progress.topology_hash == bytes(TOPOLOGY_HASH_BYTES)
-
-
-def refusal_text(application_id: str, reasons: Iterable[str]) -> str:
-    return f"{application_id} can't be backfilled now: {'; '.join(reasons)}"
 
 
 def _filled(live: ApplicationPlan, admin: ResetAdmin) -> set[str]:
@@ -190,13 +194,14 @@ class BackfillDriver:
 
     def _check(self, group: Group) -> None:
         ports = self._ports
-        reasons = refusals(
-            self._live, self._app, group, ports.admin, ports.group_log.live_members()
+        check_application(
+            self._live,
+            self._app,
+            group,
+            ports.admin,
+            ports.group_log.live_members(),
+            ports.workers_here(),
         )
-        if pending_in(group, EVERY_STORE) is None:
-            reasons += ports.workers_here()
-        if reasons:
-            raise BackfillRefused(refusal_text(self._app, reasons))
 
     def _fence_members(self, group: Group) -> None:
         """Fence silent members and earlier producers, which might still commit."""
@@ -239,7 +244,7 @@ class BackfillDriver:
         self._ports.admin.delete_group(outputs_group(self._app))
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        self._ports.group_log.claim_step(f"backfill-{self._attempt}", make)
+        self._ports.group_log.claim_step("backfill", self._attempt, make)
 
     def _report(self, phase: str, text: str) -> None:
         self._on_step(BulkStep(phase=phase, text=text))

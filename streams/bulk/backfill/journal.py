@@ -36,7 +36,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backfill.
 
     Attributes:
-        run: Id of the run that writes it, drawn anew by each.
+        run: Random id of the run that writes it.
         question: `Question.digests`; a run with others does not continue this one.
         ranges: Offsets of each partition of the source topics and global topics.
         history: Stored rows before these offsets, of topics in `read`.

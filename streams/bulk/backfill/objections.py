@@ -38,11 +38,11 @@ _NAMED: Final = 8
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose results may differ from those of live workers.
+    """A node whose results may differ from those of live workers, or a topic.
 
     Attributes:
         reason: Name by which the user accepts it.
-        node: Node, with the user's line.
+        node: Node, with the user's line, or topic.
     """
 
     reason: str

@@ -1,7 +1,7 @@
 """Plan of a backfill: its passes, the offsets that it reads, and what is not exact."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -9,6 +9,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.batch.job import BatchJob, JobProcess
+from tidewheel.streams.bulk.backfill.cut import Cut
 from tidewheel.streams.bulk.backfill.ends import EARLIEST, OffsetsAdmin, parse_begins, ranges_of
 from tidewheel.streams.bulk.backfill.history import objections_to_begins, objections_to_history
 from tidewheel.streams.bulk.backfill.objections import (
@@ -56,6 +57,8 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
         outputs: What becomes of the records for output topics: "discard", "topics" or "url".
         history: Topics with a history, which is read before their ranges.
         differences: Nodes whose results may differ from those of live workers.
+        obstacle: Reason why a backfill would be refused now: the application of `until_of` is not at
+            rest, so its offsets are still to come. None without one.
     """
 
     job: BatchJob
@@ -64,6 +67,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
     outputs: str
     history: tuple[str, ...]
     differences: tuple[Difference, ...]
+    obstacle: str | None = None
 
     @property
     def application_id(self) -> str:
@@ -148,7 +152,7 @@ def plan_backfill(
     *,
     outputs: str | None,
     begins: Mapping[str, str] | None,
-    until: InputOffsets | Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]],
+    until: InputOffsets | Cut,
     history: Iterable[str] = (),
 ) -> BackfillPlan:
     """Return the plan on a cluster with `topics` (name to partition count); reads no record.
@@ -192,7 +196,7 @@ def plan_backfill(
         admin,
         sorted(inputs),
         begins=parse_begins(begins, sorted(sources)),
-        until=until if isinstance(until, InputOffsets) else until(sorted(inputs)),
+        until=until if isinstance(until, InputOffsets) else until.ends(sorted(inputs)),
     )
     whole = [
         TopicPartition(topic, n)
@@ -206,13 +210,15 @@ def plan_backfill(
         ranges=ranges,
         outputs=choice,
         history=history,
-        differences=tuple(
-            differences_of(
+        differences=(
+            *differences_of(
                 live,
                 has_cache=config.statestore_cache_max_bytes > 0,
                 has_schedule=lambda task_id: _has_schedule(job, task_id),
-            )
+            ),
+            *(until.differences(sources) if isinstance(until, Cut) else ()),
         ),
+        obstacle=until.obstacle if isinstance(until, Cut) else None,
     )
 
 

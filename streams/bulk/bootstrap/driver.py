@@ -467,7 +467,7 @@ class BootstrapDriver:
         return progress.encode()
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        self._group_log.claim_step(f"bootstrap-{self._attempt}", make)
+        self._group_log.claim_step("bootstrap", self._attempt, make)
 
     def _report(self, phase: str, text: str) -> None:
         self._on_step(BulkStep(phase=phase, text=text))

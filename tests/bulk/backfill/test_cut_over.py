@@ -8,7 +8,7 @@ import pytest
 from tests.bulk.backfill.shops import Shop
 from tests.integration.cluster import PATIENCE_S, SteadyFeed, until
 from tidewheel import KafkaStreams, StreamsBuilder, Topology
-from tidewheel.bulk import BackfillRefused, backfill
+from tidewheel.bulk import BackfillRefused, backfill, check_backfill
 from tidewheel.state_stores.bulk_restore.spark.job import SparkSession
 from tidewheel.streams.cli.app import main
 
@@ -46,10 +46,15 @@ def test_each_output_is_written_once_by_one_of_both(
     first.start()
     until(lambda: len(cluster.read(shop.sink)) > 1_000, "outputs of the old application")
     second = tagged(shop.source, shop.sink, "new")
+    plan = check_backfill(second, shop.named(new), outputs="discard", until_of=old)
+    assert plan.obstacle is not None
+    assert (plan.differences, plan.records > 0) == ((), True)
     with pytest.raises(BackfillRefused, match="not at rest"):
         backfill(second, shop.named(new), outputs="discard", until_of=old, spark=spark)
     servers = ("--bootstrap-servers", cluster.bootstrap_servers)
     assert main(["group", "rest", "--application-id", old, *servers]) == 0
+    plan = check_backfill(second, shop.named(new), outputs="discard", until_of=old)
+    assert plan.obstacle is None
     report = backfill(second, shop.named(new), outputs="discard", until_of=old, spark=spark)
     assert report.input_offsets == {
         at: offset for at, offset in cluster.committed(old).items() if at.topic == shop.source

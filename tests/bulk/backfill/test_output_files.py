@@ -136,7 +136,7 @@ def test_the_command_writes_files_and_live_workers_go_on(
     before = output_files(spark, folder, shop.sink)
     assert printed[-1]["outputs"] == {shop.sink: len(before)}
     assert [line["step"] for line in printed if "text" in line] == [
-        "outputs", "begin", "write", "commit",
+        "spark", "outputs", "begin", "write", "commit",
     ]  # fmt: skip
     shop.send(lines(2_000, 13, late_share=0.1)[1_000:])
     shop.live(shop.app, words(shop.source, shop.sink))

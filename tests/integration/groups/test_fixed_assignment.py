@@ -385,10 +385,11 @@ def test_another_application_may_continue_where_stopped_workers_have_committed(
     new = StreamsConfig(application_id=f"{app}-v2", bootstrap_servers=cluster.bootstrap_servers)
     with closing(KafkaResetAdmin(settings_of(new)).found()) as admin:
         with pytest.raises(BackfillRefused, match=f"are alive: {app}-fixed-0 at "):
-            cut_of_application(new, app, admin, takes_ends=False)
+            cut_of_application(new, app, admin).check_rest()
         assert fixed.stop() == 0, fixed.log[-3000:]
-        ends = cut_of_application(new, app, admin, takes_ends=False).ends(partitions)
-        assert ends == {at: cluster.committed(app)[at] for at in partitions}
+        cut = cut_of_application(new, app, admin)
+        cut.check_rest()
+        assert cut.ends(partitions) == {at: cluster.committed(app)[at] for at in partitions}
 
 
 @pytest.mark.parametrize("late", ["fixed", "member"])

@@ -143,7 +143,7 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
     again = group.start("again", group_instance_id="second")
     until(lambda: owned(again) == mine, "its tasks are back")
     group.check()
-    assert numbered(staying, "begun") == theirs, "nothing was begun anew"
+    assert numbered(staying, "begun") == theirs, "nothing was begun again"
     assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
 
 

@@ -122,13 +122,13 @@ def test_partitions_that_grow_at_rest_are_part_of_no_cut_until_the_application_r
     servers = cluster.bootstrap_servers
     new = StreamsConfig(application_id=f"{application.id}-v2", bootstrap_servers=servers)
     with closing(KafkaResetAdmin(settings_of(new)).found()) as admin:
-        grown = cut_of_application(new, application.id, admin, takes_ends=True)
+        grown = cut_of_application(new, application.id, admin)
         with pytest.raises(BackfillRefused, match=f"{partitions[-1]}, although"):
             grown.ends(partitions)
         application.resume()
         until(lambda: set(cluster.committed(application.id)) == set(partitions), "it reads all")
         application.rest()
-        cut = cut_of_application(new, application.id, admin, takes_ends=False)
+        cut = cut_of_application(new, application.id, admin)
         assert cut.ends(partitions) == dict.fromkeys(partitions, 0)
 
 

@@ -199,6 +199,7 @@ def _print_plan(plan: BackfillPlan, accepted: frozenset[str], *, as_json: bool) 
                     for run in plan.job.batch.passes
                 ],
                 "changelogs": list(plan.changelogs),
+                "obstacle": plan.obstacle,
                 "differences": [
                     {
                         "reason": each.reason,
@@ -215,6 +216,8 @@ def _print_plan(plan: BackfillPlan, accepted: frozenset[str], *, as_json: bool) 
     for each in plan.differences:
         state = "accepted" if each.reason in accepted else f"needs --accept {each.reason}"
         rows.append((f"not exact ({state})", f"{each.node}: {each.text}"))
+    if plan.obstacle is not None:
+        rows.append(("not yet", f"{plan.obstacle}; the offsets above still move"))
     print_table(f"Plan of a backfill of {plan.application_id}", ["step", "what"], rows)
 
 

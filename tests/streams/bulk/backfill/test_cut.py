@@ -44,11 +44,11 @@ def _committed(*, topic_id: bytes = TOPIC_ID, task_epoch: int = 1) -> CommittedO
     return CommittedOffset(7, progress.encode())
 
 
-def _cut(*, topic_id: bytes = TOPIC_ID, takes_ends: bool = False) -> Cut:
+def _cut(*, topic_id: bytes = TOPIC_ID) -> Cut:
     """Return the cut of an application that has committed offset 7 of `orders`."""
     committed = {ORDERS: _committed(topic_id=topic_id)}
     facts = RestFacts(application_id="old", group=Group(), committed=committed)
-    return Cut(facts=facts, admin=cast("Any", _Admin()), takes_ends=takes_ends)
+    return Cut(facts=facts, admin=cast("Any", _Admin()))
 
 
 def test_the_new_application_ends_where_the_old_one_has_committed() -> None:
@@ -56,18 +56,17 @@ def test_the_new_application_ends_where_the_old_one_has_committed() -> None:
 
 
 def test_a_new_topic_needs_consent() -> None:
-    with pytest.raises(BackfillRefused, match="users"):
-        _cut().ends([ORDERS, USERS])
-    assert _cut(takes_ends=True).ends([ORDERS, USERS]) == {ORDERS: 7, USERS: 99}
+    assert _cut().ends([ORDERS, USERS]) == {ORDERS: 7, USERS: 99}
+    (difference,) = _cut().differences(["users", "orders"])
+    assert (difference.reason, difference.node) == ("cut-at-end", "users")
 
 
-@pytest.mark.parametrize("takes_ends", [False, True])
-def test_partitions_that_the_old_application_has_not_read_are_refused(*, takes_ends: bool) -> None:
+def test_partitions_that_the_old_application_has_not_read_are_refused() -> None:
     """Ended at their last record, neither application would process what they have."""
     with pytest.raises(
         BackfillRefused, match=r"offsets of orders-1, although .* of other partitions"
     ):
-        _cut(takes_ends=takes_ends).ends([ORDERS, GROWN])
+        _cut().ends([ORDERS, GROWN])
 
 
 def test_offsets_of_another_topic_of_this_name_do_not_count() -> None:
@@ -103,7 +102,9 @@ class _Fixed:
     def ends(self, old: str = "old") -> dict[TopicPartition, int]:
         config = StreamsConfig(application_id="new")
         admin: Any = self.admin
-        return cut_of_application(config, old, admin, takes_ends=False).ends([ORDERS])
+        cut = cut_of_application(config, old, admin)
+        cut.check_rest()
+        return cut.ends([ORDERS])
 
 
 class _Working(GroupAdmin):
