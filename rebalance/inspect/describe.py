@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tidewheel.rebalance.leader.compatibility import is_assignable
+from tidewheel.rebalance.leader.log_steps import is_command_leader
 from tidewheel.rebalance.leader.targets import has_basis, is_outdated
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
@@ -75,7 +76,7 @@ class LogFold:
         self.member_since: dict[str, Since] = {}
         self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
         #: Unix times (ms) of each member's last starts and of the last leader claims: alarms count
-        #: them to detect restart loops.
+        #: them to detect restart loops. Claims by a command, and those after it, are left out.
         self.begun: dict[str, deque[int]] = {}
         self.claims: deque[int] = deque(maxlen=_REMEMBERED)
         #: True if the target is outdated; None: unknown since the last change.
@@ -119,7 +120,8 @@ class LogFold:
         since = Since(at_ms=entry.timestamp_ms, known=not isinstance(entry.record, SnapshotEnd))
         if after.leader_epoch != before.leader_epoch:
             self.leader_since = since
-            if since.known:
+            of_command = is_command_leader(before.leader) or is_command_leader(after.leader)
+            if since.known and not of_command:
                 self.claims.append(since.at_ms)
         self._track_changes(before, after, since, entry.record)
         if self._unsettled is not None:

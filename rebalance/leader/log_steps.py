@@ -2,12 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 from msgspec.structs import replace
 
 from tidewheel.rebalance.model import TaskPhase
 from tidewheel.rebalance.protocol.group import Group, IntermediateAssignment, snapshot
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
+
+#: Command that claims the leadership to write a step.
+Command = Literal["backfill", "bootstrap", "rest", "resume"]
+_COMMANDS: Final = frozenset(get_args(Command))
+
+
+def command_leader(command: Command, run_id: str) -> str:
+    """Return the leader id of a command's run. A process id of workers is hexadecimal.
+
+    >>> command_leader("rest", "4f0c")
+    'rest-4f0c'
+    """
+    return f"{command}-{run_id}"
+
+
+def is_command_leader(leader: str) -> bool:
+    """Return true if a command has claimed the leadership under this id.
+
+    >>> is_command_leader("rest-4f0c"), is_command_leader("4f0c8a2b9d3e7f61")
+    (True, False)
+    """
+    command, _, run_id = leader.partition("-")
+    return bool(run_id) and command in _COMMANDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

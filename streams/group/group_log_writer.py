@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Final, Protocol
 
 from tidewheel.rebalance.inspect.describe import LogFold
-from tidewheel.rebalance.leader.log_steps import Claimant
+from tidewheel.rebalance.leader.log_steps import Claimant, Command, command_leader
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group, replay
 from tidewheel.rebalance.protocol.messages import LeaderBeat, encode_message
@@ -140,12 +140,16 @@ class GroupLogWriter:
         )
 
     def claim_step(
-        self, leader: str, make: Callable[[Group, Claimant], Sequence[AnyRecord]]
+        self,
+        command: Command,
+        run_id: str,
+        make: Callable[[Group, Claimant], Sequence[AnyRecord]],
     ) -> None:
-        """Append the records that `make` derives from the group for the claimant `leader`.
+        """Append the records that `make` derives from the group for a run of `command`.
 
         A `ValueError` of `make` becomes a `StreamsError`. See `step`.
         """
+        leader = command_leader(command, run_id)
         claimant = Claimant(leader=leader, topic_ids=self.topic_ids())
 
         def records(group: Group) -> Sequence[AnyRecord]:

@@ -210,7 +210,7 @@ class RestDriver:
         return hold_at_rest(group, self._app, by)
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        self._cluster.group_log.claim_step(f"rest-{self._run_id}", make)
+        self._cluster.group_log.claim_step("rest", self._run_id, make)
 
     def _checked_cut(self) -> dict[TopicPartition, int]:
         facts = self._facts()
@@ -229,7 +229,7 @@ def resume(cluster: RestCluster, run_id: str) -> None:
     Raises:
         StreamsError: It is not at rest, or held for another reason.
     """
-    cluster.group_log.claim_step(f"resume-{run_id}", end_rest)
+    cluster.group_log.claim_step("resume", run_id, end_rest)
 
 
 def _late(application_id: str, reasons: Sequence[str]) -> str:

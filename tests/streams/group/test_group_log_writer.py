@@ -100,7 +100,7 @@ def test_a_refused_step_writes_nothing() -> None:
 
 def test_a_claimed_step_names_the_leader_and_the_topics() -> None:
     books = books_of(FakeGroup(), [])
-    books.claim_step("rest-1", log_step)
+    books.claim_step("rest", "1", log_step)
     after = books.group()
     assert (after.leader, after.leader_epoch) == ("rest-1", 1)
     assert after.topic_ids == books.topic_ids()
@@ -114,7 +114,7 @@ def test_a_claimed_step_refuses_with_an_error_of_streams() -> None:
         raise ValueError("the group is not at rest")
 
     with pytest.raises(StreamsError, match="the group is not at rest"):
-        books_of(group, []).claim_step("rest-1", refuse)
+        books_of(group, []).claim_step("rest", "1", refuse)
     assert group.broker.topics[state_topic(APP)].logs[0].end == 0
 
 

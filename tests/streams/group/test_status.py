@@ -545,3 +545,11 @@ def test_F3_repeated_claims_of_the_leadership_are_an_alarm() -> None:
         book.after(1_000).leader(f"p{epoch}")
     assert "restarting-leader" in _names(_status(book))
     assert "restarting-leader" not in _names(_status(book, later_ms=700_000))
+
+
+def test_claims_of_commands_and_those_after_them_are_no_alarm() -> None:
+    book = two_members()
+    for number, command in enumerate(("rest", "rest", "backfill", "bootstrap", "resume")):
+        book.after(1_000).leader(f"{command}-4f0c{number}")
+        book.after(1_000).leader("p1")
+    assert "restarting-leader" not in _names(_status(book))
