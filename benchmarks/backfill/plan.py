@@ -53,6 +53,10 @@ PASSES: Final[Mapping[str, int]] = {
 }
 JOBS: Final = tuple(PASSES)
 
+#: Multiples of the size's records. Live workers write little for these jobs, so it takes a longer
+#: history until the seconds that any backfill takes weigh little.
+LENGTHS: Final[Mapping[str, int]] = {"tumbling_count": 3, "stream_table_join": 3}
+
 #: Rows leave a store by segments. Each window of the job `tumbling_count` is one, and the last one
 #: that is alive began just before the latest window.
 KEPT_WINDOWS: Final = 2
@@ -60,7 +64,7 @@ KEPT_WINDOWS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Records of a job without a share, and rounds (`pairs`)."""
+    """Records of a job without a share or length, and rounds (`pairs`)."""
 
     records: int
     pairs: int
@@ -72,7 +76,7 @@ QUICK: Final = Size(records=1_000_000, pairs=1)
 
 def inputs_of(job: str, records: int) -> tuple[InputSpec, ...]:
     found = plan.JOBS[job]
-    return found.inputs(int(records * found.record_share))
+    return found.inputs(int(records * found.record_share) * LENGTHS.get(job, 1))
 
 
 def changelog_tally(job: str) -> Tally | None:

@@ -132,7 +132,7 @@ def test_processor_time_of_an_ended_process_still_counts() -> None:
 
 
 def test_the_store_of_windows_has_the_last_two() -> None:
-    inputs = inputs_of("tumbling_count", 150_000)
+    inputs = inputs_of("tumbling_count", 50_000)
     found = rows_of("tumbling_count", inputs)
     assert sorted({start_of(at) - FIRST_MS for at in found}) == [60_000, 120_000]
     assert sum(found.values()) == 90_000
