@@ -254,9 +254,9 @@ def test_H24_recreated_topics_have_other_ids(topics: ControlTopics) -> None:
     ids = log.open(create=True, inbox_back_ms=BACK_MS)
     topics.delete()
     assert log.topic_ids() == {}
-    anew = topics.log().open(create=True, inbox_back_ms=BACK_MS)
-    assert set(anew) == set(ids)
-    assert not set(anew.values()) & set(ids.values())
+    again = topics.log().open(create=True, inbox_back_ms=BACK_MS)
+    assert set(again) == set(ids)
+    assert not set(again.values()) & set(ids.values())
 
 
 def test_closing_twice_is_allowed(topics: ControlTopics) -> None:

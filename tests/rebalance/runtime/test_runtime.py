@@ -395,9 +395,9 @@ def test_H24_a_recovered_group_continues_with_new_incarnations() -> None:
     world.run(5_000)
     assert first.ended
     assert second.ended
-    anew = one.start_worker("a", incarnation="a-2")
+    again = one.start_worker("a", incarnation="a-2")
     world.run(5_000)
-    assert len(anew.running) == 4
+    assert len(again.running) == 4
     assert [claim.leader_epoch for claim in _claims(world)][:2] == [50, 51]
 
 

@@ -111,7 +111,7 @@ class ModelWorker(CommittingWorker):
 
     def _fenced(self) -> None:
         if self.around.rules.fenced_ends_incarnation():
-            self.world.trace_event(f"{self.incarnation} is fenced and begins anew")
+            self.world.trace_event(f"{self.incarnation} is fenced and begins again")
             self._drop_active_stores()
             self._new_incarnation()
             return

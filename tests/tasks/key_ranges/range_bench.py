@@ -105,7 +105,7 @@ class RangeBench:
         }
         lowest = min(before, default=0)
         if len(before) != len(self.ranges):
-            assert all(position == lowest for position in before), "ranges are cut anew when level"
+            assert all(position == lowest for position in before), "ranges are cut again when level"
             before = [lowest] * len(self.ranges)
         self.position = lowest
         which = counted(self.spec) if self.in_ranges else None

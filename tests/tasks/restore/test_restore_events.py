@@ -100,7 +100,7 @@ def test_a_damaged_copy_restarts() -> None:
                 [each.kind for each in second.updates].count("start") == 2
                 and second.updates[-1].restored == 4
             ),
-            "beginning anew",
+            "beginning again",
         )
         assert [each.start for each in second.updates if each.kind == "start"] == [0, 0]
 

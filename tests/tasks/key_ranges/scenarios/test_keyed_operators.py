@@ -184,7 +184,7 @@ def in_ranges(
                 event("crash")
             case _:
                 bench.repartition(one)
-                event("cut anew")
+                event("cut again")
     bench.send(rows[sent:])
     bench.finish()
     return bench
