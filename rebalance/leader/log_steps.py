@@ -16,7 +16,7 @@ _COMMANDS: Final = frozenset(get_args(Command))
 
 
 def command_leader(command: Command, run_id: str) -> str:
-    """Return the leader id of a command's run. A process id of workers is hexadecimal.
+    """Return the leader id of a command's run. Those of watchdogs begin with hexadecimal digits.
 
     >>> command_leader("rest", "4f0c")
     'rest-4f0c'
@@ -27,7 +27,7 @@ def command_leader(command: Command, run_id: str) -> str:
 def is_command_leader(leader: str) -> bool:
     """Return true if a command has claimed the leadership under this id.
 
-    >>> is_command_leader("rest-4f0c"), is_command_leader("4f0c8a2b9d3e7f61")
+    >>> is_command_leader("rest-4f0c"), is_command_leader("4f0c8a2b9d3e7f61-8d3e7f61")
     (True, False)
     """
     command, _, run_id = leader.partition("-")

@@ -80,12 +80,15 @@ def gather_rest_facts(cluster: RestCluster, group: Group, *, stable: bool = Fals
     )
 
 
-def gather_facts_without_group(application_id: str, admin: Admin) -> RestFacts:
-    """Read the facts about a stopped application whose workers had a fixed assignment.
+def gather_facts_without_group(
+    application_id: str, admin: Admin, *, stable: bool = True
+) -> RestFacts:
+    """Read the facts about an application whose workers have, or had, a fixed assignment.
 
     No log lists its inputs: committed offsets, and topics with names of repartition topics, do.
+    `stable` waits for pending offsets.
     """
-    committed = admin.committed(application_id, None, stable=True)
+    committed = admin.committed(application_id, None, stable=stable)
     shards = {
         shard
         for offset in committed.values()

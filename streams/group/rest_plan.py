@@ -95,12 +95,11 @@ def reasons_against_rest(facts: RestFacts) -> tuple[str, ...]:
     It is at rest if its group is held at rest, or no worker is alive, and all its internal topics
     are processed to their ends.
     """
-    reasons: list[str] = []
     if facts.live_members and not is_held_at_rest(facts.group):
-        reasons.append(
-            f"workers are alive: {', '.join(facts.live_members)}; run `tidewheel group rest {facts.application_id}`, or stop them"
+        return (
+            f"workers are alive: {', '.join(facts.live_members)}; run `tidewheel group rest {facts.application_id}`, or stop them",
         )
-    return (*reasons, *unprocessed(facts))
+    return unprocessed(facts)
 
 
 def unprocessed(facts: RestFacts) -> tuple[str, ...]:
@@ -109,12 +108,8 @@ def unprocessed(facts: RestFacts) -> tuple[str, ...]:
 
 
 def cut_of(facts: RestFacts) -> dict[TopicPartition, int]:
-    """Return the committed offset of each external input of an application at rest."""
-    return {
-        at: _progress(facts, at).lowest
-        for at in inputs_of(facts.group, facts.committed)
-        if not is_internal(at.topic, facts.application_id)
-    }
+    """Return the committed offset of each external input: of all, if the application is at rest."""
+    return {at: progress.lowest for at, progress in _external(facts).items()}
 
 
 def plan_rest(facts: RestFacts) -> RestPlan:

@@ -121,7 +121,7 @@ def backfill(
     with contextlib.ExitStack() as stack:
         admin = KafkaResetAdmin(settings_of(config)).found()
         stack.callback(admin.close)
-        plan = _planned(topology, config, admin, question, question.history, now=True)
+        plan = _planned(topology, config, admin, question, question.history)
         check_differences(plan.differences, question.accept)
         group_log = group_log_writer(settings_of(config), admin)
         stack.callback(group_log.close)
@@ -133,7 +133,7 @@ def backfill(
             group_log.group(decided=True),
             admin,
             group_log.live_members(),
-            workers_here(config),
+            lambda: workers_here(config),
         )
         if spark is None:
             on_step(BulkStep(phase="spark", text="starting Spark"))
@@ -159,6 +159,7 @@ def backfill(
             write=run.write,
             snapshot=run.snapshot,
             workers_here=lambda: workers_here(config),
+            check_owner=run.check_owner,
         )
         publication = BackfillDriver(
             plan.live,
@@ -168,7 +169,7 @@ def backfill(
             on_step=on_step,
         )
         publication.check()
-        run.open(admin, restart=restart, pending=publication.pending_job())
+        run.open(admin, restart=restart, pending=publication.pending_job)
         run.compute(admin)
         run.check_results(admin)
         run.save_outputs()
@@ -212,7 +213,7 @@ def check_backfill(
     with contextlib.ExitStack() as stack:
         admin = KafkaResetAdmin(settings_of(config)).found()
         stack.callback(admin.close)
-        plan = _planned(topology, config, admin, question, history, now=False)
+        plan = _planned(topology, config, admin, question, history, must_rest=False)
         group, live_members = Group(), tuple[str, ...]()
         if {state_topic(app), inbox_topic(app)} <= admin.list_topics().keys():
             group_log = group_log_writer(settings_of(config), admin)
@@ -229,18 +230,20 @@ def _planned(
     question: Question,
     history: Iterable[str],
     *,
-    now: bool,
+    must_rest: bool = True,
 ) -> BackfillPlan:
-    """Return the plan; `now` raises `BackfillRefused` if the application of `until_of` is not at rest."""
+    """Return the plan.
+
+    Raises:
+        BackfillRefused: The application of `until_of` is not at rest, and `must_rest`.
+    """
     if question.until_of is not None and question.until != "latest":
         raise ConfigError(
             f"backfill: until {question.until!r} and until_of {question.until_of!r} both say where to end; leave one out"
         )
     cut = None
     if question.until_of is not None:
-        cut = cut_of_application(config, question.until_of, admin)
-        if now:
-            cut.check_rest()
+        cut = cut_of_application(config, question.until_of, admin, must_rest=must_rest)
     return plan_backfill(
         topology,
         config,

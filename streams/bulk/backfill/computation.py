@@ -5,7 +5,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -192,20 +192,25 @@ class Computation:
         self._is_again = False
         self._frames: dict[str, DataFrame] = {}
 
-    def open(self, admin: KafkaResetAdmin, *, restart: bool, pending: str | None) -> None:
-        """Continue from the journal of an unfinished run, or create a new one."""
+    def open(
+        self, admin: KafkaResetAdmin, *, restart: bool, pending: Callable[[], str | None]
+    ) -> None:
+        """Continue from the journal of an unfinished run, or create a new one.
+
+        `pending` returns the job whose results an earlier run has begun to write.
+        """
         earlier = None if restart else read_journal(self._storage)
-        if earlier is not None and pending is None and self._is_of_no_use(earlier, admin):
+        if earlier is not None and pending() is None and self._is_of_no_use(earlier, admin):
             earlier = None
         if earlier is None:
-            if pending is not None:
+            self._open_frames()
+            self._check_output_folder()
+            if pending() is not None:
                 raise BackfillRefused(
                     f"{self._config.application_id}: an unfinished backfill has begun to write its results, and "
                     f"{'restart forgets them' if restart else f'its files are not in {self._storage.shown}'}; run `tidewheel "
                     f"reset {self._config.application_id}`, and then this again"
                 )
-            self._open_frames()
-            self._check_output_folder()
             delete_all(self._storage)
             claim_journal(self._storage, self._journal)
             return
@@ -220,9 +225,9 @@ class Computation:
             check_numbers_are_kept(earlier.published_ms, now_ms(), admin.offsets_retention_ms())
         self._journal = msgspec.structs.replace(earlier, run=self._journal.run)
         self._open_frames()
+        self._check_cut(admin)
         claim_journal(self._storage, self._journal)
         self._is_again = True
-        self._check_cut(admin)
         self._report(
             "again",
             f"continuing an unfinished run: {len(earlier.passes)} of {len(self._plan.job.batch.passes)} passes are done",
@@ -242,6 +247,10 @@ class Computation:
         if moved:
             self._report("again", f"starting over, because the cut has moved: {', '.join(moved)}")
         return bool(moved)
+
+    def check_owner(self) -> None:
+        """Raise `StreamsError` if another run has taken over the files."""
+        check_owner(self._storage, self._journal.run)
 
     def _open_frames(self) -> None:
         """Open the frames that are not read yet; raise `ConfigError` for wrong columns of any."""
@@ -306,9 +315,7 @@ class Computation:
     def _check_cut(self, admin: KafkaResetAdmin) -> None:
         """Raise `BackfillRefused` if the application of `until_of` has continued meanwhile."""
         if self._question.until_of is not None:
-            cut = self._cut(admin)
-            cut.check_rest()
-            cut.check(self._journal.ranges)
+            self._cut(admin).check(self._journal.ranges)
 
     def _cut(self, admin: KafkaResetAdmin) -> Cut:
         assert self._question.until_of is not None, "a backfill until another application's cut"
@@ -462,7 +469,7 @@ class Computation:
         """
         from tidewheel.state_stores.bulk_restore.spark.parquet import write_parquet  # noqa: PLC0415 - see bulk_session
 
-        check_owner(self._storage, self._journal.run)
+        self.check_owner()
         folder = self._output_folder()
         if folder is None or self._journal.published_ms is not None:
             return  # An earlier run has saved them before it began to publish.
@@ -473,6 +480,7 @@ class Computation:
         ) as result:
             for topic, frame in result.outputs.items():
                 write_parquet(frame, f"{folder}/{topic}", counts.get(topic, 0))
+                self.check_owner()
 
     def snapshot(self) -> None:
         if self._config.snapshot_location is None:

@@ -17,7 +17,12 @@ from tidewheel.streams.group.rest import (
     gather_facts_without_group,
     gather_rest_facts,
 )
-from tidewheel.streams.group.rest_plan import RestFacts, cut_of, reasons_against_rest
+from tidewheel.streams.group.rest_plan import (
+    RestFacts,
+    cut_of,
+    inputs_of,
+    reasons_against_rest,
+)
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
 from tidewheel.streams.kafka.portable_settings import settings_of
@@ -36,17 +41,12 @@ class Cut:
     """Committed offsets of an application, at which another one continues if it is at rest.
 
     Attributes:
-        obstacle: Reason why it is not at rest; None if it is.
+        obstacle: Reason why it is not at rest, so that its offsets still move; None if it is.
     """
 
     facts: RestFacts
     admin: KafkaResetAdmin
     obstacle: str | None = None
-
-    def check_rest(self) -> None:
-        """Raise `BackfillRefused` if the application is not at rest."""
-        if self.obstacle is not None:
-            raise BackfillRefused(f"until_of: {self.obstacle}")
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each partition that the new application reads.
@@ -67,10 +67,9 @@ class Cut:
                 f"until_of: {', '.join(renewed)} was deleted and created again since {old} has read it, so its committed "
                 "offsets are those of other records"
             )
-        read = {at.topic for at in cut}
         others = sorted(at for at in partitions if at not in cut)
-        grown = [at for at in others if at.topic in read]
-        if grown:
+        grown = [at for at in others if at.topic in self._topics]
+        if grown and self.obstacle is None:
             raise BackfillRefused(
                 f"until_of: {old} has not committed offsets of {', '.join(map(str, grown))}, although it has of other partitions "
                 f"of {_topics(grown)}: it does not know that the topic has grown; let it continue (`tidewheel "
@@ -82,14 +81,19 @@ class Cut:
 
     def differences(self, topics: Iterable[str]) -> Iterator[Difference]:
         """Yield the topics that the old application does not read."""
-        old, read = self.facts.application_id, {at.topic for at in cut_of(self.facts)}
-        for topic in sorted(set(topics) - read):
+        old = self.facts.application_id
+        for topic in sorted(set(topics) - self._topics):
             yield Difference(
                 reason=CUT_AT_END,
                 node=topic,
-                text=f"{old} has no committed offsets of it, so it ends at its last record; if {old} reads it, by name or by "
-                "pattern, let it continue until it does, then bring it to rest again",
+                text=f"{old} has committed no offsets of this topic, so the backfill reads the topic to its last record; if {old} "
+                "reads the topic, by name or by pattern, let it continue until it has committed, then bring it to rest again",
             )
+
+    @property
+    def _topics(self) -> set[str]:
+        """Return the topics that the application reads."""
+        return {at.topic for at in inputs_of(self.facts.group, self.facts.committed)}
 
     def moved(self, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
         """Return a text for each partition where the application has gone beyond its range."""
@@ -108,25 +112,33 @@ class Cut:
             )
 
 
-def cut_of_application(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> Cut:
+def cut_of_application(
+    config: StreamsConfig, old: str, admin: KafkaResetAdmin, *, must_rest: bool = True
+) -> Cut:
     """Return the cut at the committed offsets of an application.
 
     Raises:
-        BackfillRefused: There is no such application, or its control topics are missing.
+        BackfillRefused: The application is not at rest, and `must_rest`; or it has committed nothing,
+            or its control topics are missing.
     """
     fixed = admin.fixed_workers(old)
     workers = ([with_hosts(fixed)] if fixed else []) + list(admin.group_members(old))
-    facts, advice = _facts(config, old, admin)
-    reasons = reasons_against_rest(facts)
     obstacle = None
     if workers:
         obstacle = f"workers of {old} outside a group are alive: {', '.join(workers)}; they take no orders to rest, so stop them"
-    elif reasons:
+    if obstacle is not None and must_rest:
+        raise BackfillRefused(f"until_of: {obstacle}")
+    facts, advice = _facts(config, old, admin, stable=must_rest)
+    if obstacle is None and (reasons := reasons_against_rest(facts)):
         obstacle = f"{old} is not at rest: {'; '.join(reasons)}{advice}"
+    if obstacle is not None and must_rest:
+        raise BackfillRefused(f"until_of: {obstacle}")
     return Cut(facts=facts, admin=admin, obstacle=obstacle)
 
 
-def _facts(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> tuple[RestFacts, str]:
+def _facts(
+    config: StreamsConfig, old: str, admin: KafkaResetAdmin, *, stable: bool
+) -> tuple[RestFacts, str]:
     """Return the facts about an application, and advice if it is not at rest."""
     control_topics = sorted((state_topic(old), inbox_topic(old)))
     missing = [topic for topic in control_topics if topic not in admin.list_topics()]
@@ -134,8 +146,8 @@ def _facts(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> tuple[Res
         settings = settings_of(config.replace(application_id=old))
         with closing(group_log_writer(settings, admin)) as group_log:
             cluster = RestCluster(application_id=old, group_log=group_log, admin=admin)
-            return gather_rest_facts(cluster, group_log.group(decided=True), stable=True), ""
-    facts = gather_facts_without_group(old, admin)
+            return gather_rest_facts(cluster, group_log.group(decided=True), stable=stable), ""
+    facts = gather_facts_without_group(old, admin, stable=stable)
     if len(missing) < len(control_topics) or any(map(_is_of_group, facts.committed.values())):
         raise BackfillRefused(
             f"until_of: {old} has a group, but {absence('topic', missing)}; if they were deleted, run `tidewheel group recover` for "
@@ -143,8 +155,8 @@ def _facts(config: StreamsConfig, old: str, admin: KafkaResetAdmin) -> tuple[Res
         )
     if not facts.committed:
         raise BackfillRefused(
-            f"until_of: there is no application {old}: it has committed no offsets; give the application_id of the one whose work "
-            "this one takes over"
+            f"until_of: {old} has committed no offsets yet, or there is no such application; give the application_id of the one "
+            "whose work this one takes over"
         )
     return facts, _WITHOUT_GROUP
 

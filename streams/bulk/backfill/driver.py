@@ -70,6 +70,7 @@ class Ports:
         create_topics: Creates missing changelog and repartition topics.
         write: Writes all records of changelogs and output topics that are not written yet.
         snapshot: Makes snapshots of the stores, if there is a place for them.
+        check_owner: Raises `StreamsError` if another run has taken over the files of this one.
     """
 
     admin: ResetAdmin
@@ -79,6 +80,7 @@ class Ports:
     write: Callable[[OutputOrder], Sequence[OutputReport]]
     snapshot: Callable[[], None]
     workers_here: Callable[[], Sequence[str]] = field(default=lambda: ())
+    check_owner: Callable[[], None] = field(default=lambda: None)
 
 
 def check_application(
@@ -87,11 +89,11 @@ def check_application(
     group: Group,
     admin: ResetAdmin,
     live_members: Iterable[str],
-    workers_here: Iterable[str] = (),
+    workers_here: Callable[[], Iterable[str]] = tuple,
 ) -> None:
     """Raise `BackfillRefused` if the application has begun, or has members.
 
-    `workers_here`: problems of local state folders in use.
+    `workers_here`: returns the problems of local state folders in use.
     """
     reasons = objections(group, EVERY_STORE, live_members)
     if pending_in(group, EVERY_STORE) is None:
@@ -103,7 +105,7 @@ def check_application(
         reasons += [
             *objections_to_members(admin, application_id),
             *objections_to_cluster(application_id, committed, _filled(live, admin)),
-            *workers_here,
+            *workers_here(),
         ]
     if reasons:
         raise BackfillRefused(f"{application_id} can't be backfilled now: {'; '.join(reasons)}")
@@ -171,6 +173,7 @@ class BackfillDriver:
         self._report("begin", f"pausing the group {self._app}")
 
         def make(group: Group, by: Claimant) -> list[AnyRecord]:
+            self._ports.check_owner()
             self._check(group)
             earlier = pending_in(group, EVERY_STORE)
             if earlier is None:
@@ -200,7 +203,7 @@ class BackfillDriver:
             group,
             ports.admin,
             ports.group_log.live_members(),
-            ports.workers_here(),
+            ports.workers_here,
         )
 
     def _fence_members(self, group: Group) -> None:

@@ -77,16 +77,21 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_owner(storage: Storage, run: str) -> None:
-    """Raise `StreamsError` if another run has claimed the journal since, or ended the backfill."""
+    """Raise `StreamsError` if another run has claimed the journal since, or deleted it."""
     journal = read_journal(storage)
-    if journal is None or journal.run != run:
+    if journal is None:
         raise StreamsError(
-            f"{storage.shown}: another run of this backfill has begun since, and has taken over; this one ends and publishes nothing"
+            f"{storage.shown}: the files of this run are gone: another run of this backfill has finished, or they were "
+            "deleted; if `tidewheel status` shows no offsets of the application, run this again"
+        )
+    if journal.run != run:
+        raise StreamsError(
+            f"{storage.shown}: another run of this backfill has begun since, and has taken over: check that one; this one ends"
         )
 
 
 def write_journal(storage: Storage, journal: Journal) -> None:
-    """Write the journal of the run that owns it; raise `StreamsError` for any other's."""
+    """Write the journal of the run that owns it; raise `StreamsError` if another run does."""
     check_owner(storage, journal.run)
     claim_journal(storage, journal)
 

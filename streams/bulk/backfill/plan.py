@@ -56,7 +56,8 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
         ranges: Offsets to read, by partition of the source topics and the topics of global tables.
         outputs: What becomes of the records for output topics: "discard", "topics" or "url".
         history: Topics with a history, which is read before their ranges.
-        differences: Nodes whose results may differ from those of live workers.
+        differences: Nodes whose results may differ from those of live workers, and topics that the
+            application of `until_of` does not read.
         obstacle: Reason why a backfill would be refused now: the application of `until_of` is not at
             rest, so its offsets are still to come. None without one.
     """
@@ -239,6 +240,6 @@ def check_differences(differences: tuple[Difference, ...], accepted: frozenset[s
     if open_:
         names = sorted({each.reason for each in open_})
         raise ConfigError(
-            f"backfill: results may differ from those of live workers ({'; '.join(map(str, open_))}); accept it with "
-            f"accept={names!r} (--accept {','.join(names)}), or change the topology"
+            f"backfill: not accepted: {'; '.join(map(str, open_))}; accept with accept={names!r} (--accept {','.join(names)}), "
+            "or change the topology"
         )

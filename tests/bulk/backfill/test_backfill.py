@@ -127,7 +127,7 @@ def test_a_second_run_at_the_same_time_takes_over(
         if not second:
             second.append(backfill(topology, shop.config, outputs=str(folder), spark=spark))
 
-    with pytest.raises(StreamsError, match="another run of this backfill has begun since"):
+    with pytest.raises(StreamsError, match="another run of this backfill has finished"):
         backfill(topology, shop.config, outputs=str(folder), spark=spark, on_progress=take_over)
     assert [(report.records, report.again) for report in second] == [(500, False)]
     assert len(output_files(spark, folder, shop.sink)) == 2_000

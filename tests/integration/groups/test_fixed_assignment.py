@@ -385,10 +385,9 @@ def test_another_application_may_continue_where_stopped_workers_have_committed(
     new = StreamsConfig(application_id=f"{app}-v2", bootstrap_servers=cluster.bootstrap_servers)
     with closing(KafkaResetAdmin(settings_of(new)).found()) as admin:
         with pytest.raises(BackfillRefused, match=f"are alive: {app}-fixed-0 at "):
-            cut_of_application(new, app, admin).check_rest()
+            cut_of_application(new, app, admin)
         assert fixed.stop() == 0, fixed.log[-3000:]
         cut = cut_of_application(new, app, admin)
-        cut.check_rest()
         assert cut.ends(partitions) == {at: cluster.committed(app)[at] for at in partitions}
 
 

@@ -217,7 +217,7 @@ def _print_plan(plan: BackfillPlan, accepted: frozenset[str], *, as_json: bool) 
         state = "accepted" if each.reason in accepted else f"needs --accept {each.reason}"
         rows.append((f"not exact ({state})", f"{each.node}: {each.text}"))
     if plan.obstacle is not None:
-        rows.append(("not yet", f"{plan.obstacle}; the offsets above still move"))
+        rows.append(("not yet", f"{plan.obstacle}; more records may be read then"))
     print_table(f"Plan of a backfill of {plan.application_id}", ["step", "what"], rows)
 
 

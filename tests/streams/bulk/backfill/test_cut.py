@@ -9,6 +9,7 @@ from tests.fakes.broker import FakeBroker
 from tests.streams.group.fake_group import GroupAdmin
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.group import Group
+from tidewheel.rebalance.protocol.records import GroupRecord
 from tidewheel.streams.bulk.backfill.cut import Cut, cut_of_application
 from tidewheel.streams.bulk.backfill.driver import BackfillRefused
 from tidewheel.streams.bulk.batch.source_segments import OffsetRange
@@ -69,6 +70,17 @@ def test_partitions_that_the_old_application_has_not_read_are_refused() -> None:
         _cut().ends([ORDERS, GROWN])
 
 
+def test_a_working_application_has_a_cut_to_plan_with() -> None:
+    """It has committed nothing yet of a topic that it reads, nor of a partition that has grown."""
+    about = GroupRecord(leader_epoch=1, partitions={"orders": 1, "users": 1})
+    facts = RestFacts(
+        application_id="old", group=Group(about=about), committed={ORDERS: _committed()}
+    )
+    cut = Cut(facts=facts, admin=cast("Any", _Admin()), obstacle="workers are alive")
+    assert cut.ends([ORDERS, USERS, GROWN]) == {ORDERS: 7, USERS: 99, GROWN: 99}
+    assert [each.node for each in cut.differences(["orders", "products", "users"])] == ["products"]
+
+
 def test_offsets_of_another_topic_of_this_name_do_not_count() -> None:
     with pytest.raises(BackfillRefused, match="orders was deleted"):
         _cut(topic_id=b"o" * 16).ends([ORDERS])
@@ -102,9 +114,7 @@ class _Fixed:
     def ends(self, old: str = "old") -> dict[TopicPartition, int]:
         config = StreamsConfig(application_id="new")
         admin: Any = self.admin
-        cut = cut_of_application(config, old, admin)
-        cut.check_rest()
-        return cut.ends([ORDERS])
+        return cut_of_application(config, old, admin).ends([ORDERS])
 
 
 class _Working(GroupAdmin):
@@ -142,7 +152,7 @@ def test_live_workers_without_a_group_are_stopped_first() -> None:
 
 def test_an_application_without_offsets_is_unknown() -> None:
     with pytest.raises(
-        BackfillRefused, match="there is no application odl: it has committed no offsets"
+        BackfillRefused, match="odl has committed no offsets yet, or there is no such application"
     ):
         _Fixed().ends("odl")
 

@@ -90,6 +90,7 @@ class Shop:
         self.attempts = 0
         self.steps: list[str] = []
         self.workers_here: list[str] = []
+        self.is_owner = True
         #: Texts of the hold while snapshots are written.
         self.holds: list[str] = []
 
@@ -109,6 +110,7 @@ class Shop:
             write=write or (lambda order: self.write(order, kill)),
             snapshot=lambda: self._see_hold("snapshot", kill),
             workers_here=lambda: self.workers_here,
+            check_owner=self._check_owner,
         )
         return BackfillDriver(
             plan or self.plan, APP, ports, attempt=f"b{self.attempts}", on_step=self._on_step
@@ -127,6 +129,10 @@ class Shop:
             write_output(order, at, runs_of(at, records, (3,)), ports, lambda _: None)
             for at, records in WRITTEN.items()
         ]
+
+    def _check_owner(self) -> None:
+        if not self.is_owner:
+            raise StreamsError("another run has taken over")
 
     def _create_topics(self, kill: Kill) -> None:
         kill("create topics")
@@ -424,6 +430,18 @@ def test_an_application_that_has_begun_is_refused(
         driver.publish(shop.results())
     assert not shop.state().about.held
     assert shop.broker.records(TOTALS) == []
+
+
+def test_a_run_that_another_has_replaced_does_not_hold_the_group() -> None:
+    shop = Shop()
+    shop.is_owner = False
+    with pytest.raises(StreamsError, match="another run has taken over"):
+        shop.publish()
+    assert not shop.state().about.held
+    assert CHANGELOG not in shop.broker.topics
+    shop.is_owner = True
+    shop.publish()
+    shop.check_published()
 
 
 def test_an_internal_topic_whose_records_were_deleted_is_empty() -> None:

@@ -78,7 +78,7 @@ def test_a_run_whose_journal_another_has_claimed_writes_no_more(storage: Storage
         write_journal(storage, BEGUN)
     assert read_journal(storage) == second
     delete_all(storage)
-    with pytest.raises(StreamsError, match="another run of this backfill has begun since"):
+    with pytest.raises(StreamsError, match="another run of this backfill has finished"):
         write_journal(storage, second)
     assert read_journal(storage) is None
 
