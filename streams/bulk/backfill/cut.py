@@ -68,7 +68,7 @@ class Cut:
                 "offsets are those of other records"
             )
         others = sorted(at for at in partitions if at not in cut)
-        grown = [at for at in others if at.topic in self._topics]
+        grown = [at for at in others if at.topic in self._read_topics]
         if grown and self.obstacle is None:
             raise BackfillRefused(
                 f"until_of: {old} has not committed offsets of {', '.join(map(str, grown))}, although it has of other partitions "
@@ -82,7 +82,7 @@ class Cut:
     def differences(self, topics: Iterable[str]) -> Iterator[Difference]:
         """Yield the topics that the old application does not read."""
         old = self.facts.application_id
-        for topic in sorted(set(topics) - self._topics):
+        for topic in sorted(set(topics) - self._read_topics):
             yield Difference(
                 reason=CUT_AT_END,
                 node=topic,
@@ -91,14 +91,14 @@ class Cut:
             )
 
     @property
-    def _topics(self) -> set[str]:
+    def _read_topics(self) -> set[str]:
         """Return the topics that the application reads."""
         return {at.topic for at in inputs_of(self.facts.group, self.facts.committed)}
 
     def moved(self, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
         """Return a text for each partition where the application has gone beyond its range."""
         return [
-            f"{self.facts.application_id} has gone on in {at} from {ranges[at].end} to {offset}"
+            f"{self.facts.application_id} has continued in {at} from {ranges[at].end} to {offset}"
             for at, offset in sorted(cut_of(self.facts).items())
             if at in ranges and ranges[at].end != offset
         ]

@@ -82,7 +82,7 @@ def check_owner(storage: Storage, run: str) -> None:
     if journal is None:
         raise StreamsError(
             f"{storage.shown}: the files of this run are gone: another run of this backfill has finished, or they were "
-            "deleted; if `tidewheel status` shows no offsets of the application, run this again"
+            "deleted; run this again: it is refused if the application has its offsets"
         )
     if journal.run != run:
         raise StreamsError(
